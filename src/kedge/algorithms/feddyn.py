@@ -1,0 +1,61 @@
+"""FedDyn (Acar et al., 2021), in the form without a division by α.
+
+Client: min f_i(w) − ⟨g_i, w⟩ + α/2 ‖w − θ‖² with g_i = −α u_i; after training u_i ← u_i + (w_i − θ).
+Server: γ = mean of the participants, u = mean of u_i over ALL m clients, θ ← γ + u (that is γ − h/α).
+As in the authors' code α·w stands outside the clip and α(u_i − θ) inside. scaling="data" is that code's
+α_i = α / (n_i·m/Σn), weaker for larger clients; means stay unweighted. Running statistics never enter u.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from torch import Tensor
+
+from kedge.algorithms.fedavg import fedavg
+from kedge.core.algorithm import Algorithm, equal
+from kedge.core.correction import Cohort, Correction, End, Step
+from kedge.core.errors import RequestError
+from kedge.core.tree import Leaves, Tree, add, axpy, scale, zeros
+
+
+@dataclass(frozen=True)
+class DynamicRegularizer(Correction):
+    """−⟨g_i, w⟩ + α/2 ‖w − θ‖² and the server's u."""
+
+    alpha: float
+    scaling: Literal["uniform", "data"] = "uniform"
+    name = "dynamic"
+    weight = equal
+
+    def __post_init__(self) -> None:
+        if not self.alpha > 0:
+            raise RequestError(f"feddyn(alpha={self.alpha}): need alpha > 0; for no regulariser use fedavg.")
+
+    def strength(self, facts: Leaves) -> Tensor | float:
+        """α of this client."""
+        return self.alpha / facts["relative_size"] if self.scaling == "data" else self.alpha
+
+    def init_client(self, shared: Leaves) -> Tree:
+        return {"u": zeros(shared)}
+
+    def init_server(self, shared: Leaves) -> Tree:
+        return {"u": zeros(shared)}
+
+    def gradient(self, grads: Leaves, step: Step) -> Leaves:
+        alpha = self.strength(step.facts)
+        return {k: g + alpha * (step.state["u"][k] - step.anchor[k]) for k, g in grads.items()}
+
+    def decay(self, step: Step) -> Leaves:
+        return scale(self.strength(step.facts), step.params)
+
+    def finish(self, end: End) -> tuple[Tree, Tree]:
+        return {"u": add(end.state["u"], end.delta)}, {}
+
+    def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
+        u = axpy(cohort.size / cohort.population, update, state["u"])
+        return add(update, u), {"u": u}
+
+
+def feddyn(alpha: float = 0.01, scaling: Literal["uniform", "data"] = "uniform") -> Algorithm:
+    """A dynamic regulariser per client that makes local optima agree with the global one."""
+    return replace(fedavg("uniform"), name="feddyn", corrections=(DynamicRegularizer(alpha, scaling),))

@@ -1,0 +1,34 @@
+"""FedProx (Li et al., 2020): each client minimises f_i(w) + μ/2 ‖w − wᵗ‖².
+
+The term is part of the objective, hence inside the clip. Some codes omit the ½ and so double μ.
+"""
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from kedge.algorithms.fedavg import Weights, fedavg
+from kedge.core.algorithm import Algorithm
+from kedge.core.correction import Correction, Step
+from kedge.core.errors import RequestError
+from kedge.core.tree import sqnorm, sub
+
+
+@dataclass(frozen=True)
+class Proximal(Correction):
+    """μ/2 ‖w − wᵗ‖²."""
+
+    mu: float
+    name = "proximal"
+
+    def __post_init__(self) -> None:
+        if not self.mu >= 0:
+            raise RequestError(f"fedprox(mu={self.mu}): need mu ≥ 0; 0 is FedAvg.")
+
+    def loss(self, step: Step) -> Tensor:
+        return self.mu / 2 * sqnorm(sub(step.params, step.anchor))
+
+
+def fedprox(mu: float = 1e-4, weights: Weights = "size") -> Algorithm:
+    """Local training held near the server's model by a quadratic term."""
+    return replace(fedavg(weights), name="fedprox", corrections=(Proximal(mu),))

@@ -1,0 +1,69 @@
+"""SCAFFOLD (Karimireddy et al., 2020), option II.
+
+Client: gradient ∇f_i(w) − c_i + c; after K steps c_i⁺ = c_i − c + (x − w_i)/(K η_t).
+Server: x ← x + mean(w_i − x); c ← c + (1/m) Σ_S (c_i⁺ − c_i), m = all clients. Means are uniform.
+η_t is the learning rate of this round (the FedDyn and FedDC codes divide by the undecayed one). Kη_t is summed
+per leaf over the steps in which it trained; a leaf frozen all round keeps its c_i. The refresh presumes plain
+SGD: momentum is refused unless asked for, and then enters the divisor exactly.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from kedge.algorithms.fedavg import fedavg
+from kedge.core.algorithm import Algorithm, Local, equal
+from kedge.core.correction import Cohort, Correction, End, Step
+from kedge.core.errors import RequestError
+from kedge.core.optimizers import SGD
+from kedge.core.tree import Leaves, Tree, axpy, sub, zeros
+
+
+@dataclass(frozen=True)
+class ControlVariates(Correction):
+    """Every local gradient is moved by c − c_i."""
+
+    allow_momentum: bool = False
+    name = "control"
+    weight = equal
+
+    def check(self, local: Local) -> None:
+        if not isinstance(local.optimizer, SGD):
+            raise RequestError(
+                f"scaffold with {type(local.optimizer).__name__}: its control variates are gradients estimated "
+                "from plain SGD steps. Use optimizer sgd."
+            )
+        if local.optimizer.momentum and not self.allow_momentum:
+            raise RequestError(
+                f"scaffold with momentum {local.optimizer.momentum}: its control variates presume plain SGD. "
+                "Set momentum to 0, or allow_momentum = true to divide by the momentum-weighted step count."
+            )
+
+    def init_client(self, shared: Leaves) -> Tree:
+        return {"c": zeros(shared)}
+
+    def init_server(self, shared: Leaves) -> Tree:
+        return {"c": zeros(shared)}
+
+    def broadcast(self, state: Tree) -> Tree:
+        return state
+
+    def gradient(self, grads: Leaves, step: Step) -> Leaves:
+        c, c_i = step.cast["c"], step.state["c"]
+        return {k: g + (c[k] - c_i[k]) for k, g in grads.items()}
+
+    def finish(self, end: End) -> tuple[Tree, Tree]:
+        c, c_i = end.cast["c"], end.state["c"]
+        new = {}
+        for k, time in end.lr_time.items():
+            fresh = c_i[k] - c[k] - end.delta[k] / torch.where(time > 0, time, 1.0)
+            new[k] = torch.where(time > 0, fresh, c_i[k])
+        return {"c": new}, {"c": sub(new, c_i)}
+
+    def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
+        return update, {"c": axpy(cohort.size / cohort.population, mean["c"], state["c"])}
+
+
+def scaffold(allow_momentum: bool = False) -> Algorithm:
+    """Control variates: every client's gradient is corrected by how it differs from all clients'."""
+    return replace(fedavg("uniform"), name="scaffold", corrections=(ControlVariates(allow_momentum),))

@@ -1,0 +1,153 @@
+"""The Python calls: kedge.run for experiments by name or file, kedge.train for a user's own module and arrays."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+import torch
+from torch import nn
+
+from kedge.algorithms import METHODS, SCHEDULES, fedavg
+from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.errors import DataError, RequestError
+from kedge.core.model import Batch, Statistics, from_module
+from kedge.core.optimizers import SGD, Optimizer
+from kedge.data.dataset import Dataset
+from kedge.data.federation import joined
+from kedge.running.assemble import DTYPES, check_model, device_of, options_of
+from kedge.running.bar import Bar
+from kedge.running.config import EngineChoice, factory_table, method_tables, override, read, resolve
+from kedge.running.execute import Result, continued, execute
+from kedge.running.folder import create
+from kedge.running.runner import Task
+from kedge.running.sampling import Participation
+
+
+def run(
+    experiment: str | Path, *, out: str | Path | None = None, progress: bool | None = None, **settings: Any
+) -> Result:
+    """Run a shipped experiment or a TOML file, with any of its keys set: run("quickstart", rounds=20).
+
+    Nested keys are written {"training.epochs": 5}. Nothing is written to disk unless `out` names a new folder.
+    """
+    resolved = resolve(override(read(experiment), settings))
+    with Bar(resolved.label, resolved.rounds, progress) as bar:
+        return execute(resolved, Path(out) if out else None, bar.observer())
+
+
+def train(
+    module: nn.Module,
+    clients: Sequence[Dataset],
+    *,
+    test: Dataset | None = None,
+    local_tests: Sequence[Dataset] | None = None,
+    method: Algorithm | str | None = None,
+    rounds: int = 100,
+    per_round: int | None = None,
+    share: float | None = None,
+    sampling: Literal["exact", "bernoulli"] = "exact",
+    epochs: int = 1,
+    batch: int = 50,
+    optimizer: Optimizer | None = None,
+    clip: float | None = None,
+    drop_last: bool = False,
+    statistics: Statistics = "shared",
+    seed: int = 0,
+    evaluate_every: int = 1,
+    on_divergence: Literal["stop", "drop"] = "stop",
+    precision: Literal["fp32", "fp64"] = "fp32",
+    engine: Literal["auto", "sequential", "stacked"] = "auto",
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    compile: Literal["auto", "on", "off"] = "auto",
+    out: str | Path | None = None,
+    resume: bool = False,
+    checkpoint_every: int = 10,
+    progress: bool | None = None,
+) -> Result:
+    """Train a module on clients' own data. The module is left untouched; training starts from its weights.
+
+    With `out`, the run is on disk as it happens; the same call with resume=True goes on where it stopped.
+    """
+    algorithm = fedavg() if method is None else named_algorithm(method) if isinstance(method, str) else method
+    wanted = EngineChoice(engine, device, precision, compile)
+    federation = joined(clients, test, local_tests)
+    outputs = output_count(module, federation.prepare(federation.pool.x[:1]).cpu())
+    highest = int(max([int(federation.pool.y.max()), *([int(test.y.max())] if test else [])]))
+    if highest >= outputs:
+        raise DataError(
+            f"label {highest} is outside the module's {outputs} outputs: labels run from 0 to {outputs - 1}."
+        )
+    federation = replace(federation, classes=outputs).to(device_of(wanted), DTYPES[precision])
+    model = from_module(
+        module.cpu() if any(p.is_cuda for p in module.parameters()) else module, statistics=statistics
+    )
+    check_model(model, federation)
+    participation = Participation(sampling, per_round, share)
+    participation.count(len(clients))
+    local = Local(epochs, batch, optimizer or SGD(), clip, drop_last)
+    task = Task(
+        (Stage(algorithm, rounds, local),),
+        model,
+        federation,
+        participation,
+        seed,
+        evaluate_every,
+        on_divergence,
+    )
+    folder = Path(out) if out else None
+    if resume and not folder:
+        raise RequestError("resume=True needs out: the folder of the run to go on with.")
+    if folder and not (resume and folder.exists()):
+        create(folder, described(task, module))
+    with Bar(algorithm.name, rounds, progress) as bar:
+        return continued(task, wanted, "train", checkpoint_every, folder, bar.observer())
+
+
+def named_algorithm(text: str) -> Algorithm:
+    """The algorithm of an expression such as 'fedbug(ratio=0.2)+feddyn(alpha=0.1)'."""
+    tables = {key: factory_table(key, table) for key, table in method_tables(text).items()}
+    base = METHODS[tables["method"]["name"]](**options_of(tables["method"]))
+    if tables["schedule"]["name"] == "all":
+        return base
+    schedule = SCHEDULES[tables["schedule"]["name"]](**options_of(tables["schedule"]))
+    return replace(base, name=f"{tables['schedule']['name']}+{base.name}", schedule=schedule)
+
+
+def output_count(module: nn.Module, x: torch.Tensor) -> int:
+    """How many classes the module tells apart."""
+    model = from_module(module)
+    params, buffers = model.init(0)
+    x = x.to(next(iter(params.values())).dtype)
+    batch = Batch(
+        x, torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=x.dtype), torch.zeros(2, dtype=torch.int64)
+    )
+    try:
+        with torch.no_grad():
+            logits = model.apply(params, buffers, batch, False)[0].logits
+    except (RuntimeError, IndexError, ValueError) as error:
+        raise RequestError(
+            f"the module cannot take samples of shape {tuple(x.shape[1:])}: {error}"
+        ) from error
+    if logits.dim() != 2:
+        raise RequestError(f"the module returns shape {tuple(logits.shape)}: need logits [batch, classes].")
+    return logits.shape[1]
+
+
+def described(task: Task, module: nn.Module) -> str:
+    """A record of a call of kedge.train; such a run is resumed by the same call, not from this file."""
+    stage = task.stages[0]
+    return tomli_w.dumps(
+        {
+            "name": "train",
+            "call": "kedge.train",
+            "module": type(module).__name__,
+            "rounds": stage.rounds,
+            "seed": task.seed,
+            "clients": len(task.federation.clients),
+            "method": repr(stage.algorithm),
+            "local": repr(stage.local),
+            "participation": repr(task.participation),
+        }
+    )

@@ -1,0 +1,1 @@
+"""The conformance audit: every method against answers obtained another way, on the code that runs."""

@@ -1,0 +1,162 @@
+"""Every check of the audit, by method."""
+
+from collections.abc import Callable
+from functools import partial
+
+from kedge.algorithms import fedavg, fedbug, feddyn, fedprox, scaffold
+from kedge.algorithms.fedbug import bottom_up
+from kedge.audit import (
+    agreement,
+    gradients,
+    oracle_averaging,
+    oracle_fedbug,
+    oracle_feddyn,
+    oracle_protocol,
+    oracle_scaffold,
+    quadratics,
+    reductions,
+    values,
+)
+from kedge.audit.bed import ORACLES
+from kedge.audit.finding import Check, Finding, Kind
+from kedge.audit.methods import METHODS
+
+FULL, PARTIAL = "full_participation_2_rounds", "partial_round1_client0_round2_client1"
+SHARED = "protocol"  # what no single method owns
+UNIFORM = fedavg("uniform")
+
+
+def oracles() -> list[Check]:
+    """The specification's numbers."""
+    averaging, dyn, bug = oracle_averaging, oracle_feddyn, oracle_fedbug
+    rows: list[tuple[str, str, Callable[[], Finding]]] = [
+        ("fedavg", "every local step", partial(averaging.trajectories, UNIFORM, "fedavg")),
+        ("fedavg", "two rounds, uniform", partial(averaging.fedavg_uniform, UNIFORM)),
+        (
+            "fedavg",
+            "weights by size",
+            partial(averaging.first_round, fedavg(), "fedavg", "round1_size_weighted"),
+        ),
+        ("fedavg", "weight decay", partial(averaging.fedavg_weight_decay, UNIFORM)),
+        ("fedavg", "clip, then weight decay", partial(averaging.fedavg_clip, UNIFORM)),
+        ("fedprox", "every local step", partial(averaging.trajectories, fedprox(0.5), "fedprox")),
+        (
+            "fedprox",
+            "uniform",
+            partial(averaging.first_round, fedprox(0.5, "uniform"), "fedprox", "round1_uniform"),
+        ),
+        (
+            "fedprox",
+            "weights by size",
+            partial(averaging.first_round, fedprox(0.5), "fedprox", "round1_size_weighted"),
+        ),
+        ("feddyn", "all clients", partial(dyn.feddyn, feddyn(0.1), FULL)),
+        ("feddyn", "one client a round", partial(dyn.feddyn, feddyn(0.1), PARTIAL)),
+        ("feddyn", "what the clip holds", partial(dyn.clip_order, feddyn(0.1))),
+        ("feddyn", "then fedavg", partial(dyn.to_fedavg, feddyn(0.1), UNIFORM)),
+        ("scaffold", "all clients", partial(oracle_scaffold.scaffold, scaffold(), FULL)),
+        ("scaffold", "one client a round", partial(oracle_scaffold.scaffold, scaffold(), PARTIAL)),
+        ("fedbug", "schedule M=5,P=0.4,K=20", partial(bug.schedule_sequence, bottom_up(0.4))),
+        ("fedbug", "exact ceiling M=5,P=0.7,K=250", partial(bug.schedule_trap, bottom_up(bug.TRAP[1]))),
+        ("fedbug", "update bottom_up", partial(bug.update, fedbug(fedavg(), 1.0), "bottom_up_(s,p)")),
+        ("fedbug", "update vanilla", partial(bug.update, fedavg(), "vanilla_(s,p)")),
+        (SHARED, "learning-rate decay", oracle_averaging.lr_decay),
+        (SHARED, "per-class dirichlet", oracle_protocol.dirichlet_cut),
+    ]
+    rows += [
+        (
+            "fedbug",
+            f"opening steps {case}",
+            partial(bug.schedule_case, bottom_up(float(case.split(",")[1][2:])), case),
+        )
+        for case in ORACLES["fedbug_schedule"]["cases"]
+    ]
+    rows += [
+        (SHARED, f"participation {case}", partial(oracle_protocol.participation, case))
+        for case in ORACLES["bernoulli_participation"]["expected"]
+    ]
+    return [Check(method, name, "oracle", look) for method, name, look in rows]
+
+
+def reduced() -> list[Check]:
+    """Methods that must be another one."""
+    one, step = reductions.one_client, reductions.one_step
+    bases = {"fedavg": fedavg(), "fedprox": fedprox(0.1), "feddyn": feddyn(0.1), "scaffold": scaffold()}
+    equal = (6, 6, 6)
+    rows: list[tuple[str, str, Callable[[], Finding]]] = [
+        ("fedprox", "mu 0 is fedavg", reductions.fedprox_without_mu),
+        ("feddyn(data)", "equal sizes are feddyn", reductions.feddyn_of_equal_sizes),
+        ("scaffold", "first round is fedavg", partial(reductions.scaffold_first_round, scaffold())),
+        ("fedavg", "one client is torch.optim.SGD", partial(one, fedavg(), momentum=0.9)),
+        (
+            "fedprox",
+            "one client is torch.optim.SGD and the term",
+            partial(one, fedprox(0.3), momentum=0.9, mu=0.3),
+        ),
+        ("scaffold", "one client is torch.optim.SGD", partial(one, scaffold())),
+        (
+            "fedbug+fedavg",
+            "one client is torch.optim.SGD",
+            partial(one, fedbug(fedavg(), 0.8), momentum=0.9, percent=80),
+        ),
+        (
+            "fedbug+fedprox",
+            "one client is torch.optim.SGD",
+            partial(one, fedbug(fedprox(0.3), 0.8), 0.9, 0.3, 80),
+        ),
+        ("fedavg", "one step is centralised", partial(step, fedavg())),
+        ("fedprox", "one step is centralised", partial(step, fedprox(0.3))),
+        ("fedbug+fedavg", "one step is centralised", partial(step, fedbug(fedavg()))),
+        ("fedbug+fedprox", "one step is centralised", partial(step, fedbug(fedprox(0.3)))),
+        ("scaffold", "one step is centralised", partial(step, scaffold(), equal)),
+        ("fedbug+scaffold", "one step is centralised", partial(step, fedbug(scaffold()), equal)),
+    ]
+    rows += [
+        (f"fedbug+{name}", "ratio 0 is the base", partial(reductions.fedbug_without_ratio, base))
+        for name, base in bases.items()
+    ]
+    return [Check(method, name, "reduction", look) for method, name, look in rows]
+
+
+def derived() -> list[Check]:
+    """For every method: its gradient, where it comes to rest, both engines, frozen leaves, its value."""
+    objectives = {
+        "proximal": gradients.proximal,
+        "dynamic": gradients.dynamic,
+        "control": gradients.controlled,
+    }
+    checks: list[Check] = []
+
+    def add(method: str, name: str, kind: Kind, look: Callable[[], Finding]) -> None:
+        checks.append(Check(method, name, kind, look))
+
+    for method, algorithm in METHODS.items():
+        slot = algorithm.corrections[0].name if algorithm.corrections else ""
+        objective = objectives.get(slot, gradients.plain)
+        bug = method.startswith("fedbug")
+        opened = 2 if bug else 3
+        add(
+            method,
+            "local gradient",
+            "gradient",
+            partial(gradients.local_gradient, algorithm, objective, opened),
+        )
+        if slot in ("dynamic", "control"):
+            by_size = method == "feddyn(data)"
+            add(method, "reaches the minimiser", "quadratic", partial(quadratics.reaches, algorithm, by_size))
+        else:
+            add(method, "misses the minimiser", "quadratic", partial(quadratics.misses, algorithm, True))
+        if slot == "control":
+            add(
+                method,
+                "c_i is the mean gradient",
+                "gradient",
+                partial(oracle_scaffold.mean_gradient, algorithm),
+            )
+        add(method, "sequential is stacked", "engines", partial(agreement.engines_agree, algorithm))
+        momentum = 0.0 if slot == "control" else 0.9
+        add(method, "units never opened", "frozen", partial(agreement.never_opened, algorithm, momentum))
+        if bug:
+            add(method, "units opened late", "frozen", partial(agreement.opened_late, algorithm))
+        add(method, "pickle, hash, print", "value", partial(values.is_value, algorithm))
+    return checks

@@ -1,0 +1,56 @@
+"""Small networks and clients of very unequal sizes, in float64, for checks on real losses."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.model import Model, from_module, seeded
+from kedge.data.datasets import synthetic
+from kedge.data.federation import Federation
+from kedge.engines.engine import Engine
+from kedge.running.runner import Progress, Task, run
+
+CLASSES = 3
+RAGGED = (1, 3, 7, 12, 20)  # one sample, short last batches, one to many steps
+
+
+def federation(sizes: Sequence[int], shape: Sequence[int] = (6,)) -> Federation:
+    """Gaussian classes dealt out to clients of these sizes."""
+    source = synthetic(sum(sizes) * 5 // 4 + 5, CLASSES, shape)
+    ends = np.cumsum(sizes)
+    clients = tuple(np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True))
+    none = (np.empty(0, dtype=np.int64),) * len(sizes)
+    return Federation(source.train, clients, none, None, CLASSES).to("cpu", torch.float64)
+
+
+def perceptron() -> Model:
+    """6 – 5 – 4 – 3, three units; its weights in float64 from a fixed seed."""
+
+    def build() -> nn.Module:
+        layers = [nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, CLASSES)]
+        return nn.Sequential(*layers).double()
+
+    return from_module(seeded(build, 0))
+
+
+def normalized() -> Model:
+    """Two convolutions with batch norm and a classifier, for images of 1×5×5."""
+
+    def build() -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(),
+            nn.Conv2d(3, 3, 3), nn.BatchNorm2d(3), nn.ReLU(),
+            nn.Flatten(), nn.Linear(27, CLASSES),
+        ).double()  # fmt: skip
+
+    return from_module(seeded(build, 0))
+
+
+def trained(
+    algorithm: Algorithm, local: Local, rounds: int, data: Federation, model: Model, engine: Engine
+) -> Progress:
+    """Rounds with all clients."""
+    return run(Task((Stage(algorithm, rounds, local),), model, data), engine)

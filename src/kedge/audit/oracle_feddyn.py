@@ -1,0 +1,106 @@
+"""Oracles feddyn, feddyn_clip_order and feddyn_to_fedavg of the specification.
+
+The library keeps u_i = −g_i/α and u = −h/α; they are compared as g_i and h.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from kedge.audit.bed import ENGINES, ORACLES, Moment, bed_q, local_q, moments
+from kedge.audit.finding import Finding, Pair, compared
+from kedge.audit.oracle_averaging import TOLERANCE
+from kedge.core.algorithm import Algorithm, Local
+from kedge.core.client import local_step, started
+from kedge.core.correction import Step
+from kedge.core.model import Batch
+from kedge.core.optimizers import SGD
+
+
+def feddyn(algorithm: Algorithm, case: str) -> Finding:
+    """Client models, γ, h, every g_i and θ after each round of a case."""
+    oracle = ORACLES["feddyn"]
+    alpha, rounds = oracle["alpha"], oracle["expected"][case]
+    cohorts = [one["participants"] for one in rounds]
+    pairs = []
+    for name, engine in ENGINES.items():
+        seen = moments(bed_q(), [(algorithm, len(rounds))], local_q(), cohorts, engine)
+        for number, (want, moment) in enumerate(zip(rounds, seen, strict=True), 1):
+            where = f"{name}, round {number}"
+            pairs += models(where, want, moment)
+            pairs.append(
+                Pair(
+                    f"{where}, h", want["h_server"], -alpha * float(moment.server.slots["dynamic"]["u"]["w"])
+                )
+            )
+            for client, value in enumerate(want["client_drift_grad"]):
+                row = moment.memories.get(str(client))
+                u = float(row["slots"]["dynamic"]["u"]["w"]) if row else 0.0
+                pairs.append(Pair(f"{where}, g_{client}", value, -alpha * u))
+    return compared(pairs, TOLERANCE)
+
+
+def models(where: str, want: dict[str, Any], moment: Moment) -> list[Pair]:
+    """The clients' models, their average γ and the distributed θ."""
+    clients = [
+        Pair(f"{where}, client {client}", value, float(moment.path(int(client))["w"][-1]))
+        for client, value in want["client_models"].items()
+    ]
+    gamma = Pair(f"{where}, γ", want["gamma_avg_model"], float(moment.server.average["w"]))
+    theta = Pair(f"{where}, θ", want["theta_next"], float(moment.server.shared["w"]))
+    return [*clients, gamma, theta]
+
+
+def to_fedavg(first: Algorithm, second: Algorithm) -> Finding:
+    """Two stages: the second starts from θ, and neither uses nor moves what the first remembered."""
+    oracle = ORACLES["feddyn_to_fedavg"]
+    rounds, before = oracle["expected"]["rounds"], oracle["pretraining_rounds"]
+    stages = [(first, before), (second, len(rounds) - before)]
+    pairs = []
+    for name, engine in ENGINES.items():
+        seen = moments(bed_q(), stages, local_q(), [one["participants"] for one in rounds], engine)
+        for number, (want, moment) in enumerate(zip(rounds, seen, strict=True), 1):
+            pairs += models(f"{name}, round {number}", want, moment)
+            kept = "dynamic" in moment.server.slots
+            pairs.append(Pair(f"{name}, round {number}, h is kept", float(number <= before), float(kept)))
+    return compared(pairs, TOLERANCE)
+
+
+def slope(step: Step) -> torch.Tensor:
+    """f(w) = 12 w."""
+    gradient: float = ORACLES["feddyn_clip_order"]["inputs"]["grad_f"]
+    return gradient * step.params["w"].sum()
+
+
+def clip_order(algorithm: Algorithm) -> Finding:
+    """One kernel step: α(u_i − θ) inside the clip, α·w and weight decay outside."""
+    oracle = ORACLES["feddyn_clip_order"]
+    given, expected = oracle["inputs"], oracle["expected"]
+
+    def number(value: float) -> dict[str, torch.Tensor]:
+        return {"w": torch.tensor([value], dtype=torch.float64)}
+
+    algorithm = replace(algorithm, loss=slope)
+    local = Local(optimizer=SGD(given["lr"], weight_decay=given["weight_decay"]), clip=given["max_norm"])
+    bed = bed_q()
+    state = {"dynamic": {"u": number(given["u_i(=-g_i/alpha)"])}}
+    carry = started(algorithm, local, number(given["w"]), {}, state)
+    fixed = {
+        "anchor": number(given["theta_cloud"]),
+        "cast": {"dynamic": {}},
+        "facts": {k: v[0] for k, v in bed.federation.facts().items()},
+        "lr": torch.tensor(given["lr"], dtype=torch.float64),
+    }
+    batch = Batch(
+        bed.federation.pool.x[:1], bed.federation.pool.y[:1], torch.ones(1).double(), torch.zeros(2).long()
+    )
+    moved = float(local_step(algorithm, bed.model, local, ("w",), carry, batch, fixed)["params"]["w"])
+    used = (given["w"] - moved) / given["lr"]
+    return compared(
+        [
+            Pair("w after the step", expected["w_after_reference_code"], moved),
+            Pair("gradient used", expected["gradient_used_by_reference_code"], used),
+        ],
+        TOLERANCE,
+    )

@@ -1,0 +1,115 @@
+"""Reductions: where a method must be another one, or plain SGD by torch.optim."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from kedge.algorithms import fedavg, fedbug, feddyn, fedprox
+from kedge.audit.finding import Finding, agreed
+from kedge.audit.network import RAGGED, federation, perceptron, trained
+from kedge.core.algorithm import Algorithm, Local
+from kedge.core.optimizers import SGD
+from kedge.core.tree import Leaves
+from kedge.data.batches import plan
+from kedge.data.federation import Federation
+from kedge.engines.sequential import Sequential
+
+TOLERANCE = 1e-12
+LOCAL = Local(2, 4, SGD(0.1, weight_decay=1e-2), clip=1.0)
+
+
+def after(algorithm: Algorithm, local: Local, rounds: int, sizes: Sequence[int]) -> Leaves:
+    """The server's model of the small perceptron."""
+    model, data = perceptron(), federation(sizes)
+    return trained(algorithm, local, rounds, data, model, Sequential(model, data)).server.shared
+
+
+def same(left: Algorithm, right: Algorithm, rounds: int = 3, sizes: Sequence[int] = RAGGED) -> Finding:
+    """Two methods that must agree."""
+    want = after(right, LOCAL, rounds, sizes)
+    return agreed(want, after(left, LOCAL, rounds, sizes), want, TOLERANCE)
+
+
+def fedprox_without_mu() -> Finding:
+    """μ = 0 is FedAvg."""
+    return same(fedprox(0.0), fedavg())
+
+
+def fedbug_without_ratio(base: Algorithm) -> Finding:
+    """Ratio 0 is the base method."""
+    return same(fedbug(base, 0.0), base)
+
+
+def scaffold_first_round(algorithm: Algorithm) -> Finding:
+    """All control variates are 0 in the first round: FedAvg with equal weights."""
+    return same(replace(algorithm, schedule=fedavg().schedule), fedavg("uniform"), rounds=1)
+
+
+def feddyn_of_equal_sizes() -> Finding:
+    """α_i = α·Σn/(n_i·m) is α where all clients are of one size."""
+    return same(feddyn(0.1, "data"), feddyn(0.1), sizes=(8, 8, 8))
+
+
+def unfrozen(step: int, steps: int, units: int, percent: int) -> int:
+    """min(M, ⌈kM/(PK)⌉) in whole numbers, P in percent; 0 percent: all."""
+    return units if not percent else min(units, -(-step * units * 100 // (percent * steps)))
+
+
+def torch_sgd(local: Local, rounds: int, data: Federation, mu: float, percent: int) -> Leaves:
+    """One client by torch.optim: frozen parameters have no gradient, the proximal term is in the loss."""
+    model, own = perceptron(), data.clients[0]
+    params = {k: v.requires_grad_() for k, v in model.init(0)[0].items()}
+    sgd = local.optimizer
+    assert isinstance(sgd, SGD)
+    for round in range(rounds):
+        optimizer = torch.optim.SGD(
+            params.values(), sgd.rate(round), momentum=sgd.momentum, weight_decay=sgd.weight_decay
+        )
+        start = {k: v.detach().clone() for k, v in params.items()}
+        index = plan([own], [0], local, fedavg().schedule, 1, 0, round, round)
+        for step, (rows, weight) in enumerate(zip(index.index[:, 0], index.weight[:, 0], strict=True), 1):
+            chosen = torch.from_numpy(rows[weight > 0])
+            loss = F.cross_entropy(forward(params, data.prepare(data.pool.x[chosen])), data.pool.y[chosen])
+            loss = loss + mu / 2 * sum(((v - start[k]) ** 2).sum() for k, v in params.items())
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            opened = unfrozen(step, len(index.index), len(model.units), percent)
+            for k in (k for unit in model.units[opened:] for k in unit):
+                params[k].grad = None
+            clip(params, local.clip)
+            optimizer.step()
+    return {k: v.detach() for k, v in params.items()}
+
+
+def forward(params: Leaves, x: Tensor) -> Tensor:
+    """The small perceptron, written out."""
+    for layer in ("0", "2"):
+        x = torch.tanh(F.linear(x, params[f"{layer}.weight"], params[f"{layer}.bias"]))
+    return F.linear(x, params["4.weight"], params["4.bias"])
+
+
+def clip(params: Leaves, limit: float | None) -> None:
+    """g·min(1, c/‖g‖) exactly; torch's own adds 1e-6 to the norm."""
+    grads = [v.grad for v in params.values() if v.grad is not None]
+    norm = float(torch.cat([g.flatten() for g in grads]).norm())
+    if limit is not None and norm > limit:
+        for g in grads:
+            g *= limit / norm
+
+
+def one_client(algorithm: Algorithm, momentum: float = 0.0, mu: float = 0.0, percent: int = 0) -> Finding:
+    """One client is plain SGD, round after round, with decay, weight decay, clip and short last batches."""
+    local = Local(3, 4, SGD(0.2, momentum, weight_decay=1e-2, decay=0.9), clip=0.5)
+    data = federation([10])
+    want = torch_sgd(local, 3, data, mu, percent)
+    return agreed(want, after(algorithm, local, 3, [10]), want, TOLERANCE)
+
+
+def one_step(algorithm: Algorithm, sizes: Sequence[int] = RAGGED) -> Finding:
+    """One full-batch step per client is gradient descent on everybody's samples joined."""
+    local = Local(1, 1000, SGD(0.2, weight_decay=1e-2))
+    want = torch_sgd(local, 3, federation([sum(sizes)]), 0.0, 0)
+    return agreed(want, after(algorithm, local, 3, sizes), want, TOLERANCE)

@@ -1,0 +1,25 @@
+"""An algorithm is a value: it pickles, compares, hashes, and prints its hyper-parameters."""
+
+import pickle
+from dataclasses import fields, is_dataclass
+
+from kedge.audit.finding import Finding, holds
+from kedge.core.algorithm import Algorithm
+
+
+def is_value(algorithm: Algorithm) -> Finding:
+    """Pickled and read back it is the same value, and its text names every hyper-parameter."""
+    again = pickle.loads(pickle.dumps(algorithm))
+    text = repr(algorithm)
+    printed = [
+        f"{field.name}={getattr(part, field.name)!r}"
+        for part in (*algorithm.corrections, algorithm.schedule)
+        if is_dataclass(part)
+        for field in fields(part)
+    ]
+    missing = [entry for entry in printed if entry not in text]
+    same = again == algorithm and hash(again) == hash(algorithm) and repr(again) == text
+    return holds(
+        same and not missing,
+        f"prints {', '.join(printed) or 'no hyper-parameters'}; missing: {missing or 'none'}",
+    )

@@ -1,0 +1,27 @@
+"""The command line: one file a command."""
+
+import typer
+
+from kedge.cli.audit import command as audit
+from kedge.cli.bench import command as bench
+from kedge.cli.compare import command as compare
+from kedge.cli.listing import command as listing
+from kedge.cli.run import command as run
+
+app = typer.Typer(
+    name="kedge",
+    help="Federated learning when clients' data differ: run, compare, audit and time methods against drift.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("run")(run)
+app.command("compare")(compare)
+app.command("list")(listing)
+app.command("audit")(audit)
+app.command("bench")(bench)
+
+
+def main() -> None:
+    """The program `kedge`."""
+    app()

@@ -1,0 +1,96 @@
+"""kedge list: what there is, by name."""
+
+import inspect
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from kedge.algorithms import METHODS, SCHEDULES
+from kedge.cli.options import Debug, Json, console, guarded, show
+from kedge.core.errors import RequestError, nearest
+from kedge.data.datasets import BUILT_IN
+from kedge.data.folder import available
+from kedge.data.partition import PARTITIONS
+from kedge.engines.sequential import Sequential
+from kedge.engines.stacked import Stacked
+from kedge.models import MODELS
+from kedge.running.config import OPTIMIZERS, SHIPPED
+
+KINDS = ("methods", "schedules", "models", "datasets", "partitions", "optimizers", "experiments", "engines")
+FACTORIES: dict[str, Mapping[str, Callable[..., Any]]] = {
+    "methods": METHODS,
+    "schedules": SCHEDULES,
+    "models": MODELS,
+    "partitions": PARTITIONS,
+    "optimizers": OPTIMIZERS,
+    "engines": {"sequential": Sequential, "stacked": Stacked},
+}
+SUPPLIED = {"shape", "classes", "model", "federation"}  # arguments the program fills in
+
+
+@guarded
+def command(
+    kind: Annotated[str, typer.Argument(help=", ".join(KINDS) + "; without it, everything.")] = "",
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List methods, schedules, models, datasets, partitions, optimizers, experiments, engines."""
+    if kind and kind not in KINDS:
+        raise RequestError(
+            f"kedge list {kind}: no such kind.{nearest(kind, KINDS)} Allowed: {', '.join(KINDS)}."
+        )
+    listed = {name: entries(name) for name in ((kind,) if kind else KINDS)}
+    if as_json:
+        show(listed[kind] if kind else listed)
+        return
+    for name, rows in listed.items():
+        table = Table(
+            title=name, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False
+        )
+        table.add_column(no_wrap=True, style="cyan")
+        table.add_column(ratio=1)
+        table.add_column(style="dim")
+        for row in rows:
+            arguments = ", ".join(f"{k}={v}" for k, v in row["arguments"].items())
+            table.add_row(row["name"], row["summary"], row["paper"] or arguments)
+        console().print(table)
+        console().print()
+
+
+def entries(kind: str) -> list[dict[str, Any]]:
+    """Name, one line, paper and arguments of everything of a kind."""
+    if kind == "experiments":
+        return [experiment(path.stem) for path in sorted(SHIPPED.glob("*.toml"))]
+    if kind == "datasets":
+        found = [entry(name, factory) for name, factory in BUILT_IN.items()]
+        files: list[dict[str, Any]] = [
+            {"name": n, "summary": "a file of $KEDGE_DATA", "paper": None, "arguments": {}}
+            for n in available()
+        ]
+        return found + files
+    return [entry(name, factory) for name, factory in FACTORIES[kind].items()]
+
+
+def entry(name: str, factory: Callable[..., Any]) -> dict[str, Any]:
+    """What a factory says of itself; the paper is named in the first line of its module."""
+    module = inspect.getdoc(sys.modules[factory.__module__]) or ""
+    paper = re.match(r"[\w-]+ \(([^()]*\b\d{4})\)", module)
+    summary = (inspect.getdoc(factory) or "").splitlines()[0]
+    arguments = {
+        k: "required" if p.default is inspect.Parameter.empty else p.default
+        for k, p in inspect.signature(factory).parameters.items()
+        if k not in SUPPLIED
+    }
+    return {"name": name, "summary": summary, "paper": paper and paper[1], "arguments": arguments}
+
+
+def experiment(name: str) -> dict[str, Any]:
+    """A shipped experiment; its first comment says what it shows."""
+    text = (SHIPPED / f"{name}.toml").read_text()
+    summary = text.splitlines()[0].removeprefix("#").strip()
+    return {"name": name, "summary": summary, "paper": tomllib.loads(text).get("paper"), "arguments": {}}

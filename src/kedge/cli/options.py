@@ -1,0 +1,72 @@
+"""What the commands share: options, exit codes, output.
+
+Exit codes: 0 done · 1 the work failed · 2 the request is wrong · 3 the data are missing or damaged · 130 interrupted.
+"""
+
+import functools
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from kedge.core.errors import CheckpointError, DataError, Diverged, RequestError
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document and nothing else.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback with an error.")]
+
+CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (RequestError, 2),
+    (DataError, 3),
+    (Diverged, 1),
+    (CheckpointError, 1),
+    (OSError, 1),
+    (KeyboardInterrupt, 130),
+)
+
+
+def guarded(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with its errors as one message on standard error and the right exit code."""
+
+    @functools.wraps(command)
+    def wrapper(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except tuple(kind for kind, _ in CODES) as error:
+            if kwargs.get("debug"):
+                traceback.print_exc()
+            say(
+                f"error: {told(error)}"
+                if not isinstance(error, KeyboardInterrupt)
+                else str(error) or "interrupted"
+            )
+            raise typer.Exit(next(code for kind, code in CODES if isinstance(error, kind))) from None
+
+    return wrapper
+
+
+def told(error: BaseException) -> str:
+    """An error for its reader."""
+    if isinstance(error, OSError) and error.strerror:
+        where = f" ({error.filename})" if error.filename else ""
+        return f"{error.strerror}{where}. What was saved before is whole: go on with kedge run --resume once this is mended."
+    return str(error)
+
+
+def say(message: str) -> None:
+    """A message to the person, on standard error."""
+    print(message, file=sys.stderr)
+
+
+def show(document: Any) -> None:
+    """The result as JSON, on standard output."""
+    print(json.dumps(document, indent=1, allow_nan=False))
+
+
+def console() -> Console:
+    """Where tables go: as wide as the terminal, or wide enough where there is none."""
+    out = Console()
+    return out if out.is_terminal else Console(width=160)

@@ -1,0 +1,1 @@
+"""The mathematics; knows torch, not where it runs."""

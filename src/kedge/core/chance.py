@@ -1,0 +1,178 @@
+"""All chance, as a pure function of a key: Philox4x32-10 (Salmon et al., 2011, "Parallel random numbers").
+
+Key (seed, purpose), counter (position, step, client, round). There is no state, so a draw does not depend on
+what was drawn before, on how many clients are stacked or on the version of a library; a run resumes by naming
+its round.
+
+One round of Philox on the counter (c0, c1, c2, c3), all words of 32 bits, ten times with a stepped key:
+
+    c0' = hi(M1·c2) ^ c1 ^ k0    c1' = lo(M1·c2)    c2' = hi(M0·c0) ^ c3 ^ k1    c3' = lo(M0·c0)
+
+Written for numpy (uint64, which holds a product of 32-bit words) and for torch (int64, which does not: the
+product is made of 16-bit halves). The two agree bit for bit.
+"""
+
+from enum import IntEnum
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kedge.core.errors import RequestError
+
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)  # added to the key after every round
+ROUNDS = 10
+MASK = 0xFFFFFFFF
+
+Integers = int | NDArray[np.integer]
+Words = NDArray[np.uint64]  # 32-bit words held in 64 bits
+IntOrTensor = int | Tensor
+
+
+class Purpose(IntEnum):
+    """What the chance is for: draws of different purposes are independent."""
+
+    INIT = 1
+    PARTITION = 2
+    SAMPLING = 3
+    SHUFFLE = 4
+    SPLIT = 5
+    SYNTHETIC = 6
+    DROPOUT = 7
+    AUGMENT = 8
+
+
+def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words]) -> tuple[Words, ...]:
+    """Philox4x32-10 of broadcastable uint64 arrays that hold 32-bit words."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    m0, m1 = np.uint64(MULTIPLIERS[0]), np.uint64(MULTIPLIERS[1])
+    w0, w1 = np.uint64(WEYL[0]), np.uint64(WEYL[1])
+    mask, half = np.uint64(MASK), np.uint64(32)
+    for _ in range(ROUNDS):
+        product0, product1 = c0 * m0, c2 * m1
+        c0, c1, c2, c3 = (
+            (product1 >> half) ^ (c1 ^ k0),
+            product1 & mask,
+            (product0 >> half) ^ (c3 ^ k1),
+            product0 & mask,
+        )
+        k0, k1 = (k0 + w0) & mask, (k1 + w1) & mask
+    return c0, c1, c2, c3
+
+
+def torch_words(
+    key: tuple[IntOrTensor, IntOrTensor],
+    counter: tuple[IntOrTensor, IntOrTensor, IntOrTensor, IntOrTensor],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Philox4x32-10 of broadcastable int64 tensors or ints that hold 32-bit words; may be traced and mapped.
+
+    Key (seed, purpose), counter (position, step, client, round): the words of `words`, as int64 in 0..2^32-1.
+    """
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(ROUNDS):
+        (high0, low0), (high1, low1) = _product(MULTIPLIERS[0], c0), _product(MULTIPLIERS[1], c2)
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = (k0 + WEYL[0]) & MASK, (k1 + WEYL[1]) & MASK
+    return torch.as_tensor(c0), torch.as_tensor(c1), torch.as_tensor(c2), torch.as_tensor(c3)
+
+
+def _product(multiplier: int, word: IntOrTensor) -> tuple[IntOrTensor, IntOrTensor]:
+    """High and low word of multiplier·word; no intermediate reaches 2^49."""
+    upper, lower = multiplier * (word >> 16), multiplier * (word & 0xFFFF)
+    return (upper + (lower >> 16)) >> 16, (((upper & 0xFFFF) << 16) + lower) & MASK
+
+
+def words(
+    seed: Integers,
+    purpose: int,
+    *,
+    round: Integers = 0,
+    client: Integers = 0,
+    step: Integers = 0,
+    position: Integers = 0,
+) -> NDArray[np.uint32]:
+    """Four words of 32 random bits for every key, [..., 4]; the arguments broadcast against each other."""
+    drawn = _drawn(seed, purpose, round, client, step, position)
+    return np.stack([word.astype(np.uint32) for word in np.broadcast_arrays(*drawn)], axis=-1)
+
+
+def bits(
+    seed: Integers,
+    purpose: int,
+    *,
+    round: Integers = 0,
+    client: Integers = 0,
+    step: Integers = 0,
+    position: Integers = 0,
+) -> NDArray[np.uint64]:
+    """64 random bits for every key: the first word above the second."""
+    first, second, _, _ = _drawn(seed, purpose, round, client, step, position)
+    return _joined(first, second)
+
+
+def uniforms(
+    seed: Integers,
+    purpose: int,
+    *,
+    round: Integers = 0,
+    client: Integers = 0,
+    step: Integers = 0,
+    position: Integers = 0,
+) -> NDArray[np.float64]:
+    """Uniform on the open interval (0, 1), from 53 of the bits."""
+    first, second, _, _ = _drawn(seed, purpose, round, client, step, position)
+    return _open_interval(_joined(first, second))
+
+
+def normals(
+    seed: Integers,
+    purpose: int,
+    *,
+    round: Integers = 0,
+    client: Integers = 0,
+    step: Integers = 0,
+    position: Integers = 0,
+) -> NDArray[np.float64]:
+    """Standard normal (Box and Muller, 1958): radius from the first two words, angle from the others."""
+    first, second, third, fourth = _drawn(seed, purpose, round, client, step, position)
+    radius = np.sqrt(-2 * np.log(_open_interval(_joined(first, second))))
+    return np.asarray(radius * np.cos(2 * np.pi * _open_interval(_joined(third, fourth))))
+
+
+def permutation(
+    n: int, seed: int, purpose: int, *, round: Integers = 0, client: Integers = 0, step: Integers = 0
+) -> NDArray[np.int64]:
+    """A random order of 0..n-1 for every key, [..., n]: the stable argsort of n draws."""
+    at = {"round": round, "client": client, "step": step}
+    keys = {name: np.asarray(value)[..., None] for name, value in at.items()}
+    return np.argsort(bits(seed, purpose, position=np.arange(n), **keys), axis=-1, kind="stable")
+
+
+def _drawn(
+    seed: Integers, purpose: int, round: Integers, client: Integers, step: Integers, position: Integers
+) -> tuple[Words, ...]:
+    counter = {"position": position, "step": step, "client": client, "round": round}
+    c0, c1, c2, c3 = (_word(name, value) for name, value in counter.items())
+    return philox((c0, c1, c2, c3), (_word("seed", seed), np.asarray(purpose, dtype=np.uint64)))
+
+
+def _word(name: str, value: Integers) -> Words:
+    given = np.asarray(value)
+    if given.dtype.kind not in "iu" or (given.size and (given.min() < 0 or given.max() > MASK)):
+        raise RequestError(
+            f"{name}={value}: need an integer, 0 ≤ {name} < 2^32. Chance is keyed by words of 32 bits."
+        )
+    return given.astype(np.uint64)
+
+
+def _joined(upper: Words, lower: Words) -> NDArray[np.uint64]:
+    return np.asarray((upper << np.uint64(32)) | lower)
+
+
+def _open_interval(drawn: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """An odd numerator over 2^53: exact, symmetric, never 0 and never 1."""
+    return np.asarray((drawn >> np.uint64(11) | np.uint64(1)) * 2.0**-53)

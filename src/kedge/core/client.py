@@ -1,0 +1,159 @@
+"""local_step and finish: the one kernel. Every engine calls these and nothing else learns.
+
+Both are pure functions of trees of tensors, so that a client can run alone, as a row of a stack, compiled,
+or on another machine.
+"""
+
+from __future__ import annotations  # dynamo does not evaluate the annotations of inner functions
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import grad
+
+from kedge.core.algorithm import Algorithm, Local
+from kedge.core.correction import Correction, End, Step
+from kedge.core.model import Batch, Model, Output
+from kedge.core.tree import Leaves, Tree, dot, only, sub
+
+Carry = dict[str, Any]  # params, buffers, opt, state (by slot), loss: what moves from step to step
+Fixed = dict[str, Any]  # anchor, cast (by slot), facts, lr: what stays through a round
+
+
+def local_step(
+    algorithm: Algorithm,
+    model: Model,
+    local: Local,
+    trainable: tuple[str, ...],
+    carry: Carry,
+    batch: Batch,
+    fixed: Fixed,
+) -> Carry:
+    """One optimizer step of one client: the leaves named in `trainable` move, all others are not touched."""
+    params, buffers = carry["params"], carry["buffers"]
+
+    def view(current: Leaves, out: Output, correction: Correction | None) -> Step:
+        def at(leaves: Leaves) -> Output:
+            constant = {k: v.detach() for k, v in {**current, **leaves}.items()}
+            return model.apply(constant, buffers, batch, False)[0]
+
+        slot = correction.name if correction else None
+        return Step(
+            params=only(current, fixed["anchor"]),
+            anchor=fixed["anchor"],
+            batch=batch,
+            out=out,
+            at=at,
+            state=carry["state"][slot] if slot else {},
+            cast=fixed["cast"][slot] if slot else {},
+            facts=fixed["facts"],
+        )
+
+    def objective(train: Leaves) -> tuple[Tensor, tuple[Output, Leaves, Tensor]]:
+        current = {**params, **train}
+        out, moved = model.apply(current, buffers, batch, True)
+        total = algorithm.loss(view(current, out, None))
+        for correction in algorithm.corrections:
+            if overrides(correction, "loss"):
+                total = total + correction.loss(view(current, out, correction))
+        return total, (out, moved, total)
+
+    if not trainable:
+        _, (_, moved, loss) = objective({})
+        return {**carry, "buffers": moved, "loss": carry["loss"] + loss.detach()}
+
+    grads, (out, moved, loss) = grad(objective, has_aux=True)(only(params, trainable))
+    decay: Leaves = {}
+    state = carry["state"]
+    for correction in algorithm.corrections:
+        step = view(params, out, correction)
+        if overrides(correction, "gradient"):
+            grads = {**grads, **correction.gradient(only(grads, fixed["anchor"]), step)}
+        if overrides(correction, "decay"):
+            extra = only(correction.decay(step), trainable)
+            decay = {**decay, **{k: decay[k] + v if k in decay else v for k, v in extra.items()}}
+    if local.clip is not None:
+        grads = clipped(grads, local.clip, model.extra)
+    params, opt = local.optimizer.update(grads, decay, carry["opt"], params, fixed["lr"])
+    for correction in algorithm.corrections:
+        if overrides(correction, "advance"):
+            state = {**state, correction.name: correction.advance(view(params, out, correction))}
+    return {
+        "params": params,
+        "buffers": moved,
+        "opt": opt,
+        "state": state,
+        "loss": carry["loss"] + loss.detach(),
+    }
+
+
+def overrides(correction: Correction, hook: str) -> bool:
+    """Whether the correction has this hook of its own."""
+    return getattr(type(correction), hook) is not getattr(Correction, hook)
+
+
+def clipped(grads: Leaves, limit: float, extra: tuple[str, ...]) -> Leaves:
+    """g · min(1, limit/‖g‖) over the model's leaves, and over the added heads by themselves."""
+    groups = [only(grads, extra), {k: v for k, v in grads.items() if k not in extra}]
+    out: Leaves = {}
+    for group in groups:
+        if group:
+            factor = (limit / dot(group, group).sqrt()).clamp(max=1.0)
+            out |= {k: factor * g for k, g in group.items()}
+    return {k: out[k] for k in grads}
+
+
+def started(algorithm: Algorithm, local: Local, params: Leaves, buffers: Leaves, state: Tree) -> Carry:
+    """A client's carry before its first step of a round."""
+    loss = torch.zeros_like(next(iter(params.values())).flatten()[0])
+    return {
+        "params": params,
+        "buffers": buffers,
+        "opt": local.optimizer.init(params),
+        "state": state,
+        "loss": loss,
+    }
+
+
+def finish(
+    algorithm: Algorithm, carry: Carry, fixed: Fixed, steps: Tensor, lr_time: Leaves
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """After the last step: the memory a client keeps per slot, and its upload."""
+    anchor = fixed["anchor"]
+    shared = only(carry["params"], anchor)
+    delta = sub(shared, anchor)
+    memory: dict[str, Any] = {}
+    upload: dict[str, Any] = {}
+    sent = delta
+    for correction in algorithm.corrections:
+        end = End(
+            params=shared,
+            anchor=anchor,
+            delta=delta,
+            lr=fixed["lr"],
+            steps=steps,
+            lr_time=only(lr_time, anchor),
+            state=carry["state"][correction.name],
+            cast=fixed["cast"][correction.name],
+            facts=fixed["facts"],
+        )
+        memory[correction.name], upload[correction.name] = correction.finish(end)
+        if overrides(correction, "send"):
+            sent = correction.send(sent, End(**{**end.__dict__, "state": memory[correction.name]}))
+    return memory, {
+        "delta": sent,
+        "slots": upload,
+        "buffers": carry["buffers"],
+        "loss": carry["loss"] / steps,
+    }
+
+
+def unit_time(count: Tensor, momentum: float) -> Tensor:
+    """Σ over `count` steps of the momentum-weighted step: how far a constant unit gradient carries at lr 1.
+
+    Without momentum it is the count; with ρ it is (K − ρ(1−ρ^K)/(1−ρ))/(1−ρ).
+    """
+    if not momentum:
+        return count
+    return (count - momentum * (1 - momentum**count) / (1 - momentum)) / (1 - momentum)

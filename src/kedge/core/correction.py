@@ -1,0 +1,111 @@
+"""Correction: one idea against drift, with its hooks.
+
+A correction sees shared leaves only and has its own slot in memories, server state and messages, so any two
+compose. Every hook is pure; override what the idea needs.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from torch import Tensor
+
+from kedge.core.model import Batch, Output
+from kedge.core.tree import Leaves, Tree
+
+if TYPE_CHECKING:
+    from kedge.core.algorithm import Local
+
+Weight = Callable[[Leaves], Tensor]  # a client's facts -> its weight in a mean
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one client sees at one step."""
+
+    params: Leaves  # the shared leaves, now
+    anchor: Leaves  # the shared leaves as the server sent them
+    batch: Batch
+    out: Output  # the model on (all its leaves, batch)
+    at: Callable[[Leaves], Output]  # the model with these leaves put in, in evaluation mode; a constant
+    state: Tree  # this correction's memory here
+    cast: Tree  # its broadcast
+    facts: Leaves  # per-client constants
+
+
+@dataclass(frozen=True)
+class End:
+    """What one client sees after its last step."""
+
+    params: Leaves
+    anchor: Leaves
+    delta: Leaves  # params − anchor, shared leaves only
+    lr: Tensor
+    steps: Tensor
+    lr_time: Leaves  # per leaf: how far one unit of constant gradient would have moved it (Σ lr, with momentum more)
+    state: Tree
+    cast: Tree
+    facts: Leaves
+
+
+class Cohort(NamedTuple):
+    """What the server knows of the round."""
+
+    round: int
+    size: int  # admitted replies
+    population: int
+    shared: Leaves
+
+
+class Correction:
+    """Base of all corrections: every hook at its neutral value."""
+
+    name: ClassVar[str]  # its slot in memories, server state and messages
+    weight: ClassVar[Weight | None] = None  # its own uploads' weights, where they differ from the algorithm's
+
+    def check(self, local: "Local") -> None:
+        """Raise RequestError where this correction and this way of training contradict each other."""
+
+    def init_client(self, shared: Leaves) -> Tree:
+        """A client's memory before its first round."""
+        return {}
+
+    def init_server(self, shared: Leaves) -> Tree:
+        """The server's state before the first round."""
+        return {}
+
+    def broadcast(self, state: Tree) -> Tree:
+        """What travels to the clients beside the model."""
+        return {}
+
+    def loss(self, step: Step) -> Tensor | float:
+        """A term added to the local objective."""
+        return 0.0
+
+    def gradient(self, grads: Leaves, step: Step) -> Leaves:
+        """The gradient of the trainable shared leaves, before the clip."""
+        return grads
+
+    def decay(self, step: Step) -> Leaves:
+        """Added to the gradient after the clip, beside weight decay."""
+        return {}
+
+    def advance(self, step: Step) -> Tree:
+        """Memory that moves every step."""
+        return step.state
+
+    def finish(self, end: End) -> tuple[Tree, Tree]:
+        """The memory kept, and the upload (it reaches the server only as a weighted mean)."""
+        return end.state, {}
+
+    def send(self, delta: Leaves, end: End) -> Leaves:
+        """The delta as it leaves the client."""
+        return delta
+
+    def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
+        """The update of the shared leaves and the new server state."""
+        return update, state
+
+    def views(self, shared: Leaves, state: Tree) -> dict[str, Leaves]:
+        """Other models worth evaluating, by name."""
+        return {}

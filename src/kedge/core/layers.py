@@ -1,0 +1,123 @@
+"""Layers exchanged in a model's private copy, so that it is pure and knows padding.
+
+Batch norm takes its statistics over rows of weight 1 and assigns new running statistics instead of writing
+into the old ones; dropout draws from keyed counters, so that every engine drops the same. What a layer
+needs beside its input reaches it as a buffer that `Model.apply` puts in for the call.
+"""
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from kedge.core.chance import torch_words
+from kedge.core.errors import RequestError
+
+
+class MaskedBatchNorm(nn.Module):
+    """Batch norm over the rows of weight 1; the same as torch's when every weight is 1."""
+
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
+    sample_weight: Tensor
+    eps: float
+    momentum: float
+    frozen_statistics: bool
+
+    def forward(self, x: Tensor) -> Tensor:
+        axes = [0, *range(2, x.dim())]
+        shape = [1, -1] + [1] * (x.dim() - 2)
+        tracked = self.running_mean is not None and self.running_var is not None
+        if tracked and (not self.training or self.frozen_statistics):
+            mean, var = cast(Tensor, self.running_mean), cast(Tensor, self.running_var)
+        else:
+            weight = self.sample_weight.view([-1] + [1] * (x.dim() - 1))
+            count = self.sample_weight.sum() * (x[0, 0].numel() if x.dim() > 2 else 1)
+            mean = (weight * x).sum(axes) / count
+            var = (weight * (x - mean.view(shape)) ** 2).sum(axes) / count
+            if tracked and self.training:
+                # torch keeps the unbiased variance; a single value has none and counts as its own.
+                unbiased = var.detach() * (count / (count - 1).clamp_min(1))
+                keep, take = 1 - self.momentum, self.momentum
+                self.running_mean = keep * cast(Tensor, self.running_mean) + take * mean.detach()
+                self.running_var = keep * cast(Tensor, self.running_var) + take * unbiased
+        factor = torch.rsqrt(var + self.eps)
+        if self.weight is not None:
+            factor = factor * self.weight
+        y = (x - mean.view(shape)) * factor.view(shape)
+        return y if self.bias is None else y + self.bias.view(shape)
+
+
+class KeyedDropout(nn.Module):
+    """Dropout whose mask is a function of a key and the element's place, not of a hidden generator."""
+
+    key: Tensor  # [3]: two words of the step, the number of this layer
+    p: float
+    whole_channels: bool
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        places = x[0].flatten(1)[:, 0] if self.whole_channels and x.dim() > 2 else x[0]
+        inside = torch.arange(places.numel(), device=x.device).view(1, *places.shape)
+        sample = torch.arange(x.shape[0], device=x.device).view(-1, *([1] * places.dim()))
+        drawn = torch_words((self.key[0], self.key[1]), (inside, sample, self.key[2], 0))[0]
+        keep = drawn >= round(self.p * 2**32)
+        keep = keep.view(*keep.shape, *([1] * (x.dim() - keep.dim())))
+        return torch.where(keep, x / (1 - self.p), torch.zeros_like(x))
+
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+DROPOUTS = {nn.Dropout: False, nn.Dropout1d: True, nn.Dropout2d: True, nn.Dropout3d: True}
+
+
+def exchange_layers(module: nn.Module, frozen_statistics: bool) -> tuple[list[str], list[str]]:
+    """Exchange batch norm and dropout in place; the names of the buffers for sample weights and for keys."""
+    weights, keys = [], []
+    for name, layer in list(module.named_modules()):
+        path = f"{name}." if name else ""
+        if type(layer) in BATCH_NORMS:
+            if layer.momentum is None:
+                raise RequestError(
+                    f"{name}: BatchNorm with momentum=None (cumulative average) is not supported; "
+                    "give it a momentum such as 0.1."
+                )
+            layer.__class__ = MaskedBatchNorm
+            layer.frozen_statistics = frozen_statistics
+            layer.register_buffer("sample_weight", torch.ones(1), persistent=False)
+            weights.append(path + "sample_weight")
+        elif isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            raise RequestError(
+                f"{name}: {type(layer).__name__} is not supported; use BatchNorm1d/2d/3d or GroupNorm."
+            )
+        elif isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats:
+            raise RequestError(f"{name}: InstanceNorm with track_running_stats=True is not supported.")
+        elif type(layer) in DROPOUTS:
+            whole = DROPOUTS[type(layer)]
+            layer.__class__ = KeyedDropout
+            layer.whole_channels = whole
+            layer.register_buffer("key", torch.zeros(3, dtype=torch.int64), persistent=False)
+            keys.append(path + "key")
+        elif isinstance(layer, nn.modules.dropout._DropoutNd):
+            raise RequestError(f"{name}: {type(layer).__name__} is not supported; use nn.Dropout.")
+    return weights, keys
+
+
+def tap_features(module: nn.Module) -> str | None:
+    """Make the last linear layer leave its input behind as a buffer; that buffer's name, if there is such a layer."""
+    linears = [(name, layer) for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
+    if not linears:
+        return None
+    name, layer = linears[-1]
+    base = type(layer)
+
+    def forward(self: nn.Linear, x: Tensor) -> Tensor:
+        self.features = x
+        return F.linear(x, self.weight, self.bias) if base is nn.Linear else base.forward(self, x)
+
+    layer.__class__ = type(f"Tapped{base.__name__}", (base,), {"forward": forward})
+    layer.register_buffer("features", torch.zeros(1), persistent=False)
+    return f"{name}.features" if name else "features"

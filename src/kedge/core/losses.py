@@ -1,0 +1,17 @@
+"""Losses of a batch with weights; every batch average goes through weighted_mean."""
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from kedge.core.correction import Step
+from kedge.core.model import Batch
+
+
+def weighted_mean(values: Tensor, batch: Batch) -> Tensor:
+    """The mean of one value a sample over the samples of weight 1."""
+    return (values * batch.weight).sum() / batch.weight.sum()
+
+
+def cross_entropy(step: Step) -> Tensor:
+    """Softmax cross-entropy of the logits."""
+    return weighted_mean(F.cross_entropy(step.out.logits, step.batch.y, reduction="none"), step.batch)

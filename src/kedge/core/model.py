@@ -1,0 +1,151 @@
+"""Model: a pure function of parameters and buffers, made from any nn.Module.
+
+Parameters and buffers go in, outputs and new buffers come out; nothing is remembered. Layers that would
+break purity or padding are exchanged in a private copy of the module (`layers.py`).
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from kedge.core.chance import Purpose, words
+from kedge.core.errors import RequestError
+from kedge.core.layers import exchange_layers, tap_features
+from kedge.core.tree import Leaves
+
+Statistics = Literal["shared", "local", "frozen"]
+
+
+class Output(NamedTuple):
+    """What every model returns."""
+
+    features: Tensor  # the input of the classifier, [batch, d]
+    logits: Tensor  # [batch, classes]
+    extra: dict[str, Tensor] = {}  # noqa: RUF012 (read-only; functorch takes plain dicts only)
+
+
+class Batch(NamedTuple):
+    """Samples of one client at one step; weight 0 marks padding."""
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor  # [batch]
+    key: Tensor  # two 32-bit words in int64: chance inside the model (dropout) is a function of it
+
+
+@dataclass(frozen=True)
+class Model:
+    """A pure model. Units are what schedules freeze: leaf names, input side first, head last."""
+
+    init: Callable[[int], tuple[Leaves, Leaves]]  # seed -> parameters, buffers
+    apply: Callable[[Leaves, Leaves, Batch, bool], tuple[Output, Leaves]]  # …, train? -> output, new buffers
+    units: tuple[tuple[str, ...], ...]
+    extra: tuple[str, ...] = ()  # leaves of added heads: in no unit, always train
+    statistics: Statistics = "shared"  # batch norm's: averaged, kept by each client, or never moved
+    random: bool = False  # whether apply draws chance (dropout)
+    constants: tuple[tuple[str, Tensor], ...] = ()  # integer buffers: part of the state_dict, never change
+
+
+def from_module(
+    module: nn.Module,
+    build: Callable[[], nn.Module] | None = None,
+    statistics: Statistics = "shared",
+) -> Model:
+    """The pure model of a module; `build` makes a fresh one for each seed, without it the given weights are kept."""
+    own = copy.deepcopy(module)
+    weight_names, key_names = exchange_layers(own, frozen_statistics=statistics == "frozen")
+    tapped = tap_features(own)
+    injected = {*weight_names, *key_names, *((tapped,) if tapped else ())}
+    modes = {True: own.train(), False: copy.deepcopy(own).eval()}
+    if not any(True for _ in own.parameters()):
+        raise RequestError(f"{type(module).__name__} has no parameters: there is nothing to train.")
+    floating = {k for k, v in own.named_buffers() if v.is_floating_point() and k not in injected}
+    constants = {k: v for k, v in own.named_buffers() if k not in floating and k not in injected}
+
+    def init(seed: int) -> tuple[Leaves, Leaves]:
+        fresh = module if build is None else seeded(build, seed)
+        buffers = dict(fresh.named_buffers())
+        return (
+            {k: v.detach().clone() for k, v in fresh.named_parameters()},
+            {k: buffers[k].detach().clone() for k in sorted(floating)},
+        )
+
+    def apply(params: Leaves, buffers: Leaves, batch: Batch, train: bool) -> tuple[Output, Leaves]:
+        state = {**params, **buffers}
+        for name in weight_names:
+            state[name] = batch.weight
+        for number, name in enumerate(key_names):
+            state[name] = torch.cat([batch.key, batch.key.new_full((1,), number)])
+        if tapped:
+            state[tapped] = batch.weight
+        # functional_call writes attributes that forward() assigned (statistics, features) back into `state`.
+        out = functional_call(modes[train], state, (batch.x,))
+        moved = {k: state[k].detach() for k in buffers}
+        if isinstance(out, Output):
+            return out, moved
+        features = state[tapped] if tapped else out
+        return Output(features.flatten(1), out), moved
+
+    return Model(
+        init=init,
+        apply=apply,
+        units=units_of(own),
+        statistics=statistics,
+        random=bool(key_names),
+        constants=tuple(constants.items()),
+    )
+
+
+def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """A module whose initial weights depend on the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(words(seed, Purpose.INIT)[0]))
+        return build()
+
+
+NORMS = (
+    nn.modules.batchnorm._BatchNorm,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.modules.instancenorm._InstanceNorm,
+)
+
+
+def units_of(module: nn.Module) -> tuple[tuple[str, ...], ...]:
+    """The units a module lists (`units`: module names per unit), else its parameterised layers in order.
+
+    A norm layer that is not listed belongs to the layer before it.
+    """
+    listed = getattr(module, "units", None)
+    names = [k for k, _ in module.named_parameters()]
+    if listed is not None:
+        units = tuple(
+            tuple(k for k in names if any(k == u or k.startswith(u + ".") for u in unit)) for unit in listed
+        )
+        flat = [k for unit in units for k in unit]
+        if sorted(flat) != sorted(names) or not all(units):
+            missing, twice = sorted(set(names) - set(flat)), sorted({k for k in flat if flat.count(k) > 1})
+            raise RequestError(
+                f"{type(module).__name__}.units must hold every parameter exactly once and no empty unit: "
+                f"missing {missing}, twice {twice}, units {units}."
+            )
+        return units
+    found: list[list[str]] = []
+    joins = False  # a norm at the very front takes the layer after it along
+    for prefix, layer in module.named_modules():
+        own = [f"{prefix}.{k}" if prefix else k for k, _ in layer.named_parameters(recurse=False)]
+        own = [k for k in own if k in names]
+        if not own:
+            continue
+        norm = isinstance(layer, NORMS)
+        if found and (norm or joins):
+            found[-1] += own
+        else:
+            found.append(own)
+        joins = norm and len(found) == 1 and found[0] == own
+    return tuple(tuple(unit) for unit in found)

@@ -1,0 +1,136 @@
+"""SGD and Adam as pure functions with torch's semantics.
+
+Only leaves that have a gradient move: a frozen leaf gets no step, no weight decay, no momentum. A round starts
+with a fresh state. The learning rate decays per round: lr · decay^round.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from kedge.core.errors import RequestError
+from kedge.core.tree import Leaves, Tree, zeros
+
+
+class Optimizer(Protocol):
+    """What the kernel needs of an optimizer."""
+
+    @property
+    def momentum(self) -> float: ...
+    def rate(self, round: int) -> float: ...
+    def init(self, params: Leaves) -> dict[str, Any]: ...
+    def update(
+        self, grads: Leaves, decay: Leaves, state: Tree, params: Leaves, lr: Tensor
+    ) -> tuple[Leaves, Tree]: ...
+
+
+def check(name: str, **values: tuple[float, bool, str]) -> None:
+    """Raise where a hyper-parameter is out of range: value, whether it is right, what is allowed."""
+    for key, (value, right, allowed) in values.items():
+        if not right:
+            raise RequestError(f"{name}({key}={value}): need {allowed}.")
+
+
+@dataclass(frozen=True)
+class SGD:
+    """w ← w − lr·v with v = momentum·v + g + weight_decay·w (torch.optim.SGD)."""
+
+    lr: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    decay: float = 1.0
+
+    def __post_init__(self) -> None:
+        check(
+            "SGD",
+            lr=(self.lr, self.lr > 0, "lr > 0"),
+            momentum=(self.momentum, 0 <= self.momentum < 1, "0 ≤ momentum < 1"),
+            weight_decay=(self.weight_decay, self.weight_decay >= 0, "weight_decay ≥ 0"),
+            decay=(self.decay, 0 < self.decay <= 1, "0 < decay ≤ 1: the factor per round"),
+        )
+
+    def rate(self, round: int) -> float:
+        """The learning rate of a round, counted from 0."""
+        return self.lr * self.decay**round
+
+    def init(self, params: Leaves) -> dict[str, Any]:
+        """Momentum buffers, if there is momentum."""
+        return {"momentum": zeros(params)} if self.momentum else {}
+
+    def update(
+        self, grads: Leaves, decay: Leaves, state: Tree, params: Leaves, lr: Tensor
+    ) -> tuple[Leaves, Tree]:
+        """The leaves that have a gradient, moved, and the new state; `decay` is added beside weight decay."""
+        step = full_gradient(grads, decay, params, self.weight_decay)
+        if self.momentum:
+            old = state["momentum"]
+            step = {k: self.momentum * old[k] + g for k, g in step.items()}
+            state = {"momentum": {**old, **step}}
+        return {**params, **{k: params[k] - lr * g for k, g in step.items()}}, state
+
+
+@dataclass(frozen=True)
+class Adam:
+    """torch.optim.Adam; a leaf's bias correction counts the steps in which that leaf trained."""
+
+    lr: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    decay: float = 1.0
+
+    def __post_init__(self) -> None:
+        check(
+            "Adam",
+            lr=(self.lr, self.lr > 0, "lr > 0"),
+            beta1=(self.beta1, 0 <= self.beta1 < 1, "0 ≤ beta1 < 1"),
+            beta2=(self.beta2, 0 <= self.beta2 < 1, "0 ≤ beta2 < 1"),
+            eps=(self.eps, self.eps > 0, "eps > 0"),
+            weight_decay=(self.weight_decay, self.weight_decay >= 0, "weight_decay ≥ 0"),
+            decay=(self.decay, 0 < self.decay <= 1, "0 < decay ≤ 1: the factor per round"),
+        )
+
+    @property
+    def momentum(self) -> float:
+        """The share of the old direction in a step."""
+        return self.beta1
+
+    def rate(self, round: int) -> float:
+        """The learning rate of a round, counted from 0."""
+        return self.lr * self.decay**round
+
+    def init(self, params: Leaves) -> dict[str, Any]:
+        """First and second moments and the steps taken, per leaf."""
+        return {
+            "first": zeros(params),
+            "second": zeros(params),
+            "steps": {k: torch.zeros((), device=v.device, dtype=v.dtype) for k, v in params.items()},
+        }
+
+    def update(
+        self, grads: Leaves, decay: Leaves, state: Tree, params: Leaves, lr: Tensor
+    ) -> tuple[Leaves, Tree]:
+        """The leaves that have a gradient, moved, and the new state; `decay` is added beside weight decay."""
+        moved, first, second, steps = (
+            dict(params),
+            dict(state["first"]),
+            dict(state["second"]),
+            dict(state["steps"]),
+        )
+        for k, g in full_gradient(grads, decay, params, self.weight_decay).items():
+            steps[k] = steps[k] + 1
+            first[k] = self.beta1 * first[k] + (1 - self.beta1) * g
+            second[k] = self.beta2 * second[k] + (1 - self.beta2) * g * g
+            corrected = (second[k] / (1 - self.beta2 ** steps[k])).sqrt() + self.eps
+            moved[k] = params[k] - lr * (first[k] / (1 - self.beta1 ** steps[k])) / corrected
+        return moved, {"first": first, "second": second, "steps": steps}
+
+
+def full_gradient(grads: Leaves, decay: Leaves, params: Leaves, weight_decay: float) -> Leaves:
+    """g + weight_decay·w + decay, for the leaves that have a gradient."""
+    if weight_decay:
+        grads = {k: g + weight_decay * params[k] for k, g in grads.items()}
+    return {k: g + decay[k] if k in decay else g for k, g in grads.items()}

@@ -1,0 +1,98 @@
+"""The server: state, what it sends, how it updates, and the hand-over between stages."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from kedge.core.algorithm import Algorithm
+from kedge.core.correction import Cohort, Weight
+from kedge.core.model import Model
+from kedge.core.tree import Leaves, Tree, add, only
+
+
+class Rejection(NamedTuple):
+    """An upload that was not admitted to the mean."""
+
+    client: int
+    reason: str
+
+
+class Reply(NamedTuple):
+    """Exactly what comes back from a round, averaged."""
+
+    mean: dict[str, Any]  # delta, buffers, slots
+    size: int  # admitted uploads
+    trained: frozenset[str]  # leaves that trained on some client
+    rejected: tuple[Rejection, ...]
+    metrics: dict[str, float]
+
+
+class Server(NamedTuple):
+    """The server's state between rounds."""
+
+    shared: Leaves  # the distributed model's shared leaves
+    buffers: Leaves  # batch norm's statistics, averaged
+    slots: dict[str, Tree]  # each correction's server state
+    average: Leaves  # the plain weighted mean of the last participants
+
+
+def opened(algorithm: Algorithm, model: Model, params: Leaves, buffers: Leaves) -> Server:
+    """The server before its first round."""
+    shared = only(params, algorithm.shared(model))
+    return Server(shared, buffers, {c.name: c.init_server(shared) for c in algorithm.corrections}, shared)
+
+
+def broadcast(algorithm: Algorithm, server: Server) -> dict[str, Tree]:
+    """What each correction sends to the clients."""
+    return {c.name: c.broadcast(server.slots[c.name]) for c in algorithm.corrections}
+
+
+def server_update(algorithm: Algorithm, server: Server, reply: Reply, population: int, round: int) -> Server:
+    """θ ← θ + update, where the mean delta passes every correction's server rule from left to right.
+
+    Leaves that trained on nobody this round keep their values, in the model and in every server state.
+    """
+    mean = reply.mean
+    update = mean["delta"]
+    average = add(server.shared, update)
+    slots = dict(server.slots)
+    cohort = Cohort(round, reply.size, population, server.shared)
+    for c in algorithm.corrections:
+        update, slots[c.name] = c.server(update, mean["slots"][c.name], slots[c.name], cohort)
+    moved = average if update is mean["delta"] else add(server.shared, update)
+    frozen = frozenset(server.shared) - reply.trained
+    if frozen:
+        moved = {k: server.shared[k] if k in frozen else v for k, v in moved.items()}
+        slots = keep(server.slots, slots, frozen)
+    return Server(moved, mean["buffers"], slots, average)
+
+
+def keep(old: Tree, new: Tree, names: frozenset[str]) -> dict[str, Any]:
+    """The new tree with the tensors of these names, wherever they stand, as they were in the old one."""
+    return {
+        k: keep(old[k], v, names) if isinstance(v, Mapping) else old[k] if k in names else v
+        for k, v in new.items()
+    }
+
+
+def hand_over(
+    before: Algorithm, after: Algorithm, server: Server, model: Model, params: Leaves
+) -> tuple[Server, frozenset[str]]:
+    """The server at the start of the next stage, from the distributed model, and the slots whose memory goes on.
+
+    A correction of the same name and kind in both stages keeps its state; the others begin anew.
+    `params` supplies leaves that were not shared before and are now.
+    """
+    kinds = {c.name: type(c) for c in before.corrections}
+    kept = frozenset(c.name for c in after.corrections if kinds.get(c.name) is type(c))
+    fresh = opened(after, model, {**params, **server.shared}, server.buffers)
+    slots = {k: server.slots[k] if k in kept else v for k, v in fresh.slots.items()}
+    return fresh._replace(slots=slots), kept
+
+
+def weights(algorithm: Algorithm) -> dict[str, Weight]:
+    """The weight of every part of an upload: the deltas' and, by slot, each correction's."""
+    # Looked up on the class: a function in an instance's attribute would become a method.
+    return {
+        "": algorithm.weight,
+        **{c.name: type(c).weight or algorithm.weight for c in algorithm.corrections},
+    }

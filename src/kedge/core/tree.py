@@ -1,0 +1,115 @@
+"""Arithmetic on dicts of tensors.
+
+All state of kedge is nested dicts of tensors (a Tree); parameters are flat ones (Leaves). Nothing here
+modifies its arguments.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Leaves = dict[str, Tensor]
+Tree = Mapping[str, Any]
+
+
+def zeros(leaves: Leaves) -> Leaves:
+    """Leaves of the same shapes, all zero."""
+    return {k: torch.zeros_like(v) for k, v in leaves.items()}
+
+
+def scale(factor: float | Tensor, leaves: Leaves) -> Leaves:
+    """factor · leaves."""
+    return {k: factor * v for k, v in leaves.items()}
+
+
+def add(left: Leaves, right: Leaves) -> Leaves:
+    """left + right, over the leaves of left."""
+    return {k: v + right[k] for k, v in left.items()}
+
+
+def sub(left: Leaves, right: Leaves) -> Leaves:
+    """left − right, over the leaves of left."""
+    return {k: v - right[k] for k, v in left.items()}
+
+
+def axpy(factor: float | Tensor, x: Leaves, y: Leaves) -> Leaves:
+    """y + factor · x, over the leaves of y."""
+    return {k: v + factor * x[k] for k, v in y.items()}
+
+
+def dot(left: Leaves, right: Leaves) -> Tensor:
+    """⟨left, right⟩ over the leaves of left, summed by name: a loaded tree may list them in another order."""
+    return torch.stack([(left[k] * right[k]).sum() for k in sorted(left)]).sum()
+
+
+def sqnorm(leaves: Leaves) -> Tensor:
+    """‖leaves‖²."""
+    return dot(leaves, leaves)
+
+
+def only(leaves: Leaves, names: Iterable[str]) -> Leaves:
+    """The leaves of these names that are there, in the order of `leaves`."""
+    wanted = frozenset(names)
+    return {k: v for k, v in leaves.items() if k in wanted}
+
+
+def tree_map(function: Callable[..., Tensor], tree: Tree, *others: Tree) -> dict[str, Any]:
+    """The tree with function applied to every tensor (and to those at the same places of the others)."""
+    return {
+        k: tree_map(function, v, *(o[k] for o in others))
+        if isinstance(v, Mapping)
+        else function(v, *(o[k] for o in others))
+        for k, v in tree.items()
+    }
+
+
+def stack(trees: Sequence[Tree]) -> dict[str, Any]:
+    """One tree whose tensors have a new first axis: one row a tree."""
+    return tree_map(lambda *rows: torch.stack(rows), trees[0], *trees[1:])
+
+
+def row(tree: Tree, index: int) -> dict[str, Any]:
+    """Row `index` of a stacked tree, in memory of its own."""
+    return tree_map(lambda v: v[index].clone(), tree)
+
+
+def where(condition: Tensor, yes: Tree, no: Tree) -> dict[str, Any]:
+    """yes where the 0-d condition holds, else no; a tensor that is the same in both is passed through."""
+    return tree_map(lambda a, b: a if a is b else torch.where(condition, a, b), yes, no)
+
+
+def cast(tree: Tree, dtype: torch.dtype, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """The tree on the device, floating tensors in this dtype."""
+    return tree_map(lambda v: v.to(device, dtype if v.is_floating_point() else v.dtype), tree)
+
+
+def flatten(tree: Tree, prefix: str = "") -> Leaves:
+    """One flat dict whose names are paths joined by '/'."""
+    flat: Leaves = {}
+    for k, v in tree.items():
+        if isinstance(v, Mapping):
+            flat |= flatten(v, f"{prefix}{k}/")
+        else:
+            flat[prefix + k] = v
+    return flat
+
+
+def unflatten(flat: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The nested dict whose flatten() is `flat`."""
+    tree: dict[str, Any] = {}
+    for path, value in flat.items():
+        *folders, name = path.split("/")
+        place = tree
+        for folder in folders:
+            place = place.setdefault(folder, {})
+        place[name] = value
+    return tree
+
+
+def finite(tree: Tree) -> Tensor:
+    """A 0-d flag: every number of the tree is finite."""
+    tensors = [v for v in flatten(tree).values() if v.is_floating_point()]
+    # A sum is not finite as soon as one term is not; it can overflow only where a norm would too.
+    return torch.stack([v.sum(dtype=torch.float64) for v in tensors]).isfinite().all()

@@ -1,0 +1,1 @@
+"""Labelled datasets, their split among clients, and what each client holds."""

@@ -1,0 +1,155 @@
+"""The batches of a round, for every client: a pure function of (seed, round, client).
+
+A plan sets several clients side by side in lockstep. Clients of unequal step counts are aligned by phase of the
+schedule (the steps in which the trainable set is the same), so that every row of the plan has one trainable set;
+a client that has nothing to do at a row is dead there. The sequential engine uses plans of one client, so all
+engines draw the same.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kedge.core.algorithm import Local
+from kedge.core.chance import Purpose, bits, words
+from kedge.core.schedules import Clock, Mask, Schedule
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Rows of lockstep steps for some clients."""
+
+    masks: list[Mask]  # [rows]: which units train
+    index: Ints  # [rows, clients, batch]: samples of the pool
+    weight: NDArray[np.float32]  # [rows, clients, batch]: 0 is padding; a dead row has weights of 1
+    alive: NDArray[np.bool_]  # [rows, clients]
+    key: Ints  # [rows, clients, 2]: chance inside the model
+    steps: Ints  # [clients]: local steps of each client
+    trained: Ints  # [clients, units]: local steps in which a unit trained
+
+
+def step_counts(sizes: Ints, local: Local) -> tuple[Ints, Ints]:
+    """Per client: its batch size (a batch larger than the data is a full batch) and its steps per epoch."""
+    batch = np.minimum(sizes, local.batch)
+    return batch, sizes // batch if local.drop_last else -(-sizes // batch)
+
+
+def plan(
+    members: Sequence[Ints],
+    clients: Sequence[int],
+    local: Local,
+    schedule: Schedule,
+    units: int,
+    seed: int,
+    round: int,
+    stage_round: int,
+    width: int | None = None,
+    random: bool = False,
+) -> Plan:
+    """The round's plan for these clients, whose samples are `members`; batches are padded to `width`."""
+    ids = np.asarray(clients, dtype=np.int64)
+    sizes = np.array([len(own) for own in members], dtype=np.int64)
+    batch, per_epoch = step_counts(sizes, local)
+    steps = local.epochs * per_epoch
+    longest = int(sizes.max())
+    shuffle = bits(
+        seed,
+        Purpose.SHUFFLE,
+        round=round,
+        client=ids[:, None, None],
+        step=np.arange(local.epochs)[None, :, None],
+        position=np.arange(longest),
+    )
+    shuffle = np.where(np.arange(longest) < sizes[:, None, None], shuffle, np.uint64(2**64 - 1))
+    order = np.argsort(shuffle, axis=-1, kind="stable")  # [clients, epochs, longest]; padding comes last
+
+    sequences = {
+        int(k): [schedule(Clock(round, stage_round, step, int(k)), units) for step in range(int(k))]
+        for k in np.unique(steps)
+    }
+    masks, own_step = lockstep([sequences[int(k)] for k in steps])
+    alive = own_step >= 0
+
+    width = width or int(batch.max())
+    place = np.arange(width)
+    step = np.maximum(own_step, 0)
+    epoch, number = step // per_epoch, step % per_epoch
+    position = number[..., None] * batch[:, None] + place  # [rows, clients, width]
+    valid = (place < batch[:, None]) & (position < sizes[:, None])
+    row = np.arange(len(ids))[:, None]
+    chosen = order[row, epoch[..., None], np.where(valid, position, 0)]
+    pool = np.concatenate(members)
+    starts = np.cumsum(sizes) - sizes
+    index = pool[starts[:, None] + chosen]
+
+    key = np.zeros((*own_step.shape, 2), dtype=np.int64)
+    if random:
+        key = words(seed, Purpose.DROPOUT, round=round, client=ids, step=step)[..., :2].astype(np.int64)
+    opened = {k: np.sum(np.array(v, dtype=np.int64), axis=0) for k, v in sequences.items()}
+    return Plan(
+        masks=masks,
+        index=index,
+        weight=np.where(alive[..., None], valid, True).astype(np.float32),
+        alive=alive,
+        key=key,
+        steps=steps,
+        trained=np.stack([opened[int(k)] for k in steps]),
+    )
+
+
+def lockstep(sequences: Sequence[Sequence[Mask]]) -> tuple[list[Mask], Ints]:
+    """Rows of one mask each, and per row and client the client's own step there (−1: none).
+
+    At every row the mask is taken to which no waiting client must come back later; with a schedule that only opens
+    (or only closes) units this runs each phase once, as long as the slowest client needs.
+    """
+    if len({tuple(sequence) for sequence in sequences}) == 1:
+        own = np.arange(len(sequences[0]), dtype=np.int64)
+        return list(sequences[0]), np.repeat(own[:, None], len(sequences), axis=1)
+    if len({mask for sequence in sequences for mask in sequence}) == 1:
+        lengths = np.array([len(sequence) for sequence in sequences])
+        own = np.arange(lengths.max(), dtype=np.int64)[:, None]
+        return [sequences[0][0]] * len(own), np.where(own < lengths, own, -1)
+
+    phases = [collapse(sequence) for sequence in sequences]
+    at = [0] * len(sequences)  # phase
+    done = [0] * len(sequences)  # steps
+    masks: list[Mask] = []
+    rows: list[list[int]] = []
+    while any(at[c] < len(phases[c]) for c in range(len(sequences))):
+        waiting = [c for c in range(len(sequences)) if at[c] < len(phases[c])]
+        now = {c: phases[c][at[c]][0] for c in waiting}
+
+        def returns(mask: Mask, waiting: list[int] = waiting, now: dict[int, Mask] = now) -> tuple[int, int]:
+            later = sum(now[c] != mask and mask in {m for m, _ in phases[c][at[c] :]} for c in waiting)
+            return later, -sum(now[c] == mask for c in waiting)
+
+        mask = min(dict.fromkeys(now.values()), key=returns)
+        members = [c for c in waiting if now[c] == mask]
+        for k in range(max(phases[c][at[c]][1] for c in members)):
+            masks.append(mask)
+            rows.append(
+                [
+                    done[c] + k if c in members and k < phases[c][at[c]][1] else -1
+                    for c in range(len(sequences))
+                ]
+            )
+        for c in members:
+            done[c] += phases[c][at[c]][1]
+            at[c] += 1
+    return masks, np.array(rows, dtype=np.int64)
+
+
+def collapse(sequence: Sequence[Mask]) -> list[tuple[Mask, int]]:
+    """Runs of equal masks, with their lengths."""
+    runs: list[tuple[Mask, int]] = []
+    for mask in sequence:
+        if runs and runs[-1][0] == mask:
+            runs[-1] = (mask, runs[-1][1] + 1)
+        else:
+            runs.append((mask, 1))
+    return runs

@@ -1,0 +1,72 @@
+"""Labelled datasets by name: the built-in digits, synthetic classes, a file of the data folder."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+
+import numpy as np
+
+from kedge.core.chance import Purpose, normals, permutation
+from kedge.core.errors import RequestError, nearest
+from kedge.data.dataset import Dataset, Source
+from kedge.data.folder import folder
+
+__all__ = ["BUILT_IN", "Dataset", "Source", "digits", "folder", "load", "synthetic"]
+
+DIGITS = ((0.30580668,), (0.37644229,))  # mean and deviation of the 1,438 training images
+AT_ONCE = 2**18  # synthetic values drawn together; the result does not depend on it
+
+
+def digits() -> Source:
+    """1,797 real handwritten digits, 8×8 in 17 grey levels; every fifth is a test sample (1,438 / 359).
+
+    Optical Recognition of Handwritten Digits, test part, by E. Alpaydin and C. Kaynak (UCI, CC BY 4.0), as
+    scikit-learn ships it.
+    """
+    with files("kedge.data").joinpath("digits.npz").open("rb") as file, np.load(file) as data:
+        x, y = data["x"], data["y"]
+    held = np.arange(len(y)) % 5 == 4
+    train, test = Dataset(x[~held], y[~held]), Dataset(x[held], y[held])
+    return Source("digits", train, test, 10, *DIGITS, scale=1 / 16)
+
+
+def synthetic(
+    samples: int = 2000,
+    classes: int = 10,
+    features: int | Sequence[int] = (16,),
+    noise: float = 1.0,
+    seed: int = 0,
+) -> Source:
+    """Gaussian classes of equal size: standard normal centers plus noise; the last fifth is the test set."""
+    shape = (features,) if isinstance(features, int) else tuple(features)
+    if samples < 5 or not 1 <= classes <= samples or not shape or min(shape) < 1 or not 0 <= noise < np.inf:
+        raise RequestError(
+            f"synthetic(samples={samples}, classes={classes}, features={features}, noise={noise}): need "
+            "samples ≥ 5, 1 ≤ classes ≤ samples, features ≥ 1 in every axis, and a finite noise ≥ 0."
+        )
+    position, size = np.arange(np.prod(shape)), int(np.prod(shape))
+    centers = normals(seed, Purpose.SYNTHETIC, step=0, client=np.arange(classes)[:, None], position=position)
+    y = permutation(samples, seed, Purpose.SYNTHETIC, step=2) % classes
+    x = np.empty((samples, size), dtype=np.float32)
+    for rows in np.array_split(np.arange(samples), 1 + samples * size // AT_ONCE):
+        drawn = normals(seed, Purpose.SYNTHETIC, step=1, client=rows[:, None], position=position)
+        x[rows] = centers[y[rows]] + noise * drawn
+    x, cut = x.reshape(samples, *shape), samples - samples // 5
+    return Source("synthetic", Dataset(x[:cut], y[:cut]), Dataset(x[cut:], y[cut:]), classes)
+
+
+BUILT_IN: dict[str, Callable[..., Source]] = {"digits": digits, "synthetic": synthetic}
+
+
+def load(name: str, **options: object) -> Source:
+    """The dataset of that name: built in, or a file of the data folder."""
+    build = BUILT_IN.get(name)
+    allowed = list(inspect.signature(build or folder).parameters)
+    for option in options:
+        if option not in allowed or (build is None and option == "name"):
+            raise RequestError(
+                f"{name} has no option '{option}'; it has {', '.join(allowed) or 'none'}."
+                f"{nearest(option, allowed)}"
+            )
+    named: Callable[..., Source] = folder
+    return build(**options) if build else named(name, **options)

@@ -1,0 +1,20 @@
+"""Per-client constants that algorithms may ask for: how much a client holds, and of what."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+def facts(labels: NDArray[np.integer], clients: list[NDArray[np.int64]], classes: int) -> dict[str, Tensor]:
+    """Float64 tensors with one row per client.
+
+    examples [m] is n_i, relative_size [m] is n_i·m / Σn (1 for equal clients), class_counts [m, classes].
+    """
+    counts = np.array([np.bincount(labels[own], minlength=classes) for own in clients], dtype=np.float64)
+    examples = counts.sum(axis=1)
+    return {
+        "examples": torch.from_numpy(examples),
+        "relative_size": torch.from_numpy(examples * len(clients) / examples.sum()),
+        "class_counts": torch.from_numpy(counts),
+    }

@@ -1,0 +1,122 @@
+"""Datasets of a folder: plain `.npz` files, one a dataset, checked as they are read."""
+
+import os
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from kedge.core.errors import DataError, nearest
+from kedge.data.dataset import Dataset, Source
+
+Arrays = dict[str, NDArray[np.generic]]
+
+# Mean and deviation per channel, as the published experiments have them.
+KNOWN: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "cifar10": ((0.491, 0.482, 0.447), (0.247, 0.243, 0.262)),
+    "cifar100": ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
+    "mnist": ((0.1307,), (0.3081,)),
+}
+PIXELS = ((0.5,), (0.5,))
+AS_IT_IS = ((0.0,), (1.0,))
+WANTED = ("x_train", "y_train", "x_test", "y_test")
+
+
+def folder(name: str, path: str | os.PathLike[str] | None = None) -> Source:
+    """The dataset in `<path or $KEDGE_DATA>/<name>.npz`: x_train, y_train, x_test, y_test.
+
+    uint8 images [n, h, w] or channel-last [n, h, w, 1 or 3] become channel-first; all other arrays are taken
+    as they are. Further arrays `<key>_train` of one entry per sample become keys. `scale` says what stored
+    numbers were multiplied by, `label_names` how many classes there are.
+    """
+    file = _file(name, path)
+    arrays = _arrays(file)
+    try:
+        train = Dataset(_channel_first(arrays["x_train"]), arrays["y_train"])
+    except DataError as error:
+        raise DataError(f"{file}, train part: {error}") from error
+    try:
+        test = Dataset(_channel_first(arrays["x_test"]), arrays["y_test"])
+    except DataError as error:
+        raise DataError(f"{file}, test part: {error}") from error
+    mean, std = KNOWN.get(name, PIXELS) if train.x.dtype == torch.uint8 else AS_IT_IS
+    names = arrays.get("label_names")
+    classes = int(max(train.y.max(), test.y.max())) + 1 if names is None else names.size
+    keys = {
+        key.removesuffix("_train"): values
+        for key, values in arrays.items()
+        if key.endswith("_train") and key not in WANTED and values.shape == (len(train),)
+    }
+    try:
+        return Source(name, train, test, classes, mean, std, _scale(arrays), keys)
+    except DataError as error:
+        raise DataError(f"{file}: {error}") from error
+
+
+def available() -> list[str]:
+    """The datasets in the data folder, if one is named."""
+    given = os.environ.get("KEDGE_DATA")
+    return sorted(found.stem for found in Path(given).glob("*.npz")) if given else []
+
+
+def _file(name: str, path: str | os.PathLike[str] | None) -> Path:
+    """The dataset's file, or an error that says where to put it."""
+    given = os.environ.get("KEDGE_DATA") if path is None else path
+    if not given:
+        raise DataError(
+            f"dataset '{name}' is not built in (digits, synthetic), and no data folder is given. Put "
+            f"{name}.npz into a folder and name it by the environment variable KEDGE_DATA or the option path."
+            f"{nearest(name, ('digits', 'synthetic'))}"
+        )
+    file = Path(given) / f"{name}.npz"
+    if file.is_file() and Path(name).name == name:
+        return file
+    there = sorted(found.stem for found in Path(given).glob("*.npz"))
+    found = (
+        f"the folder holds {', '.join(there) or 'no npz file'}" if Path(given).is_dir() else "no such folder"
+    )
+    raise DataError(
+        f"dataset '{name}': {file} is missing ({found}). Put an npz with {', '.join(WANTED)} there."
+        f"{nearest(name, [*there, 'digits', 'synthetic'])}"
+    )
+
+
+def _arrays(file: Path) -> Arrays:
+    try:
+        # Opened here, because np.load leaves the file open when it is no archive.
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as data:
+            arrays: Arrays = {key: data[key] for key in data.files}
+    except (
+        ValueError,
+        OSError,
+        EOFError,
+        AttributeError,
+        TypeError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        raise DataError(
+            f"{file}: damaged, or no npz of plain arrays ({error}); put a whole copy there."
+        ) from error
+    if missing := [key for key in WANTED if key not in arrays]:
+        raise DataError(f"{file}: lacks {', '.join(missing)}; it holds {', '.join(arrays) or 'nothing'}.")
+    if "scale" in arrays and not (arrays["scale"].size == 1 and float(arrays["scale"].item()) > 0):
+        raise DataError(f"{file}: scale is {arrays['scale']}; need one number > 0, what x was multiplied by.")
+    return arrays
+
+
+def _scale(arrays: Arrays) -> float:
+    if "scale" in arrays:
+        return 1 / float(arrays["scale"].item())
+    return 1 / 255 if arrays["x_train"].dtype == np.uint8 else 1.0
+
+
+def _channel_first(x: NDArray[np.generic]) -> NDArray[np.generic]:
+    if x.dtype != np.uint8 or x.ndim not in (3, 4):
+        return x
+    if x.ndim == 3:
+        return x[:, None]
+    return np.moveaxis(x, -1, 1) if x.shape[-1] in (1, 3) else x

@@ -1,0 +1,153 @@
+"""Split a labelled dataset among clients: frozen values, called with labels and a seed.
+
+Every partitioner gives one ascending array of indices per client, disjoint, none empty, and is a pure
+function of (itself, labels, seed, keys). `keys`, one per sample (subject, site, writer), matter to `Natural`
+only.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kedge.core.chance import Purpose, permutation
+from kedge.core.errors import RequestError
+from kedge.data.allotment import (
+    Draw,
+    Indices,
+    equal_slices,
+    lognormal_sizes,
+    require_count,
+    require_labels,
+    require_samples,
+    require_sigma,
+    shuffled_classes,
+)
+from kedge.data.partition_dirichlet import Dirichlet, DirichletClasses
+
+__all__ = [
+    "PARTITIONS",
+    "Dirichlet",
+    "DirichletClasses",
+    "Iid",
+    "Natural",
+    "Partition",
+    "Quantity",
+    "Shards",
+]
+
+
+class Partition(Protocol):
+    """What all partitioners are."""
+
+    def __call__(
+        self, labels: NDArray[np.integer], seed: int, keys: NDArray[np.generic] | None = None
+    ) -> list[Indices]:
+        """The indices of each client, ascending."""
+        ...
+
+
+@dataclass(frozen=True)
+class Iid:
+    """Contiguous slices of the shuffled data, all samples given out, sizes equal up to one.
+
+    Where the number of clients divides the size of every class, each client gets the same number of every
+    class, as FedDyn's code does for CIFAR-100.
+    """
+
+    clients: int
+
+    def __post_init__(self) -> None:
+        require_count("Iid", "clients", self.clients)
+
+    def __call__(
+        self, labels: NDArray[np.integer], seed: int, keys: NDArray[np.generic] | None = None
+    ) -> list[Indices]:
+        """The indices of each client, ascending."""
+        require_samples("Iid", self.clients, self.clients, labels)
+        pools = shuffled_classes(labels, seed)
+        if all(pool.size % self.clients == 0 for pool in pools):
+            shares = [equal_slices(pool, self.clients) for pool in pools]
+            return [np.sort(np.concatenate(share)) for share in zip(*shares, strict=True)]
+        order = permutation(labels.size, seed, Purpose.PARTITION, round=Draw.SHUFFLE)
+        return [np.sort(indices) for indices in equal_slices(order, self.clients)]
+
+
+@dataclass(frozen=True)
+class Shards:
+    """McMahan et al. (2017): sort by label, cut into clients·per_client shards, deal them out at random.
+
+    Shards are equal up to one sample; with balanced classes a client meets about `per_client` of them.
+    """
+
+    clients: int
+    per_client: int = 2
+
+    def __post_init__(self) -> None:
+        require_count("Shards", "clients", self.clients)
+        require_count("Shards", "per_client", self.per_client)
+
+    def __call__(
+        self, labels: NDArray[np.integer], seed: int, keys: NDArray[np.generic] | None = None
+    ) -> list[Indices]:
+        """The indices of each client, ascending."""
+        count = self.clients * self.per_client
+        require_samples("Shards", self.clients, count, labels)
+        shards = equal_slices(np.argsort(labels, kind="stable"), count)
+        dealt = permutation(count, seed, Purpose.PARTITION, round=Draw.DEAL).reshape(self.clients, -1)
+        return [np.sort(np.concatenate([shards[shard] for shard in hand])) for hand in dealt]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """Classes alike, sizes not: slices of the shuffled data with log-normal sizes, each at least 1."""
+
+    clients: int
+    sigma: float
+
+    def __post_init__(self) -> None:
+        require_count("Quantity", "clients", self.clients)
+        require_sigma("Quantity", self.sigma)
+
+    def __call__(
+        self, labels: NDArray[np.integer], seed: int, keys: NDArray[np.generic] | None = None
+    ) -> list[Indices]:
+        """The indices of each client, ascending."""
+        require_samples("Quantity", self.clients, self.clients, labels)
+        order = permutation(labels.size, seed, Purpose.PARTITION, round=Draw.SHUFFLE)
+        sizes = lognormal_sizes(labels.size, self.clients, self.sigma, seed)
+        return [np.sort(indices) for indices in np.split(order, np.cumsum(sizes)[:-1])]
+
+
+@dataclass(frozen=True)
+class Natural:
+    """One client per distinct key, in ascending order of the keys; no chance is involved."""
+
+    def __call__(
+        self, labels: NDArray[np.integer], seed: int, keys: NDArray[np.generic] | None = None
+    ) -> list[Indices]:
+        """The indices of each client, ascending."""
+        require_labels("Natural", labels)
+        if keys is None:
+            raise RequestError(
+                "Natural: no keys given; need one key per sample. Use a dataset that has keys "
+                "(uci_har has 'subject'), or another partition, such as 'iid' or 'dirichlet'."
+            )
+        if keys.shape != labels.shape or not keys.size:
+            raise RequestError(
+                f"Natural: keys of shape {keys.shape} for {labels.size} samples; need one key per sample "
+                "and at least one sample. Pass the keys of the training samples."
+            )
+        _, owners = np.unique(keys, return_inverse=True)
+        return np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners))[:-1])
+
+
+PARTITIONS: dict[str, type] = {
+    "iid": Iid,
+    "dirichlet": Dirichlet,
+    "dirichlet-classes": DirichletClasses,
+    "shards": Shards,
+    "quantity": Quantity,
+    "natural": Natural,
+}

@@ -1,0 +1,121 @@
+"""Which engine is faster for the model at hand: measured on a few steps of the real work, said aloud, recorded."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from kedge.core.algorithm import Stage
+from kedge.core.model import Model
+from kedge.core.server import broadcast, opened
+from kedge.core.tree import cast
+from kedge.data.batches import step_counts
+from kedge.data.federation import Federation
+from kedge.engines.engine import Engine, Order
+from kedge.engines.sequential import Sequential
+from kedge.engines.stacked import Stacked
+
+COMPILE_SECONDS = 20.0  # a program's usual cost
+COMPILE_GAIN = 0.5  # the share of a stacked round that compiling saves, at least
+PROBE_STEPS = 2
+LIVE_BYTES = 2 << 30  # what the stacked rows may hold
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What runs, and why."""
+
+    name: str
+    compiled: bool
+    chunk: int
+    reason: str
+
+
+def build(choice: Choice, model: Model, federation: Federation) -> Engine:
+    """The engine of a choice."""
+    if choice.name == "sequential":
+        return Sequential(model, federation)
+    return Stacked(model, federation, choice.chunk, choice.compiled)
+
+
+def choose(
+    model: Model,
+    federation: Federation,
+    stage: Stage,
+    per_round: int,
+    rounds: int,
+    name: str = "auto",
+    compile: str = "auto",
+    chunk: int = 0,
+    say: Callable[[str], None] = lambda message: None,
+) -> Choice:
+    """Settle what the user left open, by timing a few steps of this model on this machine."""
+    params, _ = model.init(0)
+    each = sum(v.numel() for v in params.values()) * federation.dtype.itemsize
+    chunk = chunk or max(1, min(per_round, int(LIVE_BYTES // (6 * each))))
+    if name == "sequential":
+        return Choice("sequential", False, 0, "asked for")
+    if name == "stacked" and compile != "auto":
+        return Choice("stacked", compile == "on", chunk, "asked for")
+    if per_round == 1 and name == "auto":
+        return Choice("sequential", False, 0, "one client a round")
+    probe, work = shrunk(federation, stage, chunk)
+    stacked = timed(Stacked(model, probe, chunk), model, probe, work)
+    plain = timed(Sequential(model, probe), model, probe, work) if name == "auto" else float("inf")
+    if plain <= stacked:
+        return Choice(
+            "sequential", False, 0, f"{stacked / plain:.1f} times as fast as stacked in a short trial"
+        )
+    reason = (
+        "asked for"
+        if name == "stacked"
+        else f"{plain / stacked:.1f} times as fast as sequential in a short trial"
+    )
+    if compile != "auto":
+        return Choice("stacked", compile == "on", chunk, reason)
+    to_come = rounds * seconds_per_round(federation, stage, per_round, probe, work, stacked)
+    programs = len(model.units) if stage.algorithm.schedule.__class__.__name__ != "function" else 1
+    cost = COMPILE_SECONDS * programs
+    compiled = COMPILE_GAIN * to_come > 2 * cost
+    if compiled:
+        say(
+            f"compiling {programs} program(s), about {cost:.0f} s, to save part of about {to_come:.0f} s of training"
+        )
+    return Choice("stacked", compiled, chunk, reason)
+
+
+def shrunk(federation: Federation, stage: Stage, chunk: int) -> tuple[Federation, Stage]:
+    """The largest clients with a few batches each: the same shapes, little work."""
+    largest = sorted(federation.clients, key=len, reverse=True)[:chunk]
+    some = tuple(own[: PROBE_STEPS * stage.local.batch] for own in largest)
+    return replace(federation, clients=some), replace(stage, local=replace(stage.local, epochs=1))
+
+
+def timed(engine: Engine, model: Model, federation: Federation, stage: Stage) -> float:
+    """Seconds of one round of the probe, after one to warm up; the better of two."""
+    params, buffers = (cast(v, federation.dtype, federation.pool.x.device) for v in model.init(0))
+    server = opened(stage.algorithm, model, params, buffers)
+    order = Order(0, 0, 0, server.shared, server.buffers, broadcast(stage.algorithm, server))
+    engine.begin(stage, params, frozenset())
+    clients = list(range(len(federation.clients)))
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        engine.round(order, clients)
+        if federation.pool.x.device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds[1:])
+
+
+def seconds_per_round(
+    federation: Federation, stage: Stage, per_round: int, probe: Federation, work: Stage, seconds: float
+) -> float:
+    """What a real round will take, by its number of steps."""
+    import numpy as np
+
+    sizes = np.array([len(own) for own in federation.clients])
+    steps = float(stage.local.epochs * step_counts(sizes, stage.local)[1].mean() * per_round)
+    tried = np.array([len(own) for own in probe.clients])
+    return seconds * steps / float(step_counts(tried, work.local)[1].sum())

@@ -1,0 +1,83 @@
+"""Engine: what the runner asks of a place where clients train. Engines arrange the kernel; they contain no learning."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from kedge.core.algorithm import Algorithm, Stage
+from kedge.core.server import Rejection, Reply, weights
+from kedge.core.tree import Leaves, Tree, tree_map
+
+
+class Order(NamedTuple):
+    """Exactly what goes to a client."""
+
+    round: int
+    stage_round: int
+    seed: int
+    shared: Leaves
+    buffers: Leaves
+    cast: Tree
+
+
+class Engine(Protocol):
+    """A place where clients train; it owns their memories."""
+
+    def begin(self, stage: Stage, params: Leaves, kept: frozenset[str]) -> None: ...
+    def round(self, order: Order, clients: Sequence[int]) -> Reply: ...
+    def personal(self, client: int, shared: Leaves, buffers: Leaves) -> tuple[Leaves, Leaves]: ...
+    def save(self) -> Tree: ...
+    def load(self, saved: Tree) -> None: ...
+
+
+class Mean:
+    """Running weighted means of uploads; each part of an upload has its weights."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self.weights = weights(algorithm)
+        self.totals: dict[str, Any] = {}
+        self.mass: dict[str, Tensor] = {}
+        self.rejected: list[Rejection] = []
+        self.size = 0
+        self.loss = 0.0
+
+    def add(self, uploads: dict[str, Any], facts: Leaves, admitted: Tensor, clients: Sequence[int]) -> None:
+        """Take in stacked uploads, one row a client; rows not admitted are named and left out."""
+        good = admitted.tolist()
+        self.rejected += [
+            Rejection(c, "not finite") for c, fine in zip(clients, good, strict=True) if not fine
+        ]
+        self.size += sum(good)
+        if not all(good):  # a product with weight 0 would keep the NaN
+            uploads = tree_map(lambda v: torch.where(shaped(admitted, v), v, torch.zeros_like(v)), uploads)
+        self.loss += float(uploads["loss"].sum())
+        for slot, weight in self.weights.items():
+            part = (
+                uploads["slots"][slot] if slot else {"delta": uploads["delta"], "buffers": uploads["buffers"]}
+            )
+            mass = weight(facts) * admitted
+            total = tree_map(lambda v, mass=mass: torch.tensordot(mass.to(v.dtype), v, dims=1), part)
+            if slot in self.totals:
+                self.totals[slot] = tree_map(torch.add, self.totals[slot], total)
+                self.mass[slot] = self.mass[slot] + mass.sum()
+            else:
+                self.totals[slot], self.mass[slot] = total, mass.sum()
+
+    def reply(self, trained: frozenset[str]) -> Reply:
+        """The means of what was taken in."""
+        if not self.size:
+            return Reply({}, 0, trained, tuple(self.rejected), {})
+        means = {
+            slot: tree_map(lambda v, slot=slot: v / self.mass[slot].to(v.dtype), total)
+            for slot, total in self.totals.items()
+        }
+        whole = means.pop("")
+        metrics = {"train.loss": self.loss / self.size}
+        return Reply({**whole, "slots": means}, self.size, trained, tuple(self.rejected), metrics)
+
+
+def shaped(flags: Tensor, like: Tensor) -> Tensor:
+    """Flags [clients] with trailing axes so that they broadcast over `like`."""
+    return flags.view(-1, *([1] * (like.dim() - 1)))

@@ -1,0 +1,62 @@
+"""Client memories by id: made on first use, replaced only when a whole round is done."""
+
+from typing import Any
+
+from kedge.core.algorithm import Algorithm
+from kedge.core.model import Model
+from kedge.core.tree import Leaves, Tree, only
+
+
+class Memories:
+    """What clients keep between rounds: corrections' slots, leaves that are not shared, own statistics."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, dict[str, Any]] = {}
+
+    def begin(self, algorithm: Algorithm, model: Model, params: Leaves, kept: frozenset[str]) -> None:
+        """A new stage: slots that do not go on are dropped, local leaves run on."""
+        self.algorithm, self.model = algorithm, model
+        self.shared = algorithm.shared(model)
+        self.local = {k: v for k, v in params.items() if k not in self.shared}
+        for row in self.rows.values():
+            row["slots"] = {k: v for k, v in row["slots"].items() if k in kept}
+
+    def of(self, client: int, shared: Leaves, buffers: Leaves) -> dict[str, Any]:
+        """A client's memory: parameters complete with its own leaves, statistics, correction slots."""
+        row = self.rows.get(client, {"slots": {}, "local": {}, "buffers": {}})
+        missing = [c for c in self.algorithm.corrections if c.name not in row["slots"]]
+        slots = {**row["slots"], **{c.name: c.init_client(shared) for c in missing}}
+        return {
+            "params": {**self.local, **row["local"], **shared},
+            "buffers": {**buffers, **row["buffers"]} if self.model.statistics == "local" else buffers,
+            "slots": {c.name: slots[c.name] for c in self.algorithm.corrections},
+        }
+
+    def own_model(self, client: int, shared: Leaves, buffers: Leaves) -> tuple[Leaves, Leaves]:
+        """A client's complete parameters and statistics."""
+        own = self.of(client, shared, buffers)
+        return own["params"], own["buffers"]
+
+    def keep(self, client: int, params: Leaves, buffers: Leaves, slots: Tree) -> None:
+        """Remember what this client ends its round with."""
+        row = {
+            "slots": slots,
+            "local": only(params, self.local),
+            "buffers": buffers if self.model.statistics == "local" else {},
+        }
+        if any(row["slots"].values()) or row["local"] or row["buffers"]:
+            self.rows[client] = row
+
+    @property
+    def needed(self) -> bool:
+        """Whether clients of this stage keep anything."""
+        return bool(self.algorithm.corrections or self.local or self.model.statistics == "local")
+
+    def save(self) -> dict[str, Any]:
+        """All memories as one tree."""
+        return {str(client): row for client, row in sorted(self.rows.items())}
+
+    def load(self, saved: Tree) -> None:
+        """Take memories up again."""
+        empty: dict[str, Any] = {"slots": {}, "local": {}, "buffers": {}}
+        self.rows = {int(client): {**empty, **row} for client, row in saved.items()}

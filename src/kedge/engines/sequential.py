@@ -1,0 +1,99 @@
+"""One client after another, batches unpadded: the reference, and the debugger's friend."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kedge.core.algorithm import Stage
+from kedge.core.client import Fixed, finish, local_step, started, unit_time
+from kedge.core.model import Batch, Model
+from kedge.core.server import Reply
+from kedge.core.tree import Leaves, Tree, finite, tree_map
+from kedge.data.batches import Plan, plan
+from kedge.data.federation import Federation
+from kedge.engines.engine import Mean, Order
+from kedge.engines.memory import Memories
+
+
+class Sequential:
+    """The plain loop over clients and their batches."""
+
+    def __init__(self, model: Model, federation: Federation) -> None:
+        self.model, self.federation = model, federation
+        self.facts = federation.facts()
+        self.memories = Memories()
+
+    def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
+        """Start a stage; memories of the slots in `kept` go on."""
+        self.stage = stage
+        self.memories.begin(stage.algorithm, self.model, params, kept)
+
+    def round(self, order: Order, clients: Sequence[int]) -> Reply:
+        """Train these clients from the order; the weighted mean of their uploads."""
+        algorithm, local, data = self.stage.algorithm, self.stage.local, self.federation
+        like = next(iter(order.shared.values()))
+        lr = torch.tensor(local.optimizer.rate(order.round), dtype=like.dtype, device=like.device)
+        mean = Mean(algorithm)
+        after = []
+        trained: set[str] = set()
+        for client in clients:
+            own = plan(
+                [data.clients[client]], [client], local, algorithm.schedule, len(self.model.units),
+                order.seed, order.round, order.stage_round, random=self.model.random,
+            )  # fmt: skip
+            memory = self.memories.of(client, order.shared, order.buffers)
+            facts = {k: v[client] for k, v in self.facts.items()}
+            fixed: Fixed = {"anchor": order.shared, "cast": order.cast, "facts": facts, "lr": lr}
+            carry = started(algorithm, local, memory["params"], memory["buffers"], memory["slots"])
+            for number, mask in enumerate(own.masks):
+                leaves = trainable(self.model, mask)
+                trained |= set(leaves)
+                batch = self.batch(own, number)
+                carry = local_step(algorithm, self.model, local, leaves, carry, batch, fixed)
+            steps, times = lr_times(self.model, own, lr, local.optimizer.momentum)
+            slots, upload = finish(algorithm, carry, fixed, steps[0], {k: v[0] for k, v in times.items()})
+            admitted = finite({"upload": upload, "slots": slots})
+            row = tree_map(lambda v: v.unsqueeze(0), upload)
+            mean.add(row, {k: v.unsqueeze(0) for k, v in facts.items()}, admitted.unsqueeze(0), [client])
+            if admitted and self.memories.needed:
+                after.append((client, carry["params"], carry["buffers"], slots))
+        for kept in after:
+            self.memories.keep(*kept)
+        return mean.reply(frozenset(trained))
+
+    def batch(self, own: Plan, number: int) -> Batch:
+        """The batch of a client's step, without padding."""
+        data = self.federation
+        real = torch.from_numpy(own.index[number, 0][own.weight[number, 0] > 0]).to(data.pool.y.device)
+        x = data.prepare(data.pool.x[real])
+        key = torch.from_numpy(own.key[number, 0]).to(x.device)
+        return Batch(x, data.pool.y[real], torch.ones(len(real), dtype=x.dtype, device=x.device), key)
+
+    def personal(self, client: int, shared: Leaves, buffers: Leaves) -> tuple[Leaves, Leaves]:
+        """A client's own model: the shared leaves with those it keeps."""
+        return self.memories.own_model(client, shared, buffers)
+
+    def save(self) -> Tree:
+        """Every client's memory."""
+        return self.memories.save()
+
+    def load(self, saved: Tree) -> None:
+        """Take saved memories up."""
+        self.memories.load(saved)
+
+
+def trainable(model: Model, mask: Sequence[bool]) -> tuple[str, ...]:
+    """The leaves that train under a mask; added heads always do."""
+    return (
+        *(k for unit, opened in zip(model.units, mask, strict=True) if opened for k in unit),
+        *model.extra,
+    )
+
+
+def lr_times(model: Model, own: Plan, lr: Tensor, momentum: float) -> tuple[Tensor, Leaves]:
+    """Per client: its steps; per leaf and client: the learning rates summed while it trained."""
+    steps = torch.from_numpy(own.steps).to(lr.device, lr.dtype)
+    counts = torch.from_numpy(own.trained).to(lr.device, lr.dtype)
+    times = {k: lr * unit_time(counts[:, u], momentum) for u, unit in enumerate(model.units) for k in unit}
+    return steps, times | {k: lr * unit_time(steps, momentum) for k in model.extra}

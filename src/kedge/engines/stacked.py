@@ -1,0 +1,208 @@
+"""C clients at once by vmap: one row of every tensor is one client.
+
+Clients of a chunk run in lockstep (data/batches.py). A dead row computes on a batch of weight 1 and its result is
+selected away; padding has weight 0. Compiled, the number of rows is padded to a few sizes, so that a varying
+number of participants does not make new programs.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.client import Carry, finish, local_step, started
+from kedge.core.model import Batch, Model
+from kedge.core.server import Reply
+from kedge.core.tree import Leaves, Tree, finite, row, stack, tree_map, where
+from kedge.data.batches import plan, step_counts
+from kedge.data.federation import Federation
+from kedge.engines.engine import Mean, Order
+from kedge.engines.memory import Memories
+from kedge.engines.sequential import lr_times, trainable
+
+BUCKETS = (1, 2, 4, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 512, 1024)
+
+
+class Stacked:
+    """vmap over the clients of a round, in chunks."""
+
+    def __init__(self, model: Model, federation: Federation, chunk: int = 0, compiled: bool = False) -> None:
+        self.model, self.federation = model, federation
+        self.facts = federation.facts()
+        self.memories = Memories()
+        self.chunk, self.compiled = chunk, compiled
+        self.programs: dict[Any, Callable[..., Carry]] = {}
+
+    def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
+        """Start a stage; memories of the slots in `kept` go on."""
+        self.stage = stage
+        self.programs = {}
+        self.memories.begin(stage.algorithm, self.model, params, kept)
+        sizes = np.array([len(own) for own in self.federation.clients])
+        self.width = int(step_counts(sizes, stage.local)[0].max())
+
+    def round(self, order: Order, clients: Sequence[int]) -> Reply:
+        """Train these clients from the order; the weighted mean of their uploads."""
+        mean = Mean(self.stage.algorithm)
+        size = self.chunk or len(clients)
+        after: list[tuple[int, Leaves, Leaves, Tree]] = []
+        trained: set[str] = set()
+        for start in range(0, len(clients), size):
+            after += self.stacked_round(order, clients[start : start + size], mean, trained)
+        for kept in after:
+            self.memories.keep(*kept)
+        return mean.reply(frozenset(trained))
+
+    def stacked_round(
+        self, order: Order, clients: Sequence[int], mean: Mean, trained: set[str]
+    ) -> list[tuple[int, Leaves, Leaves, Tree]]:
+        """One chunk: its uploads go into `mean`; what its clients will remember is returned."""
+        algorithm, local, data = self.stage.algorithm, self.stage.local, self.federation
+        real = len(clients)
+        rows = list(clients) + [clients[0]] * (bucket(real) - real if self.compiled else 0)
+        own = plan(
+            [data.clients[c] for c in rows], rows, local, algorithm.schedule, len(self.model.units),
+            order.seed, order.round, order.stage_round, width=self.width, random=self.model.random,
+        )  # fmt: skip
+        own.alive[:, real:] = False
+        like = next(iter(order.shared.values()))
+        device, dtype = like.device, like.dtype
+        lr = torch.tensor(local.optimizer.rate(order.round), dtype=dtype, device=device)
+        ids = torch.tensor(rows, device=device)
+        facts = {k: v[ids] for k, v in self.facts.items()}
+        memories = [self.memories.of(c, order.shared, order.buffers) for c in rows]
+        carry = self.start(memories, order, len(rows))
+        index = torch.from_numpy(own.index).to(device)
+        weight = torch.from_numpy(own.weight).to(device, dtype)
+        alive = torch.from_numpy(own.alive).to(device)
+        key = torch.from_numpy(own.key).to(device)
+        for number, mask in enumerate(own.masks):
+            leaves = trainable(self.model, mask)
+            trained |= set(leaves)
+            masked = self.compiled or not own.alive[number].all()
+            advance = self.program(leaves, masked)
+            carry = advance(
+                carry, data.pool.x, data.pool.y, index[number], weight[number], key[number], alive[number],
+                facts, order.shared, order.cast, lr,
+            )  # fmt: skip
+        steps, times = lr_times(self.model, own, lr, local.optimizer.momentum)
+        slots, uploads = vmap(partial(ended, algorithm), in_dims=(0, 0, None, None, None, 0, 0))(
+            carry, facts, order.shared, order.cast, lr, steps, times
+        )
+        if len(rows) > real:
+            slots, uploads = (tree_map(lambda v: v[:real], tree) for tree in (slots, uploads))
+            facts = {k: v[:real] for k, v in facts.items()}
+        admitted = vmap(finite)({"upload": uploads, "slots": slots})
+        mean.add(uploads, facts, admitted, clients)
+        if not self.memories.needed:
+            return []
+        kept = {"params": {k: carry["params"][k] for k in self.memories.local}, "slots": slots}
+        good = admitted.tolist()
+        return [
+            (c, mine["params"], mine["buffers"], mine["slots"])
+            for number, c in enumerate(clients)
+            if good[number]
+            for mine in [row({**kept, "buffers": carry["buffers"]}, number)]
+        ]
+
+    def start(self, memories: list[dict[str, Any]], order: Order, count: int) -> Carry:
+        """The stacked carry; what the server sent is expanded, what clients keep is stacked."""
+
+        def spread(v: Tensor) -> Tensor:
+            return v.expand(count, *v.shape)
+
+        own_leaves = [{k: m["params"][k] for k in self.memories.local} for m in memories]
+        params = {k: spread(v) for k, v in order.shared.items()} | (
+            stack(own_leaves) if own_leaves[0] else {}
+        )
+        buffers = (
+            stack([m["buffers"] for m in memories])
+            if self.model.statistics == "local"
+            else {k: spread(v) for k, v in order.buffers.items()}
+        )
+        slots = stack([m["slots"] for m in memories])
+        params = {k: params[k] for k in memories[0]["params"]}
+        return vmap(partial(started, self.stage.algorithm, self.stage.local))(params, buffers, slots)
+
+    def program(self, leaves: tuple[str, ...], masked: bool) -> Callable[..., Carry]:
+        """The stacked step for a trainable set, made once."""
+        key = (leaves, masked)
+        if key not in self.programs:
+            step = partial(
+                stacked_step,
+                self.stage.algorithm,
+                self.model,
+                self.stage.local,
+                self.federation,
+                leaves,
+                masked,
+            )
+            self.programs[key] = torch.compile(step, fullgraph=True, dynamic=False) if self.compiled else step
+        return self.programs[key]
+
+    def personal(self, client: int, shared: Leaves, buffers: Leaves) -> tuple[Leaves, Leaves]:
+        """A client's own model: the shared leaves with those it keeps."""
+        return self.memories.own_model(client, shared, buffers)
+
+    def save(self) -> Tree:
+        """Every client's memory."""
+        return self.memories.save()
+
+    def load(self, saved: Tree) -> None:
+        """Take saved memories up."""
+        self.memories.load(saved)
+
+
+def stacked_step(
+    algorithm: Algorithm,
+    model: Model,
+    local: Local,
+    federation: Federation,
+    leaves: tuple[str, ...],
+    masked: bool,
+    carry: Carry,
+    pool_x: Tensor,
+    pool_y: Tensor,
+    index: Tensor,
+    weight: Tensor,
+    key: Tensor,
+    alive: Tensor,
+    facts: Leaves,
+    anchor: Leaves,
+    cast: Tree,
+    lr: Tensor,
+) -> Carry:
+    """One step of every row."""
+    batch = Batch(federation.prepare(pool_x[index]), pool_y[index], weight, key)
+
+    def one(carry: Carry, batch: Batch, alive: Tensor, facts: Leaves) -> Carry:
+        fixed = {"anchor": anchor, "cast": cast, "facts": facts, "lr": lr}
+        moved = local_step(algorithm, model, local, leaves, carry, batch, fixed)
+        return where(alive, moved, carry) if masked else moved
+
+    return vmap(one)(carry, batch, alive, facts)
+
+
+def ended(
+    algorithm: Algorithm,
+    carry: Carry,
+    facts: Leaves,
+    anchor: Leaves,
+    cast: Tree,
+    lr: Tensor,
+    steps: Tensor,
+    times: Leaves,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`finish` with its constants as arguments, for vmap."""
+    fixed = {"anchor": anchor, "cast": cast, "facts": facts, "lr": lr}
+    return finish(algorithm, carry, fixed, steps, times)
+
+
+def bucket(count: int) -> int:
+    """The number of rows that `count` clients are padded to."""
+    return next((size for size in BUCKETS if size >= count), count)

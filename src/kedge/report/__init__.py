@@ -1,0 +1,1 @@
+"""Tables and plots: from the files of runs, never from live objects."""

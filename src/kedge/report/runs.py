@@ -1,0 +1,78 @@
+"""Runs as they lie on disk, and runs grouped by what they have in common: all but the seed."""
+
+import json
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kedge.core.errors import DataError, RequestError
+from kedge.running.folder import read_lines
+
+ACCURACIES = ("distributed.global.accuracy", "distributed.local.accuracy")
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run's files."""
+
+    folder: Path
+    config: dict[str, Any]
+    history: list[dict[str, Any]]
+
+    @property
+    def label(self) -> str:
+        """The method in one word."""
+        return str(self.history[-1]["method"]) if self.history else self.folder.name
+
+    @property
+    def complete(self) -> bool:
+        """Whether every round was run."""
+        return len(self.history) >= int(self.config.get("rounds", 0)) and not self.diverged
+
+    @property
+    def diverged(self) -> bool:
+        """Whether it ended in numbers that are not finite."""
+        return bool(self.history and self.history[-1].get("diverged"))
+
+    def curve(self, metric: str | None = None) -> list[tuple[int, float]]:
+        """(round, value) of a metric; by default the first accuracy there is."""
+        for name in (metric,) if metric else ACCURACIES:
+            found = [(line["round"], line[name]) for line in self.history if line.get(name) is not None]
+            if found:
+                return found
+        return []
+
+
+def read_run(folder: Path) -> Run:
+    """The run in a folder."""
+    try:
+        config = tomllib.loads((folder / "config.toml").read_text())
+        return Run(folder, config, read_lines(folder / "history.jsonl"))
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
+        raise DataError(f"{folder} cannot be read: {error}.") from error
+
+
+def find_runs(folders: Iterable[Path]) -> list[Run]:
+    """The runs in these folders, or in the folders below them."""
+    found: list[Run] = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise RequestError(f"{folder}: no such folder.")
+        inside = sorted(p.parent for p in folder.rglob("config.toml"))
+        if not inside:
+            raise RequestError(f"{folder} holds no run: there is no config.toml in it or below it.")
+        found += [read_run(p) for p in inside]
+    return found
+
+
+def grouped(runs: Iterable[Run]) -> list[list[Run]]:
+    """Runs that differ in nothing but the seed, together; in the order they came."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        key = json.dumps(
+            {k: v for k, v in run.config.items() if k not in ("seed", "engine", "name")}, sort_keys=True
+        )
+        groups.setdefault(key, []).append(run)
+    return list(groups.values())

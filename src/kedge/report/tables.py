@@ -1,0 +1,79 @@
+"""The comparison of runs as rows of plain values, and as a table for a terminal."""
+
+from collections.abc import Sequence
+from statistics import mean, stdev
+from typing import Any
+
+from rich.table import Table
+
+from kedge.report.runs import Run, grouped
+
+
+def comparison(runs: Sequence[Run], target: float | None = None) -> list[dict[str, Any]]:
+    """One row a group of runs: accuracy at the last and at the best round, rounds to a target, cost."""
+    labels = [group[0].label for group in grouped(runs)]
+    return [row_of(group, labels, target) for group in grouped(runs)]
+
+
+def row_of(group: list[Run], labels: list[str], target: float | None) -> dict[str, Any]:
+    """The row of runs that differ only in the seed; per-seed values beside means."""
+    curves = [run.curve() for run in group if run.curve()]
+    last = [curve[-1][1] for curve in curves]
+    best = [max(value for _, value in curve) for curve in curves]
+    label = group[0].label
+    if labels.count(label) > 1:  # the folder tells equal methods apart
+        label = group[0].folder.name
+    row: dict[str, Any] = {
+        "method": label,
+        "runs": len(group),
+        "rounds": min(len(run.history) for run in group),
+        "complete": all(run.complete for run in group),
+        "diverged": any(run.diverged for run in group),
+        "accuracy": mean(last) if last else None,
+        "accuracy_std": stdev(last) if len(last) > 1 else None,
+        "best": mean(best) if best else None,
+        "best_std": stdev(best) if len(best) > 1 else None,
+        "seconds": mean(
+            sum(line["time"]["seconds"] for line in run.history if "time" in line) for run in group
+        ),
+        "folders": [str(run.folder) for run in group],
+        "accuracies": last,
+    }
+    if target is not None:
+        reached = [next((r for r, value in curve if value >= target), None) for curve in curves]
+        row["rounds_to_target"] = (
+            None if None in reached or not reached else mean(r for r in reached if r is not None)
+        )
+    return row
+
+
+def percent(value: float | None, spread: float | None = None) -> str:
+    """A share for reading."""
+    if value is None:
+        return "–"
+    return f"{100 * value:.2f}" + (f" ± {100 * spread:.2f}" if spread is not None else "")
+
+
+def rendered(rows: Sequence[dict[str, Any]], target: float | None = None) -> Table:
+    """The comparison as a table."""
+    table = Table(title=None, header_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("method", no_wrap=True)
+    for name in ("runs", "rounds", "accuracy %", "best %"):
+        table.add_column(name, justify="right", no_wrap=True)
+    if target is not None:
+        table.add_column(f"rounds to {100 * target:g} %", justify="right")
+    table.add_column("seconds", justify="right")
+    table.add_column("")
+    top = max((row["accuracy"] for row in rows if row["accuracy"] is not None), default=None)
+    for row in rows:
+        cells = [row["method"], str(row["runs"]), str(row["rounds"])]
+        cells += [percent(row["accuracy"], row["accuracy_std"]), percent(row["best"], row["best_std"])]
+        if target is not None:
+            reached = row["rounds_to_target"]
+            cells.append("not reached" if reached is None else f"{reached:g}")
+        note = "diverged" if row["diverged"] else "" if row["complete"] else "unfinished"
+        style = (
+            "bold green" if row["accuracy"] is not None and row["accuracy"] == top and len(rows) > 1 else None
+        )
+        table.add_row(*cells, f"{row['seconds']:.1f}", note, style=style)
+    return table

@@ -1,0 +1,120 @@
+"""From a resolved experiment to the objects that run it."""
+
+from dataclasses import asdict, replace
+from math import prod
+from typing import Any
+
+import torch
+from torch import nn
+
+from kedge.algorithms import METHODS, SCHEDULES
+from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.errors import DataError, RequestError
+from kedge.core.model import Batch, Model, from_module, seeded
+from kedge.data.datasets import load
+from kedge.data.federation import Federation, federate
+from kedge.data.partition import PARTITIONS
+from kedge.models import MODELS
+from kedge.running.config import OPTIMIZERS, EngineChoice, Experiment
+from kedge.running.runner import Task
+
+DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
+
+
+def assemble(experiment: Experiment) -> Task:
+    """The task an experiment describes, with its data on the device."""
+    federation = federation_of(experiment)
+    device = torch.device(device_of(experiment.engine))
+    federation = federation.to(device, DTYPES[experiment.engine.precision])
+    factory, options = MODELS[experiment.model["name"]], options_of(experiment.model)
+    shape = tuple(federation.pool.x.shape[1:])
+
+    def build() -> nn.Module:
+        return factory(shape, federation.classes, **options)
+
+    model = from_module(seeded(build, experiment.seed), build, experiment.training.statistics)
+    check_model(model, federation)
+    return Task(
+        stages=(Stage(algorithm_of(experiment), experiment.rounds, local_of(experiment)),),
+        model=model,
+        federation=federation,
+        participation=experiment.participation,
+        seed=experiment.seed,
+        evaluate_every=experiment.evaluation.every,
+        on_divergence=experiment.training.on_divergence,
+    )
+
+
+def federation_of(experiment: Experiment) -> Federation:
+    """The dataset, dealt out."""
+    source = load(experiment.data["name"], **options_of(experiment.data))
+    partition = PARTITIONS[experiment.partition["name"]](**options_of(experiment.partition))
+    keys = next(iter(source.keys.values())) if source.keys else None
+    clients = partition(source.train.y.numpy(), experiment.seed, keys)
+    federation = federate(source, clients, experiment.evaluation.local_test, experiment.seed)
+    experiment.participation.count(len(federation.clients))
+    return federation
+
+
+def algorithm_of(experiment: Experiment) -> Algorithm:
+    """The method under its schedule."""
+    base = METHODS[experiment.method["name"]](**options_of(experiment.method))
+    schedule = SCHEDULES[experiment.schedule["name"]](**options_of(experiment.schedule))
+    return replace(base, name=experiment.label, schedule=schedule)
+
+
+def local_of(experiment: Experiment) -> Local:
+    """How clients train."""
+    training = experiment.training
+    optimizer = OPTIMIZERS[experiment.optimizer["name"]](**options_of(experiment.optimizer))
+    return Local(training.epochs, training.batch, optimizer, training.clip, training.drop_last)
+
+
+def options_of(table: dict[str, Any]) -> dict[str, Any]:
+    """A table's arguments without its name."""
+    return {k: v for k, v in table.items() if k != "name"}
+
+
+def device_of(choice: EngineChoice) -> str:
+    """The device asked for, or the best there is."""
+    if choice.device == "cuda" and not torch.cuda.is_available():
+        raise RequestError(
+            "engine.device = 'cuda': torch sees no CUDA device here. Use --device cpu or auto."
+        )
+    return ("cuda" if torch.cuda.is_available() else "cpu") if choice.device == "auto" else choice.device
+
+
+def check_model(model: Model, federation: Federation) -> None:
+    """Raise where the model and the data do not fit: input shape, number of outputs, labels."""
+    params, buffers = model.init(0)
+    x = federation.prepare(federation.pool.x[:1]).cpu().to(next(iter(params.values())).dtype)
+    batch = Batch(
+        x, federation.pool.y[:1].cpu(), torch.ones(1, dtype=x.dtype), torch.zeros(2, dtype=torch.int64)
+    )
+    shape = tuple(federation.pool.x.shape[1:])
+    try:
+        with torch.no_grad():
+            out, _ = model.apply(params, buffers, batch, False)
+    except (RuntimeError, IndexError, ValueError) as error:
+        raise RequestError(
+            f"the model cannot take samples of shape {shape} ({prod(shape)} values): {error}"
+        ) from error
+    if out.logits.dim() != 2:
+        raise RequestError(
+            f"the model returns shape {tuple(out.logits.shape)}: need logits [batch, classes]."
+        )
+    highest = int(max(federation.pool.y.max(), federation.test.y.max() if federation.test else 0))
+    if highest >= federation.classes:
+        raise DataError(
+            f"label {highest} is outside the {federation.classes} classes 0…{federation.classes - 1}."
+        )
+    if out.logits.shape[1] != federation.classes:
+        raise RequestError(
+            f"the model has {out.logits.shape[1]} outputs, the data have {federation.classes} classes "
+            f"(labels 0…{federation.classes - 1}): make them agree."
+        )
+
+
+def chosen_of(choice: EngineChoice) -> dict[str, Any]:
+    """The engine settings as plain values."""
+    return asdict(choice)

@@ -1,0 +1,107 @@
+"""Checkpoints: the two newest complete states of a run, each checked by its sha256 before it is trusted.
+
+checkpoint/000120/ holds tensors as safetensors, the rest as JSON, and a manifest with the checksum of each file and
+the lengths of the histories at that round. It is written to a temporary folder, synced, renamed.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+
+from kedge.core.errors import CheckpointError
+from kedge.core.tree import Leaves, Tree, flatten, unflatten
+from kedge.running.folder import sync_folder, write
+
+KEEP = 2
+
+
+class State(NamedTuple):
+    """Everything a run needs to go on as if it had never stopped."""
+
+    facts: dict[str, Any]  # round, stage, stage_round, lengths of the histories, what `auto` chose
+    tensors: dict[str, Any]  # server, memories
+
+
+def save(folder: Path, number: int, state: State) -> None:
+    """Write a version; the oldest beyond KEEP goes only after the new one stands."""
+    folder.mkdir(exist_ok=True)
+    final, temporary = folder / f"{number:06d}", folder / f".{number:06d}.tmp"
+    for leftover in folder.glob(".*.tmp"):
+        shutil.rmtree(leftover)
+    try:
+        temporary.mkdir()
+        contents = {
+            "tensors.safetensors": safetensors.torch.save(packed(state.tensors)),
+            "state.json": json.dumps(state.facts, indent=1).encode(),
+        }
+        for name, content in contents.items():
+            write(temporary / name, content)
+        manifest = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+        write(
+            temporary / "manifest.json", json.dumps({"round": number, "sha256": manifest}, indent=1).encode()
+        )
+        if final.exists():
+            shutil.rmtree(final)
+        os.rename(temporary, final)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync_folder(folder)
+    for old in versions(folder)[KEEP:]:
+        shutil.rmtree(old)
+
+
+def packed(tree: Tree) -> Leaves:
+    """Flat tensors that own their memory, as the file format wants them."""
+    return {k: v.detach().to("cpu", copy=True).contiguous() for k, v in flatten(tree).items()}
+
+
+def versions(folder: Path) -> list[Path]:
+    """The versions there are, newest first."""
+    return sorted((p for p in folder.glob("[0-9]*") if p.is_dir()), reverse=True) if folder.exists() else []
+
+
+def load(folder: Path, say: Callable[[str], None]) -> State | None:
+    """The newest version that is whole; damaged ones are named. None where nothing was ever saved."""
+    found = versions(folder)
+    for version in found:
+        try:
+            return read(version)
+        except CheckpointError as error:
+            say(f"{error} It is passed over.")
+    if found:
+        raise CheckpointError(
+            f"no whole checkpoint is left in {folder}: every version is damaged. "
+            "Delete that folder to run again from the start; the history so far is then written anew."
+        )
+    return None
+
+
+def read(version: Path) -> State:
+    """A version, after its checksums were compared."""
+    try:
+        manifest = json.loads((version / "manifest.json").read_bytes())["sha256"]
+        contents = {name: (version / name).read_bytes() for name in manifest}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"checkpoint {version} is damaged or incomplete ({error}).") from error
+    for name, content in contents.items():
+        if hashlib.sha256(content).hexdigest() != manifest[name]:
+            raise CheckpointError(f"checkpoint {version} is damaged: {name} does not match its checksum.")
+    try:
+        tensors = safetensors.torch.load(contents["tensors.safetensors"])
+        return State(json.loads(contents["state.json"]), unflatten(tensors))
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise CheckpointError(f"checkpoint {version} cannot be read ({error}).") from error
+
+
+def same_device(tree: Tree, like: torch.Tensor) -> dict[str, Any]:
+    """Loaded tensors, on the device the run computes on."""
+    return unflatten({k: v.to(like.device) for k, v in flatten(tree).items()})

@@ -1,0 +1,173 @@
+"""Run an experiment: engine chosen, folder kept, result handed back. The command line and the Python calls share this."""
+
+import json
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kedge.core.errors import RequestError
+from kedge.core.tree import Leaves
+from kedge.engines.auto import Choice, build, choose
+from kedge.engines.engine import Engine
+from kedge.running.assemble import assemble
+from kedge.running.config import EngineChoice, Experiment, read, resolve
+from kedge.running.folder import create, read_lines, write
+from kedge.running.runner import History, Observer, Progress, Task, run
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A finished run."""
+
+    name: str
+    method: str
+    seed: int
+    history: History
+    model: dict[str, Tensor]  # the distributed model as a state_dict
+    personal: dict[int, dict[str, Tensor]]  # client -> its own model, for methods that keep one
+    engine: dict[str, Any]  # what ran, and why
+    folder: Path | None = None
+
+    @property
+    def accuracy(self) -> float:
+        """The distributed model's accuracy at the last evaluation, on the common test set (else on local tests)."""
+        return self._accuracies()[-1][1]
+
+    @property
+    def best(self) -> tuple[int, float]:
+        """Round and value of the best accuracy."""
+        return max(self._accuracies(), key=lambda pair: pair[1])
+
+    def _accuracies(self) -> list[tuple[int, float]]:
+        for metric in ("distributed.global.accuracy", "distributed.local.accuracy"):
+            found = [(line["round"], line[metric]) for line in self.history if metric in line]
+            if found:
+                return found
+        raise RequestError(
+            "the run has no test data: give a common test set or local tests to get an accuracy."
+        )
+
+
+def execute(
+    experiment: Experiment, folder: Path | None = None, observer: Observer | None = None, force: bool = False
+) -> Result:
+    """Run an experiment from the start, in a new folder if one is given."""
+    task = assemble(experiment)
+    if folder:
+        create(folder, experiment.toml(), force)
+    return continued(task, experiment.engine, experiment.name, experiment.checkpoint.every, folder, observer)
+
+
+def resume(folder: Path, observer: Observer | None = None) -> Result:
+    """Go on with the run in this folder, from its newest whole checkpoint."""
+    if not (folder / "config.toml").is_file():
+        raise RequestError(f"{folder} is not the folder of a run: it has no config.toml.")
+    experiment = resolve(read(folder / "config.toml"))
+    task = assemble(experiment)
+    return continued(task, experiment.engine, experiment.name, experiment.checkpoint.every, folder, observer)
+
+
+def continued(
+    task: Task,
+    wanted: EngineChoice,
+    name: str,
+    checkpoint_every: int,
+    folder: Path | None,
+    observer: Observer | None,
+) -> Result:
+    """Run or go on; what `auto` chose at the first start holds for the whole run."""
+    observer = observer or Observer()
+    recorded = folder / "environment.json" if folder else None
+    if recorded and recorded.is_file():
+        chosen = json.loads(recorded.read_text())["engine"]
+    else:
+        chosen = settled(task, wanted, observer.say)
+        if recorded:
+            write(recorded, json.dumps(environment(task, chosen), indent=1).encode())
+    choice = Choice(**{k: chosen[k] for k in ("name", "compiled", "chunk", "reason")})
+    before = torch.get_num_threads()
+    torch.set_num_threads(chosen["threads"])
+    try:
+        engine = build(choice, task.model, task.federation)
+        progress = run(task, engine, folder, checkpoint_every, chosen, observer)
+    finally:
+        torch.set_num_threads(before)
+    return result_of(task, engine, progress, name, chosen, folder)
+
+
+def settled(task: Task, wanted: EngineChoice, say: Callable[[str], None]) -> dict[str, Any]:
+    """Every engine setting with its final value."""
+    threads = wanted.threads or torch.get_num_threads()
+    population = len(task.federation.clients)
+    choice = choose(
+        task.model,
+        task.federation,
+        task.stages[0],
+        task.participation.count(population),
+        task.rounds,
+        wanted.name,
+        wanted.compile,
+        wanted.chunk,
+        say,
+    )
+    return {
+        **asdict(choice),
+        "device": str(task.federation.pool.x.device),
+        "precision": wanted.precision,
+        "threads": threads,
+    }
+
+
+def environment(task: Task, chosen: dict[str, Any]) -> dict[str, Any]:
+    """Versions, hardware, and what runs."""
+    device = task.federation.pool.x.device
+    return {
+        "kedge": version("kedge"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "seed": task.seed,
+        "engine": chosen,
+    }
+
+
+def result_of(
+    task: Task, engine: Engine, progress: Progress, name: str, chosen: dict[str, Any], folder: Path | None
+) -> Result:
+    """The result, with models as state_dicts on the CPU."""
+    server, model = progress.server, task.model
+    start = model.init(task.seed)[0]
+    kept = [k for k in start if k not in server.shared]
+
+    def state_dict(params: Leaves, buffers: Leaves) -> dict[str, Tensor]:
+        whole = {**params, **buffers, **dict(model.constants)}
+        return {k: v.detach().cpu().clone() for k, v in whole.items()}
+
+    clients = range(len(task.federation.clients)) if kept else ()
+    return Result(
+        name=name,
+        method=task.stages[-1].algorithm.name,
+        seed=task.seed,
+        history=progress.history,
+        model=state_dict({**start, **server.shared}, server.buffers),
+        personal={c: state_dict(*engine.personal(c, server.shared, server.buffers)) for c in clients},
+        engine=chosen,
+        folder=folder,
+    )
+
+
+def finished(folder: Path) -> bool:
+    """Whether the run in this folder is done."""
+    config = folder / "config.toml"
+    if not config.is_file() or not (folder / "model.safetensors").is_file():
+        return False
+    return len(read_lines(folder / "history.jsonl")) >= int(read(config).get("rounds", 0))

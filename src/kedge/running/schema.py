@@ -1,0 +1,66 @@
+"""Tables checked against a signature: a factory's arguments are its configuration.
+
+Unknown keys, missing keys and wrong types are RequestErrors that name the key, the value and what is allowed.
+"""
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from kedge.core.errors import RequestError, nearest
+
+
+@cache
+def parameters(target: Callable[..., Any]) -> dict[str, tuple[Any, inspect.Parameter]]:
+    """Name, type and default of a factory's or dataclass's arguments."""
+    function = target.__init__ if inspect.isclass(target) else target
+    hints = get_type_hints(function)
+    return {k: (hints.get(k, Any), p) for k, p in inspect.signature(target).parameters.items()}
+
+
+def filled(
+    target: Callable[..., Any], table: Mapping[str, Any], path: str, given: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """All arguments of the target, from the table and its defaults; `given` are supplied by the caller, not the user."""
+    known = {k: v for k, v in parameters(target).items() if k not in given}
+    for key in table:
+        if key not in known:
+            raise RequestError(
+                f"unknown key {dotted(path, key)}.{nearest(key, known)} Allowed: {', '.join(known) or 'none'}."
+            )
+    values: dict[str, Any] = {}
+    for key, (hint, parameter) in known.items():
+        if key in table:
+            values[key] = checked(hint, table[key], dotted(path, key))
+        elif parameter.default is inspect.Parameter.empty:
+            raise RequestError(f"missing key {dotted(path, key)}: it has no default.")
+        else:
+            values[key] = parameter.default
+    return values
+
+
+def checked(hint: Any, value: Any, path: str) -> Any:
+    """The value as this type; strict, but lists may stand for tuples and whole numbers for floats."""
+    try:
+        return TypeAdapter(hint).validate_json(json.dumps(value), strict=True)
+    except (ValidationError, TypeError) as error:
+        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        raise RequestError(f"{path} = {value!r}: {reason[0].lower()}{reason[1:]}.") from None
+
+
+def named(kinds: Mapping[str, Callable[..., Any]], name: Any, path: str) -> Callable[..., Any]:
+    """The factory of this name."""
+    if name not in kinds:
+        raise RequestError(
+            f"{path} = {name!r}: no such name.{nearest(str(name), kinds)} Allowed: {', '.join(kinds)}."
+        )
+    return kinds[name]
+
+
+def dotted(path: str, key: str) -> str:
+    """A key's full name."""
+    return f"{path}.{key}" if path else key
