@@ -85,7 +85,10 @@ def test_another_seed_gives_another_partition(partition: Partition) -> None:
 
 
 def test_iid_gives_every_client_the_same_number_per_class_where_that_divides() -> None:
-    assert (counts(TEN, Iid(100)(TEN, 0)) == 50).all()
+    assert (counts(TEN, Iid(100, stratified=True)(TEN, 0)) == 50).all()
+    assert not (counts(TEN, Iid(100)(TEN, 0)) == 50).all()
+    with pytest.raises(RequestError, match="cannot be dealt out equally"):
+        Iid(7, stratified=True)(TEN, 0)
 
 
 def test_iid_gives_out_everything_in_sizes_equal_up_to_one() -> None:

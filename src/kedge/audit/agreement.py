@@ -38,17 +38,21 @@ def second_unit(clock: Clock, units: int) -> Mask:
 
 
 def never_opened(algorithm: Algorithm, momentum: float) -> Finding:
-    """Units that never train keep every bit in the model and all memories, whatever weight decay and server do."""
+    """Units that never train keep every bit: on the server, on every client, in all memories."""
     model, data = perceptron(), federation(RAGGED)
     local = Local(2, 5, SGD(0.1, momentum, weight_decay=1e-2), clip=1.0)
+    watched = replace(algorithm, schedule=second_unit, corrections=(*algorithm.corrections, Witness(1)))
+    start = model.init(0)[0]
+    closed = [k for k in start if k not in model.units[1]]
     moved: list[str] = []
     for engine in (Sequential(model, data), Stacked(model, data)):
-        server = trained(replace(algorithm, schedule=second_unit), local, 3, data, model, engine).server
-        start = model.init(0)[0]
-        closed = [k for k in start if k not in model.units[1]]
-        moved += [k for k in closed if not torch.equal(server.shared[k], start[k])]
-        moved += [k for k in model.units[1] if torch.equal(server.shared[k], start[k])]
-        moved += [k for k in closed if not all_zero({"server": server.slots, "clients": engine.save()}, k)]
+        server = trained(watched, local, 3, data, model, engine).server
+        slots = [row["slots"] for row in engine.save().values()]
+        models = [server.shared, *({k: v[0] for k, v in own["witness"].items()} for own in slots)]
+        moved += [k for k in closed if not all(torch.equal(one[k], start[k]) for one in models)]
+        moved += [k for k in model.units[1] if any(torch.equal(one[k], start[k]) for one in models)]
+        memories = [server.slots, *({k: v for k, v in own.items() if k != "witness"} for own in slots)]
+        moved += [k for k in closed if not all(all_zero(one, k) for one in memories)]
     return holds(
         not moved, f"{len(closed)} leaves frozen on both engines; wrong: {sorted(set(moved)) or 'none'}"
     )

@@ -145,7 +145,9 @@ def derived() -> list[Check]:
             by_size = method == "feddyn(data)"
             add(method, "reaches the minimiser", "quadratic", partial(quadratics.reaches, algorithm, by_size))
         else:
-            add(method, "misses the minimiser", "quadratic", partial(quadratics.misses, algorithm, True))
+            mu = 0.1 if slot == "proximal" else 0.0
+            steps = (5, 4, 3) if bug else (5, 5, 5)  # of the units; ⌈3k/4⌉ are open in step k
+            add(method, "misses the minimiser", "quadratic", partial(quadratics.misses, algorithm, mu, steps))
         if slot == "control":
             add(
                 method,

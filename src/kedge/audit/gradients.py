@@ -69,7 +69,7 @@ def local_gradient(algorithm: Algorithm, objective: Objective, opened: int) -> F
     facts = {k: v[client] for k, v in data.facts().items()}
     fixed = {"anchor": anchor, "cast": cast, "facts": facts, "lr": torch.ones((), dtype=x.dtype)}
     local = Local(optimizer=SGD(1.0))
-    carry = started(algorithm, local, w, {}, state)
+    carry = started(local, w, {}, state)
     used = sub(w, local_step(algorithm, model, local, trainable, carry, batch, fixed)["params"])
 
     correction: Correction | None = next(iter(algorithm.corrections), None)

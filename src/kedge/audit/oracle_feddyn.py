@@ -85,7 +85,7 @@ def clip_order(algorithm: Algorithm) -> Finding:
     local = Local(optimizer=SGD(given["lr"], weight_decay=given["weight_decay"]), clip=given["max_norm"])
     bed = bed_q()
     state = {"dynamic": {"u": number(given["u_i(=-g_i/alpha)"])}}
-    carry = started(algorithm, local, number(given["w"]), {}, state)
+    carry = started(local, number(given["w"]), {}, state)
     fixed = {
         "anchor": number(given["theta_cloud"]),
         "cast": {"dynamic": {}},

@@ -52,12 +52,13 @@ def timed_rows(
     """The rows of one workload: warmed up one by one, then measured in turns, median of blocks."""
     task = replace(work.task(device), stages=(Stage(fedavg(), 1, work.local()),))
     data = task.federation
+    compiled = compiled and work.compiled
     engines: dict[str, Callable[[], Round]] = {
         "plain loop": lambda: plain_loop(work, data),
         "sequential": lambda: rounds_of(task, Sequential(task.model, data)),
         "stacked": lambda: rounds_of(task, Stacked(task.model, data)),
     }
-    if compiled and work.compiled:
+    if compiled:
         engines["stacked, compiled"] = lambda: rounds_of(task, Stacked(task.model, data, compiled=True))
     engines["central"] = lambda: central(work, data)
     rounds: dict[str, Round] = {}

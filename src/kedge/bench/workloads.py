@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from kedge.core.algorithm import Local
-from kedge.core.model import from_module
+from kedge.core.model import from_module, seeded
 from kedge.core.optimizers import SGD
 from kedge.data.dataset import Dataset
 from kedge.data.federation import Federation
@@ -32,7 +32,7 @@ class Workload:
 
     def module(self) -> nn.Module:
         """A fresh network."""
-        return MODELS[self.model](self.shape, 10)
+        return seeded(lambda: MODELS[self.model](self.shape, 10), 0)
 
     def local(self) -> Local:
         """SGD with weight decay and clipping, one epoch."""

@@ -39,21 +39,13 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             if kwargs.get("debug"):
                 traceback.print_exc()
             say(
-                f"error: {told(error)}"
+                f"error: {error}"
                 if not isinstance(error, KeyboardInterrupt)
                 else str(error) or "interrupted"
             )
             raise typer.Exit(next(code for kind, code in CODES if isinstance(error, kind))) from None
 
     return wrapper
-
-
-def told(error: BaseException) -> str:
-    """An error for its reader."""
-    if isinstance(error, OSError) and error.strerror:
-        where = f" ({error.filename})" if error.filename else ""
-        return f"{error.strerror}{where}. What was saved before is whole: go on with kedge run --resume once this is mended."
-    return str(error)
 
 
 def say(message: str) -> None:

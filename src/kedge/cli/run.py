@@ -88,6 +88,10 @@ def command(
                     raise
                 say(f"error: {error}")
                 failed.append(str(folder))
+            except OSError as error:
+                reason = f"{error.strerror or error} ({error.filename or top / folder})"
+                again = f"kedge run --resume {top}"
+                raise OSError(f"{reason}. What was saved before is whole; go on with {again} once it is mended.") from error
             except KeyboardInterrupt as error:
                 saved = (
                     "its state is saved" if isinstance(error, Interrupted) else "the last checkpoint holds"

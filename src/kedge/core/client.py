@@ -6,6 +6,7 @@ or on another machine.
 
 from __future__ import annotations  # dynamo does not evaluate the annotations of inner functions
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ from kedge.core.model import Batch, Model, Output
 from kedge.core.tree import Leaves, Tree, dot, only, sub
 
 Carry = dict[str, Any]  # params, buffers, opt, state (by slot), loss: what moves from step to step
+Aux = tuple[Output, Leaves, Tensor]  # output, moved buffers, loss
+Objective = Callable[[Leaves], tuple[Tensor, Aux]]
+Differentiate = Callable[[Objective, Leaves], tuple[Leaves, Aux]]
 Fixed = dict[str, Any]  # anchor, cast (by slot), facts, lr: what stays through a round
 
 
@@ -29,8 +33,12 @@ def local_step(
     carry: Carry,
     batch: Batch,
     fixed: Fixed,
+    differentiate: Differentiate | None = None,
 ) -> Carry:
-    """One optimizer step of one client: the leaves named in `trainable` move, all others are not touched."""
+    """One optimizer step of one client: the leaves named in `trainable` move, all others are not touched.
+
+    `differentiate` is how the gradient is taken: by a transform (under vmap and compile, the default) or by autograd.
+    """
     params, buffers = carry["params"], carry["buffers"]
 
     def view(current: Leaves, out: Output, correction: Correction | None) -> Step:
@@ -50,7 +58,7 @@ def local_step(
             facts=fixed["facts"],
         )
 
-    def objective(train: Leaves) -> tuple[Tensor, tuple[Output, Leaves, Tensor]]:
+    def objective(train: Leaves) -> tuple[Tensor, Aux]:
         current = {**params, **train}
         out, moved = model.apply(current, buffers, batch, True)
         total = algorithm.loss(view(current, out, None))
@@ -63,7 +71,7 @@ def local_step(
         _, (_, moved, loss) = objective({})
         return {**carry, "buffers": moved, "loss": carry["loss"] + loss.detach()}
 
-    grads, (out, moved, loss) = grad(objective, has_aux=True)(only(params, trainable))
+    grads, (out, moved, loss) = (differentiate or by_transform)(objective, only(params, trainable))
     decay: Leaves = {}
     state = carry["state"]
     for correction in algorithm.corrections:
@@ -88,6 +96,22 @@ def local_step(
     }
 
 
+def by_transform(objective: Objective, leaves: Leaves) -> tuple[Leaves, Aux]:
+    """The gradient by torch.func: composes with vmap and compile."""
+    grads: tuple[Leaves, Aux] = grad(objective, has_aux=True)(leaves)
+    return grads
+
+
+def by_autograd(objective: Objective, leaves: Leaves) -> tuple[Leaves, Aux]:
+    """The gradient by plain autograd: for one client alone, where it keeps less alive than the transform."""
+    live = {k: v.detach().requires_grad_() for k, v in leaves.items()}
+    total, (out, moved, loss) = objective(live)
+    grads = torch.autograd.grad(total, list(live.values()), allow_unused=True, materialize_grads=True)
+    extra = {k: v.detach() for k, v in out.extra.items()}
+    constant = Output(out.features.detach(), out.logits.detach(), extra)
+    return dict(zip(live, grads, strict=True)), (constant, moved, loss.detach())
+
+
 def overrides(correction: Correction, hook: str) -> bool:
     """Whether the correction has this hook of its own."""
     return getattr(type(correction), hook) is not getattr(Correction, hook)
@@ -104,7 +128,7 @@ def clipped(grads: Leaves, limit: float, extra: tuple[str, ...]) -> Leaves:
     return {k: out[k] for k in grads}
 
 
-def started(algorithm: Algorithm, local: Local, params: Leaves, buffers: Leaves, state: Tree) -> Carry:
+def started(local: Local, params: Leaves, buffers: Leaves, state: Tree) -> Carry:
     """A client's carry before its first step of a round."""
     loss = torch.zeros_like(next(iter(params.values())).flatten()[0])
     return {

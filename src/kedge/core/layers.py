@@ -1,4 +1,4 @@
-"""Layers exchanged in a model's private copy, so that it is pure and knows padding.
+"""Layers exchanged in a model's private copy, so that it is pure, knows padding, and stacks well.
 
 Batch norm takes its statistics over rows of weight 1 and assigns new running statistics instead of writing
 into the old ones; dropout draws from keyed counters, so that every engine drops the same. What a layer
@@ -51,6 +51,37 @@ class MaskedBatchNorm(nn.Module):
         return y if self.bias is None else y + self.bias.view(shape)
 
 
+class StackedConv2d(nn.Conv2d):
+    """nn.Conv2d; compiled on a CPU, small ones are written as a matrix product over shifted copies.
+
+    Under vmap every client has its own kernel. torch then takes a grouped convolution, which is slow on CPUs; the
+    product becomes one batched matrix product. Large images would take too much memory that way and keep the
+    convolution.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        plain = not torch.compiler.is_compiling() or x.device.type != "cpu" or x.dim() != 4
+        if plain or isinstance(self.padding, str):
+            return F.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
+        (kh, kw), (sh, sw), (dh, dw), (ph, pw) = self.kernel_size, self.stride, self.dilation, self.padding
+        height = (x.shape[2] + 2 * ph - dh * (kh - 1) - 1) // sh + 1
+        width = (x.shape[3] + 2 * pw - dw * (kw - 1) - 1) // sw + 1
+        if x.shape[1] * kh * kw * height * width > SMALL_CONVOLUTION:
+            return F.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
+        padded = F.pad(x.permute(0, 2, 3, 1), (0, 0, pw, pw, ph, ph))
+        shifted = [
+            padded[
+                :, i * dh : i * dh + (height - 1) * sh + 1 : sh, j * dw : j * dw + (width - 1) * sw + 1 : sw
+            ]
+            for i in range(kh)
+            for j in range(kw)
+        ]
+        columns = torch.stack(shifted, 3).reshape(x.shape[0] * height * width, -1)
+        kernel = self.weight.permute(2, 3, 1, 0).reshape(-1, self.out_channels)
+        out = columns @ kernel if self.bias is None else torch.addmm(self.bias, columns, kernel)
+        return out.view(x.shape[0], height, width, -1).permute(0, 3, 1, 2).contiguous()
+
+
 class KeyedDropout(nn.Module):
     """Dropout whose mask is a function of a key and the element's place, not of a hidden generator."""
 
@@ -70,6 +101,7 @@ class KeyedDropout(nn.Module):
         return torch.where(keep, x / (1 - self.p), torch.zeros_like(x))
 
 
+SMALL_CONVOLUTION = 2**14  # values of one sample's shifted copies
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 DROPOUTS = {nn.Dropout: False, nn.Dropout1d: True, nn.Dropout2d: True, nn.Dropout3d: True}
 
@@ -95,6 +127,8 @@ def exchange_layers(module: nn.Module, frozen_statistics: bool) -> tuple[list[st
             )
         elif isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats:
             raise RequestError(f"{name}: InstanceNorm with track_running_stats=True is not supported.")
+        elif type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros":
+            layer.__class__ = StackedConv2d
         elif type(layer) in DROPOUTS:
             whole = DROPOUTS[type(layer)]
             layer.__class__ = KeyedDropout

@@ -108,8 +108,14 @@ def unflatten(flat: Mapping[str, Tensor]) -> dict[str, Any]:
     return tree
 
 
+def finite_rows(tree: Tree) -> Tensor:
+    """One flag a row of a stacked tree: every number of the row is finite."""
+    tensors = [v for v in flatten(tree).values() if v.is_floating_point()]
+    # A sum is not finite as soon as one term is not; in double precision it cannot overflow.
+    sums = [v.reshape(v.shape[0], -1).sum(1, dtype=torch.float64) for v in tensors]
+    return torch.stack(sums).isfinite().all(0)
+
+
 def finite(tree: Tree) -> Tensor:
     """A 0-d flag: every number of the tree is finite."""
-    tensors = [v for v in flatten(tree).values() if v.is_floating_point()]
-    # A sum is not finite as soon as one term is not; it can overflow only where a norm would too.
-    return torch.stack([v.sum(dtype=torch.float64) for v in tensors]).isfinite().all()
+    return finite_rows(tree_map(lambda v: v.unsqueeze(0), tree))[0]

@@ -52,11 +52,12 @@ class Partition(Protocol):
 class Iid:
     """Contiguous slices of the shuffled data, all samples given out, sizes equal up to one.
 
-    Where the number of clients divides the size of every class, each client gets the same number of every
-    class, as FedDyn's code does for CIFAR-100.
+    stratified gives every client the same number of each class, as FedDyn's code does for CIFAR-100; the number of
+    clients must then divide the size of every class.
     """
 
     clients: int
+    stratified: bool = False
 
     def __post_init__(self) -> None:
         require_count("Iid", "clients", self.clients)
@@ -67,7 +68,13 @@ class Iid:
         """The indices of each client, ascending."""
         require_samples("Iid", self.clients, self.clients, labels)
         pools = shuffled_classes(labels, seed)
-        if all(pool.size % self.clients == 0 for pool in pools):
+        if self.stratified:
+            odd = next((pool for pool in pools if pool.size % self.clients), None)
+            if odd is not None:
+                raise RequestError(
+                    f"Iid(clients={self.clients}, stratified=True): a class of {odd.size} samples cannot be dealt "
+                    "out equally. Use a number of clients that divides every class, or stratified = false."
+                )
             shares = [equal_slices(pool, self.clients) for pool in pools]
             return [np.sort(np.concatenate(share)) for share in zip(*shares, strict=True)]
         order = permutation(labels.size, seed, Purpose.PARTITION, round=Draw.SHUFFLE)

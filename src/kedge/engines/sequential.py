@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kedge.core.algorithm import Stage
-from kedge.core.client import Fixed, finish, local_step, started, unit_time
+from kedge.core.client import Fixed, by_autograd, finish, local_step, started, unit_time
 from kedge.core.model import Batch, Model
 from kedge.core.server import Reply
 from kedge.core.tree import Leaves, Tree, finite, tree_map
@@ -45,12 +45,12 @@ class Sequential:
             memory = self.memories.of(client, order.shared, order.buffers)
             facts = {k: v[client] for k, v in self.facts.items()}
             fixed: Fixed = {"anchor": order.shared, "cast": order.cast, "facts": facts, "lr": lr}
-            carry = started(algorithm, local, memory["params"], memory["buffers"], memory["slots"])
+            carry = started(local, memory["params"], memory["buffers"], memory["slots"])
             for number, mask in enumerate(own.masks):
                 leaves = trainable(self.model, mask)
                 trained |= set(leaves)
                 batch = self.batch(own, number)
-                carry = local_step(algorithm, self.model, local, leaves, carry, batch, fixed)
+                carry = local_step(algorithm, self.model, local, leaves, carry, batch, fixed, by_autograd)
             steps, times = lr_times(self.model, own, lr, local.optimizer.momentum)
             slots, upload = finish(algorithm, carry, fixed, steps[0], {k: v[0] for k, v in times.items()})
             admitted = finite({"upload": upload, "slots": slots})

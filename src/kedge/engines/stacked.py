@@ -5,12 +5,15 @@ selected away; padding has weight 0. Compiled, the number of rows is padded to a
 number of participants does not make new programs.
 """
 
+from __future__ import annotations  # dynamo does not evaluate the annotations of inner functions
+
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+import torch._dynamo
 from torch import Tensor
 from torch.func import vmap
 
@@ -18,13 +21,14 @@ from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.client import Carry, finish, local_step, started
 from kedge.core.model import Batch, Model
 from kedge.core.server import Reply
-from kedge.core.tree import Leaves, Tree, finite, row, stack, tree_map, where
+from kedge.core.tree import Leaves, Tree, finite_rows, row, stack, tree_map, where
 from kedge.data.batches import plan, step_counts
 from kedge.data.federation import Federation
 from kedge.engines.engine import Mean, Order
 from kedge.engines.memory import Memories
 from kedge.engines.sequential import lr_times, trainable
 
+PROGRAMS = 256  # torch.compile stops with an error beyond
 BUCKETS = (1, 2, 4, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 512, 1024)
 
 
@@ -36,6 +40,9 @@ class Stacked:
         self.facts = federation.facts()
         self.memories = Memories()
         self.chunk, self.compiled = chunk, compiled
+        if compiled:  # a hit of the limit would fall back to eager without a word
+            torch._dynamo.config.recompile_limit = 1024
+            torch._dynamo.config.fail_on_recompile_limit_hit = True
         self.programs: dict[Any, Callable[..., Carry]] = {}
 
     def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
@@ -85,19 +92,19 @@ class Stacked:
             leaves = trainable(self.model, mask)
             trained |= set(leaves)
             masked = self.compiled or not own.alive[number].all()
-            advance = self.program(leaves, masked)
+            advance = self.program(
+                (leaves, masked), partial(stacked_step, algorithm, self.model, local, data, leaves, masked)
+            )
             carry = advance(
                 carry, data.pool.x, data.pool.y, index[number], weight[number], key[number], alive[number],
                 facts, order.shared, order.cast, lr,
             )  # fmt: skip
         steps, times = lr_times(self.model, own, lr, local.optimizer.momentum)
-        slots, uploads = vmap(partial(ended, algorithm), in_dims=(0, 0, None, None, None, 0, 0))(
-            carry, facts, order.shared, order.cast, lr, steps, times
-        )
+        end = self.program("end", partial(stacked_end, algorithm))
+        slots, uploads, admitted = end(carry, facts, order.shared, order.cast, lr, steps, times)
         if len(rows) > real:
             slots, uploads = (tree_map(lambda v: v[:real], tree) for tree in (slots, uploads))
-            facts = {k: v[:real] for k, v in facts.items()}
-        admitted = vmap(finite)({"upload": uploads, "slots": slots})
+            facts, admitted = {k: v[:real] for k, v in facts.items()}, admitted[:real]
         mean.add(uploads, facts, admitted, clients)
         if not self.memories.needed:
             return []
@@ -111,38 +118,26 @@ class Stacked:
         ]
 
     def start(self, memories: list[dict[str, Any]], order: Order, count: int) -> Carry:
-        """The stacked carry; what the server sent is expanded, what clients keep is stacked."""
+        """The stacked carry: what is the same for all is expanded, what clients keep is stacked."""
 
         def spread(v: Tensor) -> Tensor:
-            return v.expand(count, *v.shape)
+            wide = v.expand(count, *v.shape)
+            return wide.contiguous() if self.compiled else wide  # one layout, one program
 
-        own_leaves = [{k: m["params"][k] for k in self.memories.local} for m in memories]
-        params = {k: spread(v) for k, v in order.shared.items()} | (
-            stack(own_leaves) if own_leaves[0] else {}
-        )
-        buffers = (
-            stack([m["buffers"] for m in memories])
-            if self.model.statistics == "local"
-            else {k: spread(v) for k, v in order.buffers.items()}
-        )
-        slots = stack([m["slots"] for m in memories])
-        params = {k: params[k] for k in memories[0]["params"]}
-        return vmap(partial(started, self.stage.algorithm, self.stage.local))(params, buffers, slots)
+        one = memories[0]
+        carry = tree_map(spread, started(self.stage.local, one["params"], order.buffers, {}))
+        carry["params"] |= stack([{k: m["params"][k] for k in self.memories.local} for m in memories])
+        if self.model.statistics == "local":
+            carry["buffers"] = stack([m["buffers"] for m in memories])
+        carry["state"] = stack([m["slots"] for m in memories])
+        return carry
 
-    def program(self, leaves: tuple[str, ...], masked: bool) -> Callable[..., Carry]:
-        """The stacked step for a trainable set, made once."""
-        key = (leaves, masked)
+    def program(self, key: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, compiled if this engine compiles; made once for each key."""
         if key not in self.programs:
-            step = partial(
-                stacked_step,
-                self.stage.algorithm,
-                self.model,
-                self.stage.local,
-                self.federation,
-                leaves,
-                masked,
+            self.programs[key] = (
+                torch.compile(function, fullgraph=True, dynamic=False) if self.compiled else function
             )
-            self.programs[key] = torch.compile(step, fullgraph=True, dynamic=False) if self.compiled else step
         return self.programs[key]
 
     def personal(self, client: int, shared: Leaves, buffers: Leaves) -> tuple[Leaves, Leaves]:
@@ -185,10 +180,12 @@ def stacked_step(
         moved = local_step(algorithm, model, local, leaves, carry, batch, fixed)
         return where(alive, moved, carry) if masked else moved
 
-    return vmap(one)(carry, batch, alive, facts)
+    after: Carry = vmap(one)(carry, batch, alive, facts)
+    # One layout of inputs and outputs, hence one program for the first and for every later step.
+    return tree_map(torch.Tensor.contiguous, after) if torch.compiler.is_compiling() else after
 
 
-def ended(
+def stacked_end(
     algorithm: Algorithm,
     carry: Carry,
     facts: Leaves,
@@ -197,10 +194,17 @@ def ended(
     lr: Tensor,
     steps: Tensor,
     times: Leaves,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """`finish` with its constants as arguments, for vmap."""
-    fixed = {"anchor": anchor, "cast": cast, "facts": facts, "lr": lr}
-    return finish(algorithm, carry, fixed, steps, times)
+) -> tuple[dict[str, Any], dict[str, Any], Tensor]:
+    """Memories and uploads of every row, and whether they are finite."""
+
+    def one(
+        carry: Carry, facts: Leaves, steps: Tensor, times: Leaves
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        fixed = {"anchor": anchor, "cast": cast, "facts": facts, "lr": lr}
+        return finish(algorithm, carry, fixed, steps, times)
+
+    slots, uploads = vmap(one)(carry, facts, steps, times)
+    return slots, uploads, finite_rows({"slots": slots, "uploads": uploads})
 
 
 def bucket(count: int) -> int:

@@ -48,7 +48,7 @@ class Bar:
 
     def say(self, message: str) -> None:
         """A message above the bar; also where there is no bar, for it may be a warning."""
-        self.progress.console.print(message, style="dim", markup=False, highlight=False)
+        self.progress.console.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
 
     def observer(self) -> Observer:
         """The observer that feeds this bar."""

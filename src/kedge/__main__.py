@@ -1,0 +1,5 @@
+"""python -m kedge."""
+
+from kedge.cli import main
+
+main()

@@ -1,0 +1,46 @@
+"""The benchmark's rows are complete and its plain loop and central training really train."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kedge.bench import bench as module
+from kedge.bench.bench import bench, rounds_of
+from kedge.bench.loops import central, plain_loop
+from kedge.bench.workloads import OVERHEAD, Workload
+from kedge.core.algorithm import Stage
+from kedge.algorithms import fedavg
+from kedge.engines.sequential import Sequential
+from tests.cli.command import kedge
+
+SMALL = replace(OVERHEAD, name="small", clients=6, per_round=3, compiled=False)
+
+
+def test_rows_are_ratios_within_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BLOCK_SECONDS", 0.01)
+    rows = {row.how.removesuffix(" (auto)"): row for row in bench([SMALL], repeats=2)}
+    assert set(rows) == {"plain loop", "sequential", "stacked", "central"}
+    assert rows["plain loop"].to_plain == 1
+    assert rows["central"].to_central == 1
+    assert all(row.samples_per_second > 0 and row.warmup_seconds > 0 for row in rows.values())
+
+
+def test_the_plain_loop_is_the_sequential_engine_s_mathematics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One client, one full batch: the order of samples does not matter, so both must move alike."""
+    one = replace(SMALL, clients=1, per_round=1, samples=10)
+    torch.manual_seed(0)
+    start = one.module()
+    monkeypatch.setattr(Workload, "module", lambda self: copy.deepcopy(start))
+    task = replace(one.task("cpu"), stages=(Stage(fedavg(), 1, one.local()),))
+    assert plain_loop(one, task.federation)(0) == rounds_of(task, Sequential(task.model, task.federation))(0) == 10
+    assert central(one, task.federation)(0) == 10
+
+
+def test_the_command_prints_a_table_and_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BLOCK_SECONDS", 0.01)
+    answer = kedge("bench", "overhead", "--no-compile", "--repeats", "1", "--json")
+    assert answer.code == 0
+    assert {"plain loop", "central"} <= {row["how"] for row in answer.json()["rows"]}
+    assert "to plain loop" in kedge("bench", "overhead", "--no-compile", "--repeats", "1").out

@@ -1,0 +1,69 @@
+"""Deep networks with batch norm, where a dead row of zero variance would overflow."""
+
+import pytest
+import torch
+from tests.contract.algorithms import ALGORITHMS
+from tests.contract.problem import (
+    CLASSES,
+    TOLERANCE,
+    disagreement,
+    federation,
+)
+from torch import Tensor, nn
+
+from kedge.core.algorithm import Local
+from kedge.core.model import Model, from_module, seeded
+from kedge.core.optimizers import SGD
+
+
+class Block(nn.Module):
+    """Two convolutions with batch norm around a shortcut."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU(),
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels),
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layers(x)
+        return torch.relu(x + y)
+
+
+def resnet20() -> Model:
+    """ResNet-20's depth at two channels: a stem, nine blocks, pooling, a classifier; 19 batch norms."""
+
+    def build() -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(1, 2, 3, padding=1), nn.BatchNorm2d(2), nn.ReLU(),
+            *(Block(2) for _ in range(9)),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, CLASSES),
+        )  # fmt: skip
+
+    return from_module(seeded(build, 0))
+
+
+def plain20() -> Model:
+    """Twenty convolutions with batch norm and no shortcut."""
+
+    def build() -> nn.Module:
+        layers: list[nn.Module] = []
+        for number in range(20):
+            layers += [nn.Conv2d(2 if number else 1, 2, 3, padding=1), nn.BatchNorm2d(2), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(32, CLASSES))
+
+    return from_module(seeded(build, 0))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedbug+feddyn", "scaffold"])
+def test_a_ragged_round_of_resnet20_is_finite_and_equals_sequential(name: str) -> None:
+    local = Local(2, 4, SGD(0.05, weight_decay=1e-3), clip=10.0)
+    assert disagreement(ALGORITHMS[name], local, resnet20(), federation((2, 9)), [[0, 1]] * 2) < TOLERANCE
+
+
+def test_a_ragged_round_of_twenty_batch_norms_is_finite_and_equals_sequential() -> None:
+    """One round: without shortcuts each layer multiplies rounding, and batch norm makes the map steep."""
+    local = Local(1, 4, SGD(0.01), clip=1.0)
+    data = federation((4, 12))
+    assert disagreement(ALGORITHMS["fedavg"], local, plain20(), data, [[0, 1]]) < TOLERANCE

@@ -1,0 +1,66 @@
+"""An algorithm is a value: it pickles, compares, hashes and prints its hyper-parameters."""
+
+import pickle
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+from tests.contract.algorithms import ALGORITHMS
+
+from kedge.algorithms import fedbug, feddyn, fedprox, scaffold
+from kedge.audit.values import is_value
+from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.errors import RequestError
+from kedge.core.optimizers import SGD, Adam
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_algorithm_pickles_hashes_and_prints_its_hyper_parameters(name: str) -> None:
+    finding = is_value(ALGORITHMS[name])
+    assert finding.passed, finding.detail
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_stage_pickles_with_its_local_training(name: str) -> None:
+    stage = Stage(ALGORITHMS[name], 3, Local(2, 10, SGD(0.05, weight_decay=1e-3), clip=10.0))
+    again = pickle.loads(pickle.dumps(stage))
+    assert again == stage
+    assert hash(again) == hash(stage)
+
+
+def test_methods_are_different_values() -> None:
+    assert len(set(ALGORITHMS.values())) == len(ALGORITHMS)
+
+
+def test_hyper_parameters_make_different_values() -> None:
+    assert feddyn(0.1) == feddyn(0.1) != feddyn(0.2)
+    assert "alpha=0.1" in repr(feddyn(0.1))
+    assert "ratio=0.25" in repr(fedbug(scaffold(), 0.25))
+
+
+def test_an_algorithm_cannot_be_changed() -> None:
+    with pytest.raises(FrozenInstanceError):
+        ALGORITHMS["fedavg"].name = "other"  # type: ignore[misc]  # that is the point
+
+
+def test_two_corrections_of_one_slot_are_refused() -> None:
+    both = (*feddyn(0.1).corrections, *feddyn(0.2).corrections)
+    with pytest.raises(RequestError, match="share a slot"):
+        replace(feddyn(0.1), corrections=both)
+
+
+def test_bad_hyper_parameters_are_refused_with_a_reason() -> None:
+    with pytest.raises(RequestError, match="need alpha > 0"):
+        feddyn(0.0)
+    with pytest.raises(RequestError, match="need mu ≥ 0"):
+        fedprox(-1.0)
+    with pytest.raises(RequestError, match="need 0 ≤ ratio ≤ 1"):
+        fedbug(feddyn(), 1.5)
+
+
+@pytest.mark.parametrize("method", [scaffold(), fedbug(scaffold())], ids=["scaffold", "fedbug+scaffold"])
+def test_scaffold_refuses_momentum_and_adam(method: Algorithm) -> None:
+    with pytest.raises(RequestError, match=r"momentum 0\.9.*allow_momentum"):
+        Stage(method, 1, Local(optimizer=SGD(momentum=0.9)))
+    with pytest.raises(RequestError, match="with Adam"):
+        Stage(method, 1, Local(optimizer=Adam()))
+    Stage(scaffold(allow_momentum=True), 1, Local(optimizer=SGD(momentum=0.9)))

@@ -1,0 +1,68 @@
+"""The automatic choice of an engine, and what it says."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kedge.algorithms import fedavg, fedbug
+from kedge.bench.workloads import OVERHEAD, Workload
+from kedge.core.algorithm import Stage
+from kedge.engines import auto
+from kedge.engines.auto import Choice, build, choose
+from kedge.engines.sequential import Sequential
+from kedge.engines.stacked import Stacked
+
+SMALL = replace(OVERHEAD, clients=6, per_round=4)
+
+
+def chosen(work: Workload, rounds: int = 1, **wanted: str) -> Choice:
+    task = work.task("cpu")
+    said: list[str] = []
+    stage = Stage(fedbug(fedavg()), rounds, work.local())
+    return choose(task.model, task.federation, stage, work.per_round, rounds, say=said.append, **wanted)
+
+
+def test_what_is_asked_for_is_taken() -> None:
+    assert chosen(SMALL, name="sequential").name == "sequential"
+    assert chosen(SMALL, name="stacked", compile="on").compiled
+    assert not chosen(SMALL, name="stacked", compile="off").compiled
+    assert chosen(SMALL, name="stacked", compile="off").chunk == 4
+
+
+def test_the_faster_engine_of_the_trial_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def timed(faster: type) -> object:
+        return lambda engine, *rest: 1.0 if isinstance(engine, faster) else 2.0
+
+    monkeypatch.setattr(auto, "timed", timed(Stacked))
+    assert chosen(SMALL).name == "stacked"
+    assert "2.0 times as fast as sequential" in chosen(SMALL).reason
+    monkeypatch.setattr(auto, "timed", timed(Sequential))
+    assert chosen(SMALL).name == "sequential"
+
+
+def test_compiling_must_be_repaid_by_the_rounds_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "timed", lambda engine, *rest: 0.01 if isinstance(engine, Stacked) else 1.0)
+    assert not chosen(SMALL, rounds=10).compiled
+    assert chosen(SMALL, rounds=10**6).compiled
+
+
+def test_one_client_a_round_is_not_stacked() -> None:
+    assert chosen(replace(SMALL, per_round=1)).name == "sequential"
+
+
+def test_a_choice_builds_its_engine() -> None:
+    task = SMALL.task("cpu")
+    assert isinstance(build(Choice("sequential", False, 0, ""), task.model, task.federation), Sequential)
+    stacked = build(Choice("stacked", False, 3, ""), task.model, task.federation)
+    assert isinstance(stacked, Stacked)
+    assert stacked.chunk == 3
+
+
+def test_the_trial_touches_neither_weights_nor_chance() -> None:
+    task = SMALL.task("cpu")
+    before = {k: v.clone() for k, v in task.model.init(0)[0].items()}
+    state = torch.random.get_rng_state()
+    chosen(SMALL)
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert all(torch.equal(v, before[k]) for k, v in task.model.init(0)[0].items())

@@ -1,0 +1,268 @@
+"""The audit can fail: deliberately wrong variants of every method, each caught by the check that is for it.
+
+The variants are the mistakes that the specification lists as traps, met in published code.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from math import ceil
+from pickle import PicklingError
+
+import pytest
+from torch import Tensor
+
+from kedge.algorithms import fedavg, fedbug, feddyn, fedprox, scaffold
+from kedge.algorithms.feddyn import DynamicRegularizer
+from kedge.algorithms.fedprox import Proximal
+from kedge.algorithms.scaffold import ControlVariates
+from kedge.audit import agreement, gradients, quadratics, reductions, values
+from kedge.audit.checks import FULL, PARTIAL
+from kedge.audit.finding import Finding
+from kedge.audit.oracle_averaging import fedavg_clip, fedavg_uniform, first_round, trajectories
+from kedge.audit.oracle_fedbug import schedule_case, schedule_sequence, schedule_trap, update
+from kedge.audit.oracle_feddyn import clip_order, to_fedavg
+from kedge.audit.oracle_feddyn import feddyn as feddyn_oracle
+from kedge.audit.oracle_scaffold import mean_gradient
+from kedge.audit.oracle_scaffold import scaffold as scaffold_oracle
+from kedge.core.algorithm import Algorithm
+from kedge.core.correction import Cohort, Correction, End, Step
+from kedge.core.schedules import Clock, Mask
+from kedge.core.tree import Leaves, Tree, add, axpy, scale, sqnorm, sub, zeros
+
+
+class DividedByParticipants(DynamicRegularizer):
+    """h over |S| instead of all m."""
+
+    def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
+        u = add(state["u"], update)
+        return add(update, u), {"u": u}
+
+
+class AnchorOnce(DynamicRegularizer):
+    """The formula misread: α/m·((Σ w_i) − θ), so that θ is subtracted once."""
+
+    def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
+        total = axpy(cohort.size, update, scale(cohort.size - 1, cohort.shared))
+        u = axpy(1 / cohort.population, total, state["u"])
+        return add(update, u), {"u": u}
+
+
+class InsideClip(DynamicRegularizer):
+    """α·w inside the clip."""
+
+    def gradient(self, grads: Leaves, step: Step) -> Leaves:
+        u, anchor = step.state["u"], step.anchor
+        return {k: g + self.alpha * (u[k] - anchor[k] + step.params[k]) for k, g in grads.items()}
+
+    def decay(self, step: Step) -> Leaves:
+        return {}
+
+
+class Upward(DynamicRegularizer):
+    """⟨g_i, w⟩ with the wrong sign."""
+
+    def gradient(self, grads: Leaves, step: Step) -> Leaves:
+        u, anchor = step.state["u"], step.anchor
+        return {k: g - self.alpha * (u[k] + anchor[k]) for k, g in grads.items()}
+
+
+class Distributed(DynamicRegularizer):
+    """θ ← γ, without h: it rests where the mean of ∇f_i is −α(θ − θ⁰)."""
+
+    def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
+        return update, {"u": axpy(cohort.size / cohort.population, update, state["u"])}
+
+
+class Undecayed(ControlVariates):
+    """c_i by the learning rate of the first round (the FedDyn and FedDC codes)."""
+
+    def finish(self, end: End) -> tuple[Tree, Tree]:
+        c, c_i = end.cast["c"], end.state["c"]
+        time = {k: v / end.lr * 0.1 for k, v in end.lr_time.items()}
+        new = {k: c_i[k] - c[k] - end.delta[k] / time[k] for k in c_i}
+        return {"c": new}, {"c": sub(new, c_i)}
+
+
+class WithoutServer(ControlVariates):
+    """c_i⁺ = c_i + (x − w_i)/(Kη): c is missing."""
+
+    def finish(self, end: End) -> tuple[Tree, Tree]:
+        new = {k: v - end.delta[k] / end.lr_time[k] for k, v in end.state["c"].items()}
+        return {"c": new}, {"c": sub(new, end.state["c"])}
+
+
+class ControlByParticipants(ControlVariates):
+    """c over |S| instead of all m."""
+
+    def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
+        return update, {"c": add(state["c"], mean["c"])}
+
+
+class AllSteps(ControlVariates):
+    """c_i by all steps of the round, also for leaves that were frozen in some."""
+
+    def finish(self, end: End) -> tuple[Tree, Tree]:
+        c, c_i = end.cast["c"], end.state["c"]
+        new = {k: c_i[k] - c[k] - end.delta[k] / (end.steps * end.lr) for k in c_i}
+        return {"c": new}, {"c": sub(new, c_i)}
+
+
+class NoHalf(Proximal):
+    """μ‖w − wᵗ‖², without the ½."""
+
+    def loss(self, step: Step) -> Tensor:
+        return self.mu * sqnorm(sub(step.params, step.anchor))
+
+
+@dataclass(frozen=True)
+class FloorRule:
+    """The released code: a unit every ⌊ratio·K/M⌋ steps."""
+
+    ratio: float
+
+    def __call__(self, clock: Clock, units: int) -> Mask:
+        period = int(self.ratio * clock.steps / units)
+        return tuple(clock.step // period >= unit for unit in range(units))
+
+
+@dataclass(frozen=True)
+class FloatRule:
+    """The paper's formula in floating point."""
+
+    ratio: float
+
+    def __call__(self, clock: Clock, units: int) -> Mask:
+        opened = ceil((clock.step + 1) * units / self.ratio / clock.steps)
+        return tuple(unit < opened for unit in range(units))
+
+
+def top_down(clock: Clock, units: int) -> Mask:
+    """The last units first."""
+    return tuple(2 * (clock.step + 1) > clock.steps or unit == units - 1 for unit in range(units))
+
+
+class Leaking(Correction):
+    """A gradient for leaves that are frozen."""
+
+    name = "leaking"
+
+    def gradient(self, grads: Leaves, step: Step) -> Leaves:
+        return {**zeros(step.params), **grads}
+
+
+class Unweighted(Correction):
+    """A term over all rows of a batch, padding included."""
+
+    name = "unweighted"
+
+    def loss(self, step: Step) -> Tensor:
+        return step.out.logits.square().mean()
+
+
+@dataclass(frozen=True, repr=False)
+class Silent(Proximal):
+    """Its text does not show μ."""
+
+    def __repr__(self) -> str:
+        return "Silent()"
+
+
+def with_correction(base: Algorithm, correction: Correction) -> Algorithm:
+    return replace(base, corrections=(correction,))
+
+
+DYN, SCAFFOLD, PROX = feddyn(0.1), scaffold(), fedprox(0.5)
+BUG_SCAFFOLD = fedbug(SCAFFOLD, 0.8)
+
+FAULTS: dict[str, Callable[[], Finding]] = {
+    "feddyn over |S|": partial(feddyn_oracle, with_correction(DYN, DividedByParticipants(0.1)), PARTIAL),
+    "feddyn theta subtracted once": partial(feddyn_oracle, with_correction(DYN, AnchorOnce(0.1)), FULL),
+    "feddyn without h": partial(feddyn_oracle, with_correction(DYN, Distributed(0.1)), FULL),
+    "feddyn wrong sign": partial(feddyn_oracle, with_correction(DYN, Upward(0.1)), FULL),
+    "feddyn wrong sign, gradient": partial(
+        gradients.local_gradient, with_correction(DYN, Upward(0.1)), gradients.dynamic, 3
+    ),
+    "feddyn another alpha": partial(feddyn_oracle, feddyn(0.2), FULL),
+    "feddyn all in the clip": partial(clip_order, with_correction(DYN, InsideClip(0.1))),
+    "feddyn without h, quadratics": partial(quadratics.reaches, with_correction(DYN, Distributed(0.1))),
+    "feddyn by data, other minimiser": partial(quadratics.reaches, feddyn(0.1, "data"), False),
+    "switch to the wrong weights": partial(to_fedavg, DYN, fedavg()),
+    "switch that never happens": partial(to_fedavg, DYN, DYN),
+    "scaffold undecayed": partial(mean_gradient, with_correction(SCAFFOLD, Undecayed())),
+    "scaffold without c": partial(scaffold_oracle, with_correction(SCAFFOLD, WithoutServer()), FULL),
+    "scaffold over |S|": partial(
+        scaffold_oracle, with_correction(SCAFFOLD, ControlByParticipants()), PARTIAL
+    ),
+    "scaffold all steps": partial(mean_gradient, with_correction(BUG_SCAFFOLD, AllSteps())),
+    "scaffold first round by size": partial(
+        reductions.scaffold_first_round, replace(SCAFFOLD, weight=fedavg().weight)
+    ),
+    "fedprox without the half": partial(trajectories, with_correction(PROX, NoHalf(0.5)), "fedprox"),
+    "fedprox without the half, one client": partial(
+        reductions.one_client, with_correction(PROX, NoHalf(0.3)), 0.9, 0.3
+    ),
+    "fedprox another mu": partial(first_round, fedprox(0.4, "uniform"), "fedprox", "round1_uniform"),
+    "fedavg by size for uniform": partial(fedavg_uniform, fedavg()),
+    "fedavg by size for uniform, clip": partial(fedavg_clip, fedavg()),
+    "fedavg reaches the minimiser": partial(quadratics.reaches, fedavg()),
+    "fedavg uniform is not centralised": partial(reductions.one_step, fedavg("uniform")),
+    "fedprox is not plain sgd": partial(reductions.one_client, fedprox(0.3)),
+    "fedbug is not plain sgd": partial(reductions.one_client, fedbug(fedavg(), 0.8), 0.9),
+    "fedbug floor rule, sequence": partial(schedule_sequence, FloorRule(0.4)),
+    "fedbug floor rule, opening": partial(schedule_case, FloorRule(0.2), "M=16,P=0.2,K=500"),
+    "fedbug in floating point": partial(schedule_trap, FloatRule(0.7)),
+    "fedbug top down": partial(update, replace(fedavg(), schedule=top_down), "bottom_up_(s,p)"),
+    "fedbug vanilla": partial(update, fedavg(), "bottom_up_(s,p)"),
+    "frozen leaves get weight decay": partial(
+        agreement.never_opened, with_correction(fedavg(), Leaking()), 0.0
+    ),
+    "opened late but leaking": partial(
+        agreement.opened_late, with_correction(fedbug(fedavg(), 0.8), Leaking())
+    ),
+    "padding in a loss": partial(agreement.engines_agree, with_correction(fedavg(), Unweighted())),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_wrong_variant_is_caught(name: str) -> None:
+    finding = FAULTS[name]()
+    assert not finding.passed, finding.detail
+
+
+RIGHT: dict[str, Callable[[], Finding]] = {
+    "over |S| is right when everybody takes part": partial(
+        feddyn_oracle, with_correction(DYN, DividedByParticipants(0.1)), FULL
+    ),
+    "scaffold over |S| likewise": partial(
+        scaffold_oracle, with_correction(SCAFFOLD, ControlByParticipants()), FULL
+    ),
+    "undecayed is right without decay": partial(
+        scaffold_oracle, with_correction(SCAFFOLD, Undecayed()), FULL
+    ),
+    "all steps is right without freezing": partial(
+        scaffold_oracle, with_correction(SCAFFOLD, AllSteps()), FULL
+    ),
+    "inside the clip is right without one": partial(
+        feddyn_oracle, with_correction(DYN, InsideClip(0.1)), FULL
+    ),
+    "the floor rule is right where it divides": partial(schedule_case, FloorRule(0.4), "M=5,P=0.4,K=50"),
+    "floating point is right elsewhere": partial(schedule_sequence, FloatRule(0.4)),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_wrong_variant_passes_where_it_does_no_harm(name: str) -> None:
+    """The faults above are caught for the reason they are wrong, not because any variant fails."""
+    finding = RIGHT[name]()
+    assert finding.passed, finding.detail
+
+
+def test_an_algorithm_that_holds_a_closure_is_no_value() -> None:
+    with pytest.raises((AttributeError, TypeError, PicklingError)):
+        values.is_value(replace(fedavg(), loss=lambda step: step.out.logits.sum()))
+
+
+def test_an_algorithm_that_hides_a_hyper_parameter_is_no_value() -> None:
+    assert values.is_value(with_correction(fedavg(), Proximal(0.1))).passed
+    assert not values.is_value(with_correction(fedavg(), Silent(0.1))).passed
