@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 .PHONY: quickstart test check bench clean
 
 quickstart: $(VENV)/.quickstart  ## methods against drift on real digits: a table and a plot
-	$(BIN)/kedge run quickstart --force --out runs/quickstart \
+	$(BIN)/kedge run quickstart --force --out runs/quickstart --target 0.9 \
 	  --methods "fedavg, feddyn, scaffold, fedbug+fedavg, fedbug+feddyn"
 
 test: $(VENV)/.dev  ## everything CI runs

@@ -55,7 +55,7 @@ def test_a_head_rests_while_its_client_does(kind: type[Sequential] | type[Stacke
 
 
 def test_a_client_goes_on_from_its_own_head() -> None:
-    """With one client and a frozen body, a head kept at home and a head sent to and fro take the same path."""
+    """With one client and a frozen body, a head kept at home and one sent to and fro take the same path."""
     model, data = network("none"), federation((9,))
     frozen_body = replace(
         fedavg(), shared=body, schedule=lambda clock, units: (False,) * (units - 1) + (True,)

@@ -37,7 +37,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, len(place.memor
 def peak(clients: int, rounds: int, method: str = "fedavg", engine: str = "stacked") -> tuple[float, int]:
     """Peak memory in MB, and how many clients have a memory."""
     words = [sys.executable, "-c", SCRIPT, str(clients), str(rounds), method, engine]
-    out = subprocess.run(words, capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    out = subprocess.run(
+        words, capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
     megabytes, rows = out.stdout.split()
     return float(megabytes), int(rows)
 

@@ -23,7 +23,7 @@ from kedge.audit.oracle_averaging import fedavg_clip, fedavg_uniform, first_roun
 from kedge.audit.oracle_fedbug import schedule_case, schedule_sequence, schedule_trap, update
 from kedge.audit.oracle_feddyn import clip_order, to_fedavg
 from kedge.audit.oracle_feddyn import feddyn as feddyn_oracle
-from kedge.audit.oracle_scaffold import mean_gradient
+from kedge.audit.oracle_scaffold import mean_gradient, momentum
 from kedge.audit.oracle_scaffold import scaffold as scaffold_oracle
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Cohort, Correction, End, Step
@@ -195,6 +195,9 @@ FAULTS: dict[str, Callable[[], Finding]] = {
         scaffold_oracle, with_correction(SCAFFOLD, ControlByParticipants()), PARTIAL
     ),
     "scaffold all steps": partial(mean_gradient, with_correction(BUG_SCAFFOLD, AllSteps())),
+    "scaffold with momentum, all steps": partial(
+        momentum, with_correction(scaffold(allow_momentum=True), AllSteps(True))
+    ),
     "scaffold first round by size": partial(
         reductions.scaffold_first_round, replace(SCAFFOLD, weight=fedavg().weight)
     ),

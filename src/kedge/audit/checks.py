@@ -56,6 +56,12 @@ def oracles() -> list[Check]:
         ("feddyn", "then fedavg", partial(dyn.to_fedavg, feddyn(0.1), UNIFORM)),
         ("scaffold", "all clients", partial(oracle_scaffold.scaffold, scaffold(), FULL)),
         ("scaffold", "one client a round", partial(oracle_scaffold.scaffold, scaffold(), PARTIAL)),
+        ("scaffold", "momentum", partial(oracle_scaffold.momentum, scaffold(allow_momentum=True))),
+        (
+            "fedbug+scaffold",
+            "momentum",
+            partial(oracle_scaffold.momentum, fedbug(scaffold(allow_momentum=True), 0.8)),
+        ),
         ("fedbug", "schedule M=5,P=0.4,K=20", partial(bug.schedule_sequence, bottom_up(0.4))),
         ("fedbug", "exact ceiling M=5,P=0.7,K=250", partial(bug.schedule_trap, bottom_up(bug.TRAP[1]))),
         ("fedbug", "update bottom_up", partial(bug.update, fedbug(fedavg(), 1.0), "bottom_up_(s,p)")),

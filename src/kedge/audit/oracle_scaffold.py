@@ -1,13 +1,17 @@
-"""Oracle scaffold of the specification, and what c_i is under a decaying learning rate."""
+"""Oracle scaffold of the specification, and what c_i is under a decaying learning rate and momentum."""
 
 from itertools import pairwise
 
 import torch
+from torch import Tensor
 
 from kedge.audit.bed import ENGINES, ORACLES, bed_q, local_q, moments, quadratics
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.oracle_averaging import TOLERANCE
 from kedge.core.algorithm import Algorithm, Local
+from kedge.core.client import unit_time
+from kedge.core.correction import Step
+from kedge.core.losses import weighted_mean
 from kedge.core.optimizers import SGD
 
 
@@ -56,4 +60,32 @@ def mean_gradient(algorithm: Algorithm) -> Finding:
                     pairs.append(
                         Pair(f"{name}, round {number}, c_{client} of {leaf}", want, float(c_i[leaf]))
                     )
+    return compared(pairs, TOLERANCE)
+
+
+def linear(step: Step) -> Tensor:
+    """⟨b, w⟩, where a sample is the row (a, b): the gradient is b everywhere."""
+    w = torch.cat([step.params[k] for k in sorted(step.params)])
+    return weighted_mean((step.batch.x[:, 1:] * w).sum(1), step.batch)
+
+
+def momentum(algorithm: Algorithm) -> Finding:
+    """With momentum ρ the divisor is η_t (K − ρ(1−ρᴷ)/(1−ρ))/(1−ρ): c_i of a constant gradient is that gradient.
+
+    A constant b − c_i + c moves a leaf by that divisor times it, hence c_i⁺ = c_i − c + (b − c_i + c) = b.
+    """
+    example = ORACLES["fednova"]["momentum_a_i_example"]
+    weighted = unit_time(torch.tensor(float(example["tau"]), dtype=torch.float64), example["rho"])
+    pairs = [Pair("steps of the oracle", example["a_i_by_summation"], float(weighted))]
+    slopes = ((0.5, -1.0), (-2.0, 3.0))
+    bed = quadratics({"s": [1.0], "t": [0.5]}, [(1.0, *b) for b in slopes], (3, 1))._replace(loss=linear)
+    local = Local(4, 10, SGD(0.1, momentum=0.9, decay=0.5))
+    for name, engine in ENGINES.items():
+        seen = moments(bed, [(algorithm, 2)], local, [[0, 1]] * 2, engine)
+        for number, moment in enumerate(seen, 1):
+            for client, b in enumerate(slopes):
+                c_i = moment.memories[str(client)]["slots"]["control"]["c"]
+                for leaf, want in zip(("s", "t"), b, strict=True):
+                    where = f"{name}, round {number}, c_{client} of {leaf}"
+                    pairs.append(Pair(where, want, float(c_i[leaf])))
     return compared(pairs, TOLERANCE)

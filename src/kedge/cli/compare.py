@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kedge.cli.options import Debug, Json, console, guarded, show
-from kedge.core.errors import RequestError
+from kedge.cli.options import Debug, Json, check_target, console, guarded, show
 from kedge.report.plots import accuracy_plot
 from kedge.report.runs import find_runs
 from kedge.report.tables import comparison, rendered
@@ -21,8 +20,7 @@ def command(
     debug: Debug = False,
 ) -> None:
     """Compare runs: mean ± standard deviation over seeds, last and best round, rounds to a target, seconds."""
-    if target is not None and not 0 < target <= 1:
-        raise RequestError(f"--target {target}: need a share between 0 and 1; for 90 % write 0.9.")
+    check_target(target)
     found = find_runs(runs)
     rows = comparison(found, target)
     if plot:

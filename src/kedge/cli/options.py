@@ -39,13 +39,17 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             if kwargs.get("debug"):
                 traceback.print_exc()
             say(
-                f"error: {error}"
-                if not isinstance(error, KeyboardInterrupt)
-                else str(error) or "interrupted"
+                f"error: {error}" if not isinstance(error, KeyboardInterrupt) else str(error) or "interrupted"
             )
             raise typer.Exit(next(code for kind, code in CODES if isinstance(error, kind))) from None
 
     return wrapper
+
+
+def check_target(target: float | None) -> None:
+    """An accuracy is a share."""
+    if target is not None and not 0 < target <= 1:
+        raise RequestError(f"--target {target}: need a share between 0 and 1; for 90 % write 0.9.")
 
 
 def say(message: str) -> None:

@@ -13,18 +13,16 @@ from typing import Annotated, Any
 
 import typer
 
-from kedge.cli.options import Debug, Json, console, guarded, say, show
+from kedge.cli.options import Debug, Json, check_target, console, guarded, say, show
 from kedge.core.errors import Diverged, RequestError
 from kedge.report.plots import accuracy_plot
-from kedge.report.runs import Run, read_run
+from kedge.report.runs import PLAN, Run, read_run
 from kedge.report.tables import comparison, rendered
 from kedge.running.bar import Bar
 from kedge.running.config import Experiment, override, read, resolve, settings
 from kedge.running.execute import execute, finished, resume
 from kedge.running.folder import create_folder
 from kedge.running.runner import Interrupted, Observer
-
-PLAN = "runs.json"  # in the folder of several runs: what each of them is
 
 
 @guarded
@@ -51,11 +49,15 @@ def command(
         Path | None, typer.Option("--resume", help="Go on with the run, or the runs, in this folder.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the folder if it exists.")] = False,
+    target: Annotated[
+        float | None, typer.Option(help="Show the rounds to this accuracy, a share: 0.9.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no table.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Run an experiment: progress, then a table. Everything is saved as it happens; a stopped run resumes exactly."""
+    check_target(target)
     plan: Sequence[tuple[Path, Experiment | None]]
     if resume_from:
         if experiment or methods or sets or out or seed is not None:
@@ -91,7 +93,9 @@ def command(
             except OSError as error:
                 reason = f"{error.strerror or error} ({error.filename or top / folder})"
                 again = f"kedge run --resume {top}"
-                raise OSError(f"{reason}. What was saved before is whole; go on with {again} once it is mended.") from error
+                raise OSError(
+                    f"{reason}. What was saved before is whole; go on with {again} once it is mended."
+                ) from error
             except KeyboardInterrupt as error:
                 saved = (
                     "its state is saved" if isinstance(error, Interrupted) else "the last checkpoint holds"
@@ -100,7 +104,7 @@ def command(
                     f"interrupted; {saved}. Go on with: kedge run --resume {top}"
                 ) from None
             runs.append(read_run(top / folder))
-    tell(runs, top, quiet, as_json)
+    tell(runs, top, target, quiet, as_json)
     if failed:
         raise typer.Exit(1)
 
@@ -181,9 +185,9 @@ def stoppable() -> Iterator[list[bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def tell(runs: list[Run], top: Path, quiet: bool, as_json: bool) -> None:
+def tell(runs: list[Run], top: Path, target: float | None, quiet: bool, as_json: bool) -> None:
     """The result: a table and, for several runs, a plot; or JSON."""
-    rows = comparison(runs)
+    rows = comparison(runs, target)
     plot = None
     if len(runs) > 1 and plottable():
         plot = top / "accuracy.png"
@@ -191,7 +195,7 @@ def tell(runs: list[Run], top: Path, quiet: bool, as_json: bool) -> None:
     if as_json:
         show({"folder": str(top), "plot": plot and str(plot), "runs": rows})
     elif not quiet:
-        console().print(rendered(rows))
+        console().print(rendered(rows, target))
         console().print(f"\n{top}" + (f"  plot: {plot}" if plot else ""), highlight=False, soft_wrap=True)
 
 

@@ -94,7 +94,7 @@ def from_module(
     return Model(
         init=init,
         apply=apply,
-        units=units_of(own),
+        units=units_of(module),  # not `own`, whose norm layers are exchanged
         statistics=statistics,
         random=bool(key_names),
         constants=tuple(constants.items()),

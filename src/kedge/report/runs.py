@@ -10,6 +10,7 @@ from typing import Any
 from kedge.core.errors import DataError, RequestError
 from kedge.running.folder import read_lines
 
+PLAN = "runs.json"  # in the folder of several runs: what each of them is
 ACCURACIES = ("distributed.global.accuracy", "distributed.local.accuracy")
 
 
@@ -63,6 +64,9 @@ def find_runs(folders: Iterable[Path]) -> list[Run]:
         inside = sorted(p.parent for p in folder.rglob("config.toml"))
         if not inside:
             raise RequestError(f"{folder} holds no run: there is no config.toml in it or below it.")
+        if (folder / PLAN).is_file():  # in the order in which they were asked for
+            order = [folder / row["folder"] for row in json.loads((folder / PLAN).read_text())]
+            inside.sort(key=lambda p: order.index(p) if p in order else len(order))
         found += [read_run(p) for p in inside]
     return found
 

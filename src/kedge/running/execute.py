@@ -85,16 +85,17 @@ def continued(
     """Run or go on; what `auto` chose at the first start holds for the whole run."""
     observer = observer or Observer()
     recorded = folder / "environment.json" if folder else None
-    if recorded and recorded.is_file():
-        chosen = json.loads(recorded.read_text())["engine"]
-    else:
-        chosen = settled(task, wanted, observer.say)
-        if recorded:
-            write(recorded, json.dumps(environment(task, chosen), indent=1).encode())
-    choice = Choice(**{k: chosen[k] for k in ("name", "compiled", "chunk", "reason")})
     before = torch.get_num_threads()
-    torch.set_num_threads(chosen["threads"])
     try:
+        if recorded and recorded.is_file():
+            chosen = json.loads(recorded.read_text())["engine"]
+            torch.set_num_threads(chosen["threads"])
+        else:
+            torch.set_num_threads(wanted.threads or before)
+            chosen = settled(task, wanted, observer.say)
+            if recorded:
+                write(recorded, json.dumps(environment(task, chosen), indent=1).encode())
+        choice = Choice(**{k: chosen[k] for k in ("name", "compiled", "chunk", "reason")})
         engine = build(choice, task.model, task.federation)
         progress = run(task, engine, folder, checkpoint_every, chosen, observer)
     finally:
@@ -104,7 +105,6 @@ def continued(
 
 def settled(task: Task, wanted: EngineChoice, say: Callable[[str], None]) -> dict[str, Any]:
     """Every engine setting with its final value."""
-    threads = wanted.threads or torch.get_num_threads()
     population = len(task.federation.clients)
     choice = choose(
         task.model,
@@ -121,7 +121,7 @@ def settled(task: Task, wanted: EngineChoice, say: Callable[[str], None]) -> dic
         **asdict(choice),
         "device": str(task.federation.pool.x.device),
         "precision": wanted.precision,
-        "threads": threads,
+        "threads": torch.get_num_threads(),
     }
 
 

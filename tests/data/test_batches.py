@@ -1,0 +1,204 @@
+"""A round's plan: every sample once per epoch, one trainable set a row, padding and dead rows told apart."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kedge.core.algorithm import Local
+from kedge.core.schedules import BottomUp, Clock, Mask, Schedule, all_units
+from kedge.data.batches import Plan, collapse, lockstep, plan, step_counts
+
+
+def head_then_body(clock: Clock, units: int) -> Mask:
+    """The last unit in the first half of the steps, the others in the second."""
+    early = 2 * clock.step < clock.steps
+    return tuple(early == (unit == units - 1) for unit in range(units))
+
+
+def back_and_forth(clock: Clock, units: int) -> Mask:
+    """Even steps train the first unit, odd ones the rest."""
+    return tuple((clock.step % 2 == 0) == (unit == 0) for unit in range(units))
+
+
+SCHEDULES: list[Schedule] = [all_units, BottomUp(0.4), BottomUp(1.0), head_then_body, back_and_forth]
+LOCALS = st.builds(Local, epochs=st.integers(1, 3), batch=st.integers(1, 7), drop_last=st.booleans())
+SIZES = st.lists(st.integers(1, 17), min_size=1, max_size=5)
+ROUND = st.integers(0, 50)
+
+
+def members(sizes: Sequence[int]) -> list[np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """Clients' samples in a pool where nobody's stand in order."""
+    pool = np.random.default_rng(0).permutation(1000)
+    ends = np.cumsum(sizes)
+    return [pool[end - size : end].astype(np.int64) for size, end in zip(sizes, ends, strict=True)]
+
+
+def planned(sizes: Sequence[int], local: Local, schedule: Schedule = all_units, round: int = 0) -> Plan:
+    return plan(members(sizes), range(len(sizes)), local, schedule, 3, 7, round, round)
+
+
+def batches(own: Plan, client: int) -> list[list[int]]:
+    """The real samples of a client's live rows."""
+    rows = np.flatnonzero(own.alive[:, client])
+    return [own.index[row, client][own.weight[row, client] > 0].tolist() for row in rows]
+
+
+@given(SIZES, LOCALS, st.sampled_from(SCHEDULES), ROUND)
+def test_every_sample_comes_exactly_once_per_epoch(
+    sizes: list[int], local: Local, schedule: Schedule, round: int
+) -> None:
+    """With drop_last a short last batch is left out, unless it is the only one."""
+    own = planned(sizes, local, schedule, round)
+    for client, samples in enumerate(members(sizes)):
+        size = min(local.batch, len(samples))
+        per_epoch = len(samples) // size if local.drop_last else -(-len(samples) // size)
+        drawn = batches(own, client)
+        assert len(drawn) == own.steps[client] == local.epochs * per_epoch
+        for epoch in range(local.epochs):
+            parts = drawn[epoch * per_epoch : (epoch + 1) * per_epoch]
+            seen = [sample for part in parts for sample in part]
+            assert len(set(seen)) == len(seen)
+            assert set(seen) <= set(samples.tolist())
+            assert len(seen) == (size * per_epoch if local.drop_last else len(samples))
+            assert all(len(part) == size for part in parts[:-1])
+
+
+@given(SIZES, LOCALS, st.sampled_from(SCHEDULES), ROUND)
+def test_a_client_draws_the_same_alone_and_in_company(
+    sizes: list[int], local: Local, schedule: Schedule, round: int
+) -> None:
+    together = planned(sizes, local, schedule, round)
+    for client, samples in enumerate(members(sizes)):
+        alone = plan([samples], [client], local, schedule, 3, 7, round, round)
+        assert batches(alone, 0) == batches(together, client)
+        assert alone.alive.all()
+        live = np.flatnonzero(together.alive[:, client])
+        assert [together.masks[row] for row in live] == alone.masks
+        assert (together.trained[client] == alone.trained[0]).all()
+
+
+@given(SIZES, LOCALS, st.sampled_from(SCHEDULES))
+def test_masks_are_the_schedules_and_counts_add_up(
+    sizes: list[int], local: Local, schedule: Schedule
+) -> None:
+    own = planned(sizes, local, schedule)
+    assert len(own.masks) == len(own.index) == len(own.alive)
+    for client in range(len(sizes)):
+        live = np.flatnonzero(own.alive[:, client])
+        steps = int(own.steps[client])
+        want = [schedule(Clock(0, 0, step, steps), 3) for step in range(steps)]
+        assert [own.masks[row] for row in live] == want
+        assert (own.trained[client] == np.sum(want, axis=0)).all()
+
+
+@given(SIZES, LOCALS)
+def test_padding_has_weight_zero_and_a_dead_row_weights_of_one(sizes: list[int], local: Local) -> None:
+    """Dead rows still compute: all weights 0 would be a variance of 0 in every batch norm."""
+    own = planned(sizes, local)
+    assert set(np.unique(own.weight)) <= {0.0, 1.0}
+    assert (own.weight[~own.alive] == 1).all()
+    for client, samples in enumerate(members(sizes)):
+        assert set(own.index[:, client].flatten().tolist()) <= set(samples.tolist())
+        real = own.weight[own.alive[:, client], client].sum(axis=1)
+        assert real.min() >= 1
+        assert real.max() <= local.batch
+
+
+@given(SIZES, LOCALS)
+def test_a_width_pads_every_batch_to_it(sizes: list[int], local: Local) -> None:
+    own = plan(members(sizes), range(len(sizes)), local, all_units, 3, 7, 0, 0, width=9)
+    assert own.index.shape == own.weight.shape == (len(own.masks), len(sizes), 9)
+    assert [batches(own, c) for c in range(len(sizes))] == [
+        batches(planned(sizes, local), c) for c in range(len(sizes))
+    ]
+
+
+@pytest.mark.parametrize("ratio", [0.2, 0.5, 1.0])
+@given(sizes=SIZES)
+def test_phases_run_once_as_long_as_the_slowest_client_needs(ratio: float, sizes: list[int]) -> None:
+    """FedBug on unequal clients: one run of rows per trainable set, in the order in which units open."""
+    own = planned(sizes, Local(2, 2), BottomUp(ratio))
+    phases = collapse(own.masks)
+    opened = [sum(mask) for mask, _ in phases]
+    assert opened == sorted(set(opened))
+    for mask, rows in phases:
+        needed = [
+            sum(own.masks[row] == mask for row in np.flatnonzero(own.alive[:, c])) for c in range(len(sizes))
+        ]
+        assert rows == max(needed)
+
+
+MASKS = st.sampled_from([(True, False), (False, True), (True, True)])
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(MASKS, min_size=1, max_size=6), min_size=1, max_size=4))
+def test_lockstep_gives_every_client_its_own_steps_in_order(sequences: list[list[Mask]]) -> None:
+    masks, own = lockstep(sequences)
+    for client, sequence in enumerate(sequences):
+        live = [row for row in range(len(masks)) if own[row, client] >= 0]
+        assert [own[row, client] for row in live] == list(range(len(sequence)))
+        assert [masks[row] for row in live] == sequence
+    assert all((own[row] >= 0).any() for row in range(len(masks)))
+
+
+def test_batches_differ_by_round_epoch_client_and_seed() -> None:
+    local, samples = Local(2, 20), np.arange(20)
+    draws = [
+        tuple(batches(plan([samples], [client], local, all_units, 1, seed, round, 0), 0)[epoch])
+        for seed in (0, 1)
+        for round in (0, 1)
+        for client in (0, 1)
+        for epoch in (0, 1)
+    ]
+    assert len(set(draws)) == len(draws)
+
+
+def test_batches_do_not_depend_on_the_stage() -> None:
+    samples = [np.arange(20)]
+    early, late = (plan(samples, [0], Local(1, 5), all_units, 1, 0, 9, stage) for stage in (0, 9))
+    assert (early.index == late.index).all()
+
+
+def test_dropout_keys_differ_by_step_client_and_round_and_are_made_only_where_needed() -> None:
+    sizes, local = [6, 6], Local(2, 2)
+    quiet = planned(sizes, local)
+    assert not quiet.key.any()
+    keys = [
+        tuple(key)
+        for round in (0, 1)
+        for rows in plan(members(sizes), [0, 1], local, all_units, 3, 7, round, 0, random=True).key
+        for key in rows
+    ]
+    assert len(set(keys)) == len(keys) == 2 * 2 * 6
+
+
+@pytest.mark.parametrize(
+    ("size", "batch", "drop_last", "steps"),
+    [
+        (10, 4, False, 3),
+        (10, 4, True, 2),
+        (3, 4, True, 1),
+        (3, 4, False, 1),
+        (4, 4, True, 1),
+        (1, 1, True, 1),
+    ],
+)
+def test_steps_per_epoch(size: int, batch: int, drop_last: bool, steps: int) -> None:
+    used, counted = step_counts(np.array([size]), Local(1, batch, drop_last=drop_last))
+    assert counted[0] == steps
+    assert used[0] == min(size, batch)
+
+
+def test_the_shuffle_is_fair() -> None:
+    """Over many rounds every sample is as often the first as any other, within five standard errors."""
+    samples, rounds = np.arange(5), 2000
+    first = [
+        int(plan([samples], [0], Local(1, 1), all_units, 1, 3, round, 0).index[0, 0, 0])
+        for round in range(rounds)
+    ]
+    share = np.bincount(first, minlength=5) / rounds
+    assert np.abs(share - 0.2).max() < 5 * np.sqrt(0.2 * 0.8 / rounds)

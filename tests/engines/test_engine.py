@@ -1,0 +1,192 @@
+"""The mean of uploads, and uploads that are not admitted to it."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from tests.contract.problem import EVERYBODY, federation, network, perceptron
+from torch import Tensor
+
+from kedge.algorithms import fedavg, feddyn, scaffold
+from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.correction import Correction, Step
+from kedge.core.errors import Diverged
+from kedge.core.losses import cross_entropy
+from kedge.core.model import Batch, Model
+from kedge.core.optimizers import SGD
+from kedge.core.server import Reply, broadcast, opened
+from kedge.core.tree import Leaves, cast, flatten
+from kedge.data.federation import Federation
+from kedge.engines.engine import Mean, Order
+from kedge.engines.sequential import Sequential
+from kedge.engines.stacked import Stacked
+from kedge.running.runner import Task, run
+
+each_engine = pytest.mark.parametrize("kind", [Sequential, Stacked])
+LOCAL = Local(2, 4, SGD(0.1))
+
+
+def uploads(values: list[float], losses: list[float] | None = None, slots: Any = None) -> dict[str, Any]:
+    """Stacked uploads of one number a client."""
+    stacked = torch.tensor(values, dtype=torch.float64)[:, None]
+    loss = torch.tensor(losses or [1.0] * len(values), dtype=torch.float64)
+    return {"delta": {"w": stacked}, "buffers": {"m": 2 * stacked}, "slots": slots or {}, "loss": loss}
+
+
+def facts(*sizes: float) -> Leaves:
+    return {"examples": torch.tensor(sizes, dtype=torch.float64)}
+
+
+def admitted(*flags: bool) -> Tensor:
+    return torch.tensor(flags)
+
+
+def test_mean_is_weighted_by_size() -> None:
+    mean = Mean(fedavg())
+    mean.add(uploads([1.0, 5.0], [2.0, 4.0]), facts(30, 10), admitted(True, True), [0, 1])
+    reply = mean.reply(frozenset({"w"}))
+    assert float(reply.mean["delta"]["w"]) == (30 * 1 + 10 * 5) / 40
+    assert float(reply.mean["buffers"]["m"]) == 4
+    assert reply.metrics == {"train.loss": 3.0}
+    assert (reply.size, len(reply.rejected), set(reply.trained)) == (2, 0, {"w"})
+
+
+def test_mean_does_not_depend_on_how_uploads_are_grouped() -> None:
+    together, apart = Mean(fedavg()), Mean(fedavg())
+    together.add(uploads([1.0, 5.0, 8.0]), facts(3, 1, 4), admitted(True, True, True), [0, 1, 2])
+    apart.add(uploads([1.0]), facts(3), admitted(True), [0])
+    apart.add(uploads([5.0, 8.0]), facts(1, 4), admitted(True, True), [1, 2])
+    left, right = (mean.reply(frozenset()).mean["delta"]["w"] for mean in (together, apart))
+    torch.testing.assert_close(left, right)
+
+
+def test_a_slot_has_weights_of_its_own() -> None:
+    """Deltas by size, the correction's uploads equally."""
+
+    def slots() -> dict[str, Any]:
+        return {"control": {"c": {"w": torch.tensor([[1.0], [5.0]], dtype=torch.float64)}}}
+
+    by_size = replace(scaffold(), weight=fedavg().weight)
+    mean = Mean(by_size)
+    mean.add(uploads([1.0, 5.0], slots=slots()), facts(30, 10), admitted(True, True), [0, 1])
+    reply = mean.reply(frozenset())
+    assert float(reply.mean["delta"]["w"]) == 2
+    assert float(reply.mean["slots"]["control"]["c"]["w"]) == 3
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_admitted_leaves_no_trace(bad: float) -> None:
+    mean = Mean(fedavg())
+    given = uploads([1.0, bad, 5.0], [2.0, bad, 4.0])
+    mean.add(given, facts(30, 1000, 10), admitted(True, False, True), [4, 7, 9])
+    reply = mean.reply(frozenset())
+    assert float(reply.mean["delta"]["w"]) == 2
+    assert reply.metrics == {"train.loss": 3.0}
+    assert [(r.client, r.reason) for r in reply.rejected] == [(7, "not finite")]
+    assert reply.size == 2
+
+
+def test_nothing_admitted_is_a_reply_of_size_zero() -> None:
+    mean = Mean(fedavg())
+    mean.add(uploads([float("nan")]), facts(3), admitted(False), [2])
+    reply = mean.reply(frozenset({"w"}))
+    assert (reply.size, reply.mean, reply.metrics) == (0, {}, {})
+    assert [r.client for r in reply.rejected] == [2]
+
+
+@dataclass(frozen=True)
+class Spoiled(Correction):
+    """Clients of some sizes compute a loss that is not a number."""
+
+    sizes: tuple[int, ...]
+    name = "spoiled"
+
+    def loss(self, step: Step) -> Tensor:
+        bad = torch.stack([step.facts["examples"] == size for size in self.sizes]).any()
+        return torch.where(bad, torch.nan, 0.0) * step.params["1.weight"].sum()
+
+
+def one_round(
+    algorithm: Algorithm, kind: Any, model: Model, data: Federation, clients: list[int]
+) -> tuple[Reply, Any]:
+    engine = kind(model, data)
+    params, buffers = (cast(part, data.dtype) for part in model.init(0))
+    engine.begin(Stage(algorithm, 1, LOCAL), params, frozenset())
+    server = opened(algorithm, model, params, buffers)
+    reply = engine.round(Order(0, 0, 7, server.shared, server.buffers, broadcast(algorithm, server)), clients)
+    return reply, engine
+
+
+@each_engine
+@pytest.mark.parametrize("base", [fedavg(), feddyn(0.1), scaffold()], ids=lambda a: a.name)
+def test_a_spoiled_upload_is_dropped_and_named_and_the_others_go_on(kind: Any, base: Algorithm) -> None:
+    """Client 2 (five samples) gives NaN: the reply is that of a round without it; it remembers nothing."""
+    model, data = perceptron(), federation()
+    spoiled = replace(base, corrections=(*base.corrections, Spoiled((5,))))
+    reply, engine = one_round(spoiled, kind, model, data, [0, 1, 2, 3])
+    without, _ = one_round(spoiled, kind, model, data, [0, 1, 3])
+    assert [(r.client, r.reason) for r in reply.rejected] == [(2, "not finite")]
+    assert reply.size == 3
+    expected = flatten(without.mean)
+    for k, v in flatten(reply.mean).items():
+        torch.testing.assert_close(v, expected[k], rtol=1e-13, atol=1e-15)
+    assert reply.metrics["train.loss"] == pytest.approx(without.metrics["train.loss"], rel=1e-13)
+    assert "2" not in engine.save()
+    if base.corrections:
+        assert set(engine.save()) == {"0", "1", "3"}
+
+
+@each_engine
+def test_when_everybody_is_spoiled_nothing_is_left_but_the_names(kind: Any) -> None:
+    spoiled = replace(fedavg(), corrections=(Spoiled((1, 2, 5, 9)),))
+    reply, engine = one_round(spoiled, kind, perceptron(), federation(), [0, 1, 2, 3])
+    assert (reply.size, reply.mean) == (0, {})
+    assert [r.client for r in reply.rejected] == [0, 1, 2, 3]
+    assert engine.save() == {}
+
+
+@each_engine
+def test_a_run_stops_at_a_spoiled_upload_or_leaves_it_out(kind: Any) -> None:
+    model, data = perceptron(), federation()
+    spoiled = replace(fedavg(), corrections=(Spoiled((5,)),))
+    task = Task((Stage(spoiled, 2, LOCAL),), model, data)
+    with pytest.raises(Diverged, match=r"fedavg diverged in round 1: client 2"):
+        run(task, kind(model, data))
+    progress = run(replace(task, on_divergence="drop"), kind(model, data))
+    assert [[r["client"] for r in line["rejected"]] for line in progress.history] == [[2], [2]]
+    assert all(v.isfinite().all() for v in progress.server.shared.values())
+
+
+@each_engine
+def test_a_round_without_an_admissible_upload_leaves_the_model_unchanged(kind: Any) -> None:
+    model, data = perceptron(), federation()
+    spoiled = replace(fedavg(), corrections=(Spoiled((1, 2, 5, 9)),))
+    task = Task((Stage(spoiled, 2, LOCAL),), model, data, on_divergence="drop")
+    progress = run(task, kind(model, data))
+    start = model.init(0)[0]
+    assert all(torch.equal(v, start[k].double()) for k, v in progress.server.shared.items())
+    assert progress.round == 2
+
+
+@each_engine
+def test_the_training_loss_is_the_mean_over_clients_of_their_mean_over_steps(kind: Any) -> None:
+    """With a learning rate of 1e-300 nothing moves, so each batch's loss can be taken at the start."""
+    model, data = network("none"), federation()
+    engine = kind(model, data)
+    params = cast(model.init(0)[0], torch.float64)
+    engine.begin(Stage(fedavg(), 1, Local(1, 100, SGD(1e-300))), params, frozenset())
+    reply = engine.round(Order(0, 0, 0, params, {}, {}), EVERYBODY[0])
+    losses = []
+    for own in data.clients:
+        rows = torch.from_numpy(own)
+        x = data.prepare(data.pool.x[rows])
+        given = model_step(model, params, x, data.pool.y[rows])
+        losses.append(float(cross_entropy(given)))
+    assert reply.metrics["train.loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-13)
+
+
+def model_step(model: Model, params: Leaves, x: Tensor, y: Tensor) -> Step:
+    batch = Batch(x, y, torch.ones(len(y), dtype=x.dtype), torch.zeros(2, dtype=torch.int64))
+    out, _ = model.apply(params, {}, batch, True)
+    return Step(params, params, batch, out, lambda leaves: out, {}, {}, {})
