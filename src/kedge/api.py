@@ -1,4 +1,4 @@
-"""The Python calls: kedge.run for experiments by name or file, kedge.train for a user's own module and arrays."""
+"""The Python calls: kedge.run for experiments, kedge.train for a user's own module and arrays."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,7 +30,8 @@ def run(
 ) -> Result:
     """Run a shipped experiment or a TOML file, with any of its keys set: run("quickstart", rounds=20).
 
-    Nested keys are written {"training.epochs": 5}. Nothing is written to disk unless `out` names a new folder.
+    Nested keys are written {"training.epochs": 5}. Nothing is written to disk unless `out` names a new
+    folder.
     """
     resolved = resolve(override(read(experiment), settings))
     with Bar(resolved.label, resolved.rounds, progress) as bar:

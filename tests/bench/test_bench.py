@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.cli.command import kedge
 
+from kedge.algorithms import fedavg
 from kedge.bench import bench as module
 from kedge.bench.bench import bench, rounds_of
 from kedge.bench.loops import central, plain_loop
 from kedge.bench.workloads import OVERHEAD, Workload
 from kedge.core.algorithm import Stage
-from kedge.algorithms import fedavg
 from kedge.engines.sequential import Sequential
-from tests.cli.command import kedge
 
 SMALL = replace(OVERHEAD, name="small", clients=6, per_round=3, compiled=False)
 
@@ -34,7 +34,11 @@ def test_the_plain_loop_is_the_sequential_engine_s_mathematics(monkeypatch: pyte
     start = one.module()
     monkeypatch.setattr(Workload, "module", lambda self: copy.deepcopy(start))
     task = replace(one.task("cpu"), stages=(Stage(fedavg(), 1, one.local()),))
-    assert plain_loop(one, task.federation)(0) == rounds_of(task, Sequential(task.model, task.federation))(0) == 10
+    assert (
+        plain_loop(one, task.federation)(0)
+        == rounds_of(task, Sequential(task.model, task.federation))(0)
+        == 10
+    )
     assert central(one, task.federation)(0) == 10
 
 

@@ -24,5 +24,6 @@ def kedge(*words: str | Path) -> Answer:
 
 
 SMALL = (
-    "--set", "rounds=3", "--set", "training.epochs=1", "--set", "model.name=mlp", "--set", "engine.name=sequential",
+    "--set", "rounds=3", "--set", "training.epochs=1", "--set", "model.name=mlp",
+    "--set", "engine.name=sequential",
 )  # fmt: skip

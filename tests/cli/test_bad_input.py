@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.cli.command import SMALL, kedge
 from torch import nn
 
 import kedge as library
 import kedge.models as models
 from kedge.running import checkpoint, folder
-from tests.cli.command import SMALL, kedge
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["run", "quickstrat"], "no experiment 'quickstrat': neither a file nor a shipped one. Did you mean 'quickstart'?"),
+        (["run", "quickstrat"], "neither a file nor a shipped one. Did you mean 'quickstart'?"),
         (["run"], "name an experiment: kedge run quickstart"),
         (["run", "quickstart", "--set", "rounds"], "--set rounds: write key=value"),
         (["run", "quickstart", "--seeds", "0"], "--seeds 0: need at least 1"),
@@ -117,7 +117,9 @@ def test_a_toml_file_with_a_syntax_error_is_named(tmp_path: Path) -> None:
     assert "bad.toml is no valid TOML" in answer.err
 
 
-def test_missing_data_exit_with_3_and_say_where_to_put_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_data_exit_with_3_and_say_where_to_put_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("KEDGE_DATA", str(tmp_path))
     answer = kedge("run", "quickstart", "--set", "data.name=cifar10")
     assert answer.code == 3
@@ -148,7 +150,9 @@ def client(samples: int = 6, labels: int = 3) -> library.Dataset:
 
 
 def test_labels_outside_the_classes_are_refused() -> None:
-    with pytest.raises(library.DataError, match="label 4 is outside the module's 3 outputs: labels run from 0 to 2"):
+    with pytest.raises(
+        library.DataError, match="label 4 is outside the module's 3 outputs: labels run from 0 to 2"
+    ):
         library.train(linear(3), [client(labels=5)])
     with pytest.raises(library.DataError, match="y is -1 in row 1; need class labels 0, 1, 2"):
         library.Dataset(torch.randn(2, 4), torch.tensor([0, -1]))
@@ -198,7 +202,14 @@ def test_a_diverging_run_names_round_client_and_method_and_keeps_its_history(tmp
 
 
 def test_diverging_uploads_can_be_dropped_instead(tmp_path: Path) -> None:
-    wrong = ("--set", "optimizer.lr=1e30", "--set", "training.on_divergence=drop", "--set", "training.clip=1e30")
+    wrong = (
+        "--set",
+        "optimizer.lr=1e30",
+        "--set",
+        "training.on_divergence=drop",
+        "--set",
+        "training.clip=1e30",
+    )
     answer = kedge("run", "quickstart", *SMALL, *wrong, "--out", tmp_path / "run")
     assert answer.code == 0
     line = json.loads((tmp_path / "run/history.jsonl").read_text().splitlines()[0])
@@ -232,7 +243,9 @@ def test_a_truncated_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Pa
     file.write_bytes(file.read_bytes()[:100])
     answer = kedge("run", "--resume", out)
     assert answer.code == 0
-    assert "000003 is damaged: tensors.safetensors does not match its checksum. It is passed over." in answer.err
+    assert (
+        "000003 is damaged: tensors.safetensors does not match its checksum. It is passed over." in answer.err
+    )
     again = json.loads((out / "history.jsonl").read_text().splitlines()[-1])
     assert {k: v for k, v in again.items() if k != "time"} == {k: v for k, v in whole.items() if k != "time"}
 
@@ -253,7 +266,9 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "run"
     started(out)
     config = (out / "config.toml").read_text()
-    changed = config.replace('name = "mlp"\nhidden = [\n    64,\n]', 'name = "mlp"\nhidden = [\n    8,\n    8,\n]')
+    changed = config.replace(
+        'name = "mlp"\nhidden = [\n    64,\n]', 'name = "mlp"\nhidden = [\n    8,\n    8,\n]'
+    )
     assert changed != config
     (out / "config.toml").write_text(changed)
     answer = kedge("run", "--resume", out)
@@ -295,7 +310,15 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
     if not mounted or mounted.returncode:
         pytest.skip("may not mount a file system here")
     try:
-        words = (*SMALL, "--set", "checkpoint.every=1", "--set", "model.hidden=[128]", "--set", "method=scaffold")
+        words = (
+            *SMALL,
+            "--set",
+            "checkpoint.every=1",
+            "--set",
+            "model.hidden=[128]",
+            "--set",
+            "method=scaffold",
+        )
         answer = kedge("run", "quickstart", *words, "--out", disk / "run")
         assert answer.code == 1
         assert "No space left on device" in answer.err
@@ -305,7 +328,16 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_stops_with_130_and_resumes_to_the_same_end(tmp_path: Path) -> None:
-    words = ["--set", "rounds=60", "--set", "model.name=mlp", "--engine", "sequential", "--set", "engine.threads=1"]
+    words = [
+        "--set",
+        "rounds=60",
+        "--set",
+        "model.name=mlp",
+        "--engine",
+        "sequential",
+        "--set",
+        "engine.threads=1",
+    ]
     out = tmp_path / "run"
     command = [sys.executable, "-m", "kedge", "run", "quickstart", *words, "--out", str(out)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -5,12 +5,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
+from tests.cli.command import SMALL, kedge
 
 import kedge as library
-from tests.cli.command import SMALL, kedge
 
 
 def test_a_run_leaves_the_promised_files_and_its_config_gives_the_same_run(tmp_path: Path) -> None:
@@ -24,8 +25,8 @@ def test_a_run_leaves_the_promised_files_and_its_config_gives_the_same_run(tmp_p
     }  # fmt: skip
     lines = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [1, 2, 3]
-    names = {f"{model}.{where}.{what}" for model in ("distributed", "average") for where in ("global", "local")
-             for what in ("accuracy", "loss")}  # fmt: skip
+    names = {f"{model}.{where}.{what}" for model in ("distributed", "average")
+             for where in ("global", "local") for what in ("accuracy", "loss")}  # fmt: skip
     assert names <= set(lines[-1])
     assert {"seconds", "samples_per_second"} <= set(lines[-1]["time"])
     each = json.loads((out / "clients.jsonl").read_text().splitlines()[-1])
@@ -85,7 +86,9 @@ def test_one_diverging_method_does_not_stop_the_others(tmp_path: Path) -> None:
 
 def test_list_names_everything_with_json() -> None:
     everything = kedge("list", "--json").json()
-    assert {"methods", "schedules", "models", "datasets", "partitions", "experiments", "engines"} <= set(everything)
+    assert {"methods", "schedules", "models", "datasets", "partitions", "experiments", "engines"} <= set(
+        everything
+    )
     assert [row["name"] for row in kedge("list", "methods", "--json").json()] == [
         "fedavg", "fedprox", "feddyn", "scaffold",
     ]  # fmt: skip
@@ -136,7 +139,7 @@ def test_a_terminal_shows_a_bar_with_round_accuracy_speed_and_time_left(tmp_path
 
 def test_python_run_is_the_same_as_the_command(tmp_path: Path) -> None:
     assert kedge("run", "quickstart", *SMALL, "--out", tmp_path / "run").code == 0
-    settings = {"training.epochs": 1, "model.name": "mlp", "engine.name": "sequential"}
+    settings: dict[str, Any] = {"training.epochs": 1, "model.name": "mlp", "engine.name": "sequential"}
     result = library.run("quickstart", rounds=3, **settings)
     saved = load_file(tmp_path / "run/model.safetensors")
     assert saved.keys() == result.model.keys()

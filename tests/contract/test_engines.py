@@ -19,7 +19,7 @@ from tests.contract.problem import (
 )
 
 from kedge.core.algorithm import Local
-from kedge.core.model import Statistics
+from kedge.core.model import Model, Statistics
 from kedge.core.optimizers import SGD, Adam
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
@@ -131,9 +131,12 @@ def test_dropout_is_not_idle() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's compiler warns of torch itself
-@pytest.mark.parametrize("name", ["fedavg", "fedbug+scaffold"])
-def test_compiled_engine_agrees(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [("fedavg", perceptron(4)), ("fedbug+scaffold", perceptron(4)), ("fedavg", network("batch"))],
+    ids=["fedavg", "fedbug+scaffold", "fedavg with convolutions"],
+)
+def test_compiled_engine_agrees(name: str, model: Model) -> None:
     local = Local(1, 4, SGD(0.1, weight_decay=1e-2), clip=1.0)
     cohorts = [[0, 1, 2, 3], [1, 3], [0, 1, 2]]
-    model, data = perceptron(4), federation()
-    assert disagreement(ALGORITHMS[name], local, model, data, cohorts, compiled=True) < TOLERANCE
+    assert disagreement(ALGORITHMS[name], local, model, federation(), cohorts, compiled=True) < TOLERANCE

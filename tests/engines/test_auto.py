@@ -16,11 +16,11 @@ from kedge.engines.stacked import Stacked
 SMALL = replace(OVERHEAD, clients=6, per_round=4)
 
 
-def chosen(work: Workload, rounds: int = 1, **wanted: str) -> Choice:
+def chosen(work: Workload, rounds: int = 1, name: str = "auto", compile: str = "auto") -> Choice:
     task = work.task("cpu")
     said: list[str] = []
     stage = Stage(fedbug(fedavg()), rounds, work.local())
-    return choose(task.model, task.federation, stage, work.per_round, rounds, say=said.append, **wanted)
+    return choose(task.model, task.federation, stage, work.per_round, rounds, name, compile, say=said.append)
 
 
 def test_what_is_asked_for_is_taken() -> None:

@@ -22,7 +22,8 @@ from kedge.running.sampling import Participation
 
 clients, rounds, method, engine = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
 samples = 8000
-pool = Dataset(np.random.default_rng(0).standard_normal((samples, 64), dtype=np.float32), np.arange(samples) % 10)
+x = np.random.default_rng(0).standard_normal((samples, 64), dtype=np.float32)
+pool = Dataset(x, np.arange(samples) % 10)
 shares = tuple(np.array_split(np.arange(samples), clients))
 data = Federation(pool, shares, (np.empty(0, np.int64),) * clients, None, 10)
 model = from_module(MODELS["mlp"]((64,), 10, hidden=(1024,)))  # 0.3 MB a model
@@ -47,7 +48,7 @@ def peak(clients: int, rounds: int, method: str = "fedavg", engine: str = "stack
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["stacked", "sequential"])
 def test_memory_grows_neither_with_rounds_nor_with_all_clients(engine: str) -> None:
-    """A model is 0.3 MB: keeping one for each of 800 clients would take 240 MB, for each of 400 rounds 120 MB."""
+    """A model is 0.3 MB: one for each of 800 clients would take 240 MB, for each of 400 rounds 120 MB."""
     base, rows = peak(100, 10, "fedprox", engine)
     assert rows == 0
     assert peak(100, 400, engine=engine)[0] < base + 20

@@ -1,6 +1,7 @@
-"""Runs an experiment in child processes that are killed with SIGKILL at random moments, until one gets through.
+"""Runs an experiment in children that are killed with SIGKILL at random moments, until one gets through.
 
-Called as a script: killing.py FOLDER CONFIG KILLS SEED. Prints how many children were really killed while running.
+Called as a script: killing.py FOLDER CONFIG KILLS SEED. Prints how many children were really killed while
+running.
 """
 
 import os

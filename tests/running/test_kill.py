@@ -1,4 +1,4 @@
-"""Exact resume: killed with SIGKILL at random moments and resumed, a run ends with the bytes of one never killed."""
+"""Exact resume: killed with SIGKILL at random moments, a run ends with the bytes of one never killed."""
 
 import json
 import os
@@ -52,9 +52,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(method: str, tmp_path: Path) -> 
     config = tmp_path / "killed.toml"
     norm = "batch" if METHODS[method] else "none"
     engine = ("sequential", "stacked")[number % 2]
-    config.write_text(
-        EXPERIMENT.format(method=method, training=METHODS[method], norm=norm, engine=engine)
-    )
+    config.write_text(EXPERIMENT.format(method=method, training=METHODS[method], norm=norm, engine=engine))
     script = Path(__file__).with_name("killing.py")
     killed = subprocess.run(
         [sys.executable, str(script), str(tmp_path / "killed"), str(config), str(KILLS), str(number)],

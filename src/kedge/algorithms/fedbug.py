@@ -1,8 +1,8 @@
 """FedBug (Kao et al., 2023): bottom-up gradual unfreezing inside every round.
 
-In local step k = 1…K the units 1…min(M, ⌈k·M / (ratio·K)⌉) train, counted from the input side; the rest is frozen
-at the server's values. The released code uses the period ⌊ratio·K/M⌋, which opens units earlier when it does
-not divide; we follow the paper. It is a schedule, so it applies to any method.
+In local step k = 1…K the units 1…min(M, ⌈k·M / (ratio·K)⌉) train, counted from the input side; the rest
+is frozen at the server's values. The released code uses the period ⌊ratio·K/M⌋, which opens units earlier
+when it does not divide; we follow the paper. It is a schedule, so it applies to any method.
 """
 
 from dataclasses import replace

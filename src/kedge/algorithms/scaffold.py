@@ -1,10 +1,10 @@
 """SCAFFOLD (Karimireddy et al., 2020), option II.
 
-Client: gradient ∇f_i(w) − c_i + c; after K steps c_i⁺ = c_i − c + (x − w_i)/(K η_t).
-Server: x ← x + mean(w_i − x); c ← c + (1/m) Σ_S (c_i⁺ − c_i), m = all clients. Means are uniform.
-η_t is the learning rate of this round (the FedDyn and FedDC codes divide by the undecayed one). Kη_t is summed
-per leaf over the steps in which it trained; a leaf frozen all round keeps its c_i. The refresh presumes plain
-SGD: momentum is refused unless asked for, and then enters the divisor exactly.
+Client: gradient ∇f_i(w) − c_i + c; after K steps c_i⁺ = c_i − c + (x − w_i)/(K η_t). Server: x ← x +
+mean(w_i − x); c ← c + (1/m) Σ_S (c_i⁺ − c_i), m = all clients. Means are uniform. η_t is the learning
+rate of this round (the FedDyn and FedDC codes divide by the undecayed one). Kη_t is summed per leaf over
+the steps in which it trained; a leaf frozen all round keeps its c_i. The refresh presumes plain SGD:
+momentum is refused unless asked for, and then enters the divisor exactly.
 """
 
 from dataclasses import dataclass, replace
@@ -30,8 +30,8 @@ class ControlVariates(Correction):
     def check(self, local: Local) -> None:
         if not isinstance(local.optimizer, SGD):
             raise RequestError(
-                f"scaffold with {type(local.optimizer).__name__}: its control variates are gradients estimated "
-                "from plain SGD steps. Use optimizer sgd."
+                f"scaffold with {type(local.optimizer).__name__}: its control variates are gradients "
+                "estimated from plain SGD steps. Use optimizer sgd."
             )
         if local.optimizer.momentum and not self.allow_momentum:
             raise RequestError(

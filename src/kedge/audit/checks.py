@@ -121,6 +121,10 @@ def reduced() -> list[Check]:
         (f"fedbug+{name}", "ratio 0 is the base", partial(reductions.fedbug_without_ratio, base))
         for name, base in bases.items()
     ]
+    rows += [
+        (method, "two stages are one", partial(reductions.two_stages, algorithm))
+        for method, algorithm in METHODS.items()
+    ]
     return [Check(method, name, "reduction", look) for method, name, look in rows]
 
 

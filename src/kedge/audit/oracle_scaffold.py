@@ -70,7 +70,7 @@ def linear(step: Step) -> Tensor:
 
 
 def momentum(algorithm: Algorithm) -> Finding:
-    """With momentum ρ the divisor is η_t (K − ρ(1−ρᴷ)/(1−ρ))/(1−ρ): c_i of a constant gradient is that gradient.
+    """With momentum ρ the divisor is η_t (K − ρ(1−ρᴷ)/(1−ρ))/(1−ρ): a constant gradient is found exactly.
 
     A constant b − c_i + c moves a leaf by that divisor times it, hence c_i⁺ = c_i − c + (b − c_i + c) = b.
     """

@@ -22,7 +22,7 @@ def sgd_step(module: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: 
 
 
 def plain_loop(work: Workload, data: Federation) -> Round:
-    """FedAvg as reference codes write it: one client after another, module and torch.optim, indices shuffled."""
+    """FedAvg as reference codes write it: one client after another, module and torch.optim."""
     device = data.pool.y.device
     server = work.module().to(device)
     local = copy.deepcopy(server)

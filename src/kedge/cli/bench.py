@@ -33,7 +33,8 @@ def command(
     for name in workloads or ():
         if name not in WORKLOADS:
             raise RequestError(
-                f"kedge bench {name}: no such workload.{nearest(name, WORKLOADS)} Allowed: {', '.join(WORKLOADS)}."
+                f"kedge bench {name}: no such workload.{nearest(name, WORKLOADS)} "
+                f"Allowed: {', '.join(WORKLOADS)}."
             )
     if repeats < 1:
         raise RequestError(f"--repeats {repeats}: need at least 1.")

@@ -19,7 +19,7 @@ def command(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Compare runs: mean ± standard deviation over seeds, last and best round, rounds to a target, seconds."""
+    """Compare runs: mean ± standard deviation over seeds, last and best round, rounds to a target."""
     check_target(target)
     found = find_runs(runs)
     rows = comparison(found, target)

@@ -1,6 +1,7 @@
 """What the commands share: options, exit codes, output.
 
-Exit codes: 0 done · 1 the work failed · 2 the request is wrong · 3 the data are missing or damaged · 130 interrupted.
+Exit codes: 0 done · 1 the work failed · 2 the request is wrong · 3 the data are missing or damaged · 130
+interrupted.
 """
 
 import functools

@@ -56,13 +56,14 @@ def command(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Run an experiment: progress, then a table. Everything is saved as it happens; a stopped run resumes exactly."""
+    """Run an experiment: progress, then a table. A run that was stopped or killed resumes exactly."""
     check_target(target)
     plan: Sequence[tuple[Path, Experiment | None]]
     if resume_from:
         if experiment or methods or sets or out or seed is not None:
             raise RequestError(
-                "--resume takes the run as it was begun: leave experiment, --methods, --set, --seed and --out out."
+                "--resume takes the run as it was begun: "
+                "leave experiment, --methods, --set, --seed and --out out."
             )
         plan, top = planned(resume_from), resume_from
     else:
@@ -110,7 +111,7 @@ def command(
 
 
 def variants(document: dict[str, Any], methods: str, seeds: int) -> list[tuple[Path, Experiment]]:
-    """The runs asked for: folder below the top, and the experiment; all are checked before the first begins."""
+    """The runs asked for: folder below the top, and the experiment; all checked before the first begins."""
     if seeds < 1:
         raise RequestError(f"--seeds {seeds}: need at least 1.")
     # Commas inside parentheses separate arguments, the others methods.

@@ -37,7 +37,8 @@ def local_step(
 ) -> Carry:
     """One optimizer step of one client: the leaves named in `trainable` move, all others are not touched.
 
-    `differentiate` is how the gradient is taken: by a transform (under vmap and compile, the default) or by autograd.
+    `differentiate` is how the gradient is taken: by a transform (under vmap and compile, the default) or
+    by autograd.
     """
     params, buffers = carry["params"], carry["buffers"]
 

@@ -42,7 +42,9 @@ class End:
     delta: Leaves  # params − anchor, shared leaves only
     lr: Tensor
     steps: Tensor
-    lr_time: Leaves  # per leaf: how far one unit of constant gradient would have moved it (Σ lr, with momentum more)
+    lr_time: (
+        Leaves  # per leaf: how far a constant unit gradient would have moved it (Σ lr; with momentum more)
+    )
     state: Tree
     cast: Tree
     facts: Leaves

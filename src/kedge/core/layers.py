@@ -54,9 +54,9 @@ class MaskedBatchNorm(nn.Module):
 class StackedConv2d(nn.Conv2d):
     """nn.Conv2d; compiled on a CPU, small ones are written as a matrix product over shifted copies.
 
-    Under vmap every client has its own kernel. torch then takes a grouped convolution, which is slow on CPUs; the
-    product becomes one batched matrix product. Large images would take too much memory that way and keep the
-    convolution.
+    Under vmap every client has its own kernel. torch then takes a grouped convolution, which is slow on
+    CPUs; the product becomes one batched matrix product. Large images would take too much memory that way
+    and keep the convolution.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ def exchange_layers(module: nn.Module, frozen_statistics: bool) -> tuple[list[st
 
 
 def tap_features(module: nn.Module) -> str | None:
-    """Make the last linear layer leave its input behind as a buffer; that buffer's name, if there is such a layer."""
+    """Make the last linear layer leave its input behind as a buffer; that buffer's name, if any."""
     linears = [(name, layer) for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
     if not linears:
         return None

@@ -56,7 +56,7 @@ def from_module(
     build: Callable[[], nn.Module] | None = None,
     statistics: Statistics = "shared",
 ) -> Model:
-    """The pure model of a module; `build` makes a fresh one for each seed, without it the given weights are kept."""
+    """The pure model of a module; `build` makes a fresh one for each seed, else its weights are kept."""
     own = copy.deepcopy(module)
     weight_names, key_names = exchange_layers(own, frozen_statistics=statistics == "frozen")
     tapped = tap_features(own)

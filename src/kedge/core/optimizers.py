@@ -1,7 +1,7 @@
 """SGD and Adam as pure functions with torch's semantics.
 
-Only leaves that have a gradient move: a frozen leaf gets no step, no weight decay, no momentum. A round starts
-with a fresh state. The learning rate decays per round: lr · decay^round.
+Only leaves that have a gradient move: a frozen leaf gets no step, no weight decay, no momentum. A round
+starts with a fresh state. The learning rate decays per round: lr · decay^round.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What trains when: a schedule maps the clock and the number of units to one flag a unit, input side first."""
+"""What trains when: a schedule maps clock and number of units to one flag a unit, input side first."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

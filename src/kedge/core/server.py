@@ -77,7 +77,7 @@ def keep(old: Tree, new: Tree, names: frozenset[str]) -> dict[str, Any]:
 def hand_over(
     before: Algorithm, after: Algorithm, server: Server, model: Model, params: Leaves
 ) -> tuple[Server, frozenset[str]]:
-    """The server at the start of the next stage, from the distributed model, and the slots whose memory goes on.
+    """The server at the start of the next stage, and the slots whose memory goes on.
 
     A correction of the same name and kind in both stages keeps its state; the others begin anew.
     `params` supplies leaves that were not shared before and are now.

@@ -1,9 +1,9 @@
 """The batches of a round, for every client: a pure function of (seed, round, client).
 
-A plan sets several clients side by side in lockstep. Clients of unequal step counts are aligned by phase of the
-schedule (the steps in which the trainable set is the same), so that every row of the plan has one trainable set;
-a client that has nothing to do at a row is dead there. The sequential engine uses plans of one client, so all
-engines draw the same.
+A plan sets several clients side by side in lockstep. Clients of unequal step counts are aligned by phase
+of the schedule (the steps in which the trainable set is the same), so that every row of the plan has one
+trainable set; a client that has nothing to do at a row is dead there. The sequential engine uses plans of
+one client, so all engines draw the same.
 """
 
 from collections.abc import Sequence
@@ -104,8 +104,8 @@ def plan(
 def lockstep(sequences: Sequence[Sequence[Mask]]) -> tuple[list[Mask], Ints]:
     """Rows of one mask each, and per row and client the client's own step there (−1: none).
 
-    At every row the mask is taken to which no waiting client must come back later; with a schedule that only opens
-    (or only closes) units this runs each phase once, as long as the slowest client needs.
+    At every row the mask is taken to which no waiting client must come back later; with a schedule that
+    only opens (or only closes) units this runs each phase once, as long as the slowest client needs.
     """
     if len({tuple(sequence) for sequence in sequences}) == 1:
         own = np.arange(len(sequences[0]), dtype=np.int64)

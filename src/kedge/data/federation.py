@@ -31,7 +31,7 @@ class Federation:
     dtype: torch.dtype = torch.float32
 
     def prepare(self, x: Tensor) -> Tensor:
-        """(scale · x − mean) / std per channel, in the run's precision; x is [..., channel, …] of any batch axes."""
+        """(scale · x − mean) / std per channel, in the run's precision; any batch axes in front."""
         x = x.to(self.dtype)
         if self.scale == 1 and self.mean == (0.0,) and self.std == (1.0,):
             return x
@@ -57,7 +57,7 @@ class Federation:
 
 
 def federate(source: Source, clients: Sequence[Ints], local_test: float = 0.0, seed: int = 0) -> Federation:
-    """A dataset dealt out to clients; a share `local_test` of each client's samples becomes its own test set."""
+    """A dataset dealt out to clients; a share `local_test` of each client's samples is its own test set."""
     if not 0 <= local_test < 1:
         raise RequestError(
             f"local_test = {local_test}: need 0 ≤ local_test < 1, the share of each client's samples."
@@ -96,7 +96,8 @@ def joined(
         if own.x.shape[1:] != clients[0].x.shape[1:]:
             who = f"client {number}" if number < len(clients) else "a test set"
             raise DataError(
-                f"{who} has samples of shape {tuple(own.x.shape[1:])}, client 0 has {tuple(clients[0].x.shape[1:])}: "
+                f"{who} has samples of shape {tuple(own.x.shape[1:])}, "
+                f"client 0 has {tuple(clients[0].x.shape[1:])}: "
                 "all samples of a federation have one shape."
             )
     ends = np.cumsum([len(own) for own in everyone])

@@ -1,4 +1,4 @@
-"""Which engine is faster for the model at hand: measured on a few steps of the real work, said aloud, recorded."""
+"""Which engine is faster for the model at hand: measured on a few steps of the real work, recorded."""
 
 import time
 from collections.abc import Callable
@@ -80,7 +80,8 @@ def choose(
     compiled = COMPILE_GAIN * to_come > 2 * cost
     if compiled:
         say(
-            f"compiling {programs} program(s), about {cost:.0f} s, to save part of about {to_come:.0f} s of training"
+            f"compiling {programs} program(s), about {cost:.0f} s, "
+            f"to save part of about {to_come:.0f} s of training"
         )
     return Choice("stacked", compiled, chunk, reason)
 

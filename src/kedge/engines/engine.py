@@ -1,4 +1,4 @@
-"""Engine: what the runner asks of a place where clients train. Engines arrange the kernel; they contain no learning."""
+"""Engine: what the runner asks of a place where clients train; it arranges the kernel, no more."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol

@@ -1,8 +1,8 @@
 """C clients at once by vmap: one row of every tensor is one client.
 
-Clients of a chunk run in lockstep (data/batches.py). A dead row computes on a batch of weight 1 and its result is
-selected away; padding has weight 0. Compiled, the number of rows is padded to a few sizes, so that a varying
-number of participants does not make new programs.
+Clients of a chunk run in lockstep (data/batches.py). A dead row computes on a batch of weight 1 and its
+result is selected away; padding has weight 0. Compiled, the number of rows is padded to a few sizes, so
+that a varying number of participants does not make new programs.
 """
 
 from __future__ import annotations  # dynamo does not evaluate the annotations of inner functions

@@ -67,7 +67,7 @@ def on_local_tests(
     models: Callable[[int], tuple[Leaves, Leaves]] | tuple[Leaves, Leaves],
     data: Federation,
 ) -> tuple[dict[str, float], list[float | None]]:
-    """Accuracy and loss over all local tests, weighted by samples, and every client's accuracy (None: no test).
+    """Accuracy and loss over all local tests, by samples, and every client's accuracy (None: no test).
 
     `models` is one model for everybody, or gives each client's own.
     """

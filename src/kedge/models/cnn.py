@@ -29,7 +29,7 @@ def convolutional(
     hidden: Sequence[int],
     norm: Norm,
 ) -> nn.Module:
-    """conv – [norm] – ReLU – 2×2 pooling for each width, then linear layers with ReLU, then the classifier."""
+    """conv – [norm] – ReLU – 2×2 pooling for each width, then linear layers with ReLU, the classifier."""
     if len(shape) != 3:
         raise RequestError(
             f"a CNN needs images [channels, height, width]; the data have shape {tuple(shape)}. Use mlp."
@@ -47,7 +47,8 @@ def convolutional(
         channels = out
         if height < 1 or width < 1:
             raise RequestError(
-                f"images of {shape[1]}×{shape[2]} are too small for {len(widths)} layers of {kernel}×{kernel}."
+                f"images of {shape[1]}×{shape[2]} are too small for "
+                f"{len(widths)} layers of {kernel}×{kernel}."
             )
     features = channels * height * width
     layers.append(nn.Flatten())
@@ -58,7 +59,7 @@ def convolutional(
 
 
 def standard_cnn(shape: Sequence[int], classes: int, norm: Norm = "none") -> nn.Module:
-    """The FedDyn and FedBug papers' CNN: 5×5 convolutions 64, 64 (64×64 images: 64, 64, 64), then 384, 192 (256, 128)."""
+    """The FedDyn and FedBug papers' CNN: two 5×5 convolutions (64×64 images: three), two layers."""
     large = len(shape) == 3 and shape[1] >= 64
     widths, hidden = ((64, 64, 64), (256, 128)) if large else ((64, 64), (384, 192))
     return convolutional(shape, classes, widths, 5, 0, hidden, norm)

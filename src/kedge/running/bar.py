@@ -1,4 +1,4 @@
-"""A live progress bar on standard error: round, accuracy, samples per second, time left. Silent where there is no terminal."""
+"""A live progress bar on standard error; silent where there is no terminal."""
 
 from types import TracebackType
 from typing import Any

@@ -1,7 +1,8 @@
 """Checkpoints: the two newest complete states of a run, each checked by its sha256 before it is trusted.
 
-checkpoint/000120/ holds tensors as safetensors, the rest as JSON, and a manifest with the checksum of each file and
-the lengths of the histories at that round. It is written to a temporary folder, synced, renamed.
+checkpoint/000120/ holds tensors as safetensors, the rest as JSON, and a manifest with the checksum of
+each file and the lengths of the histories at that round. It is written to a temporary folder, synced,
+renamed.
 """
 
 import hashlib

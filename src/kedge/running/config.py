@@ -1,7 +1,7 @@
 """An experiment as written by a user, and as resolved: every default written out.
 
-TOML tables name a factory and its arguments. Shorthand: method = "fedbug(ratio=0.2) + feddyn(alpha=0.1)" sets the
-tables [method] and [schedule].
+TOML tables name a factory and its arguments. Shorthand: method = "fedbug(ratio=0.2) + feddyn(alpha=0.1)"
+sets the tables [method] and [schedule].
 """
 
 import re
@@ -135,7 +135,7 @@ def resolve(raw: Mapping[str, Any]) -> Experiment:
     """The experiment of a parsed TOML document."""
     table = expanded(raw)
     hints = {key: hint for key, (hint, _) in parameters(Experiment).items()}
-    sections = {key: hint for key, hint in hints.items() if is_dataclass(hint)}
+    sections = {key: hint for key, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
     plain = {key: value for key, value in table.items() if key not in sections and key not in FACTORIES}
     values = filled(Experiment, plain, "")
     for key, hint in sections.items():
@@ -153,7 +153,8 @@ def factory_table(key: str, table: Mapping[str, Any]) -> dict[str, Any]:
     """A table [data], [method], … with its factory's defaults written out."""
     if not isinstance(table, Mapping) or "name" not in table:
         raise RequestError(
-            f"{key} = {table!r}: need a table with a name, such as {{ name = {next(iter(FACTORIES[key]))!r} }}."
+            f"{key} = {table!r}: need a table with a name, "
+            f"such as {{ name = {next(iter(FACTORIES[key]))!r} }}."
         )
     name = table["name"]
     options = {k: v for k, v in table.items() if k != "name"}
@@ -248,7 +249,8 @@ def read(experiment: str | Path) -> dict[str, Any]:
         path = shipped[str(experiment)]
     if not path.is_file():
         raise RequestError(
-            f"no experiment {str(experiment)!r}: neither a file nor a shipped one.{nearest(str(experiment), shipped)} "
+            f"no experiment {str(experiment)!r}: neither a file nor a shipped one."
+            f"{nearest(str(experiment), shipped)} "
             f"Shipped: {', '.join(shipped)}."
         )
     try:

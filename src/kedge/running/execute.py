@@ -1,4 +1,4 @@
-"""Run an experiment: engine chosen, folder kept, result handed back. The command line and the Python calls share this."""
+"""Run an experiment: engine chosen, folder kept, result handed back; commands and Python calls share this."""
 
 import json
 import os
@@ -37,7 +37,7 @@ class Result:
 
     @property
     def accuracy(self) -> float:
-        """The distributed model's accuracy at the last evaluation, on the common test set (else on local tests)."""
+        """The distributed model's last accuracy, on the common test set (else on local tests)."""
         return self._accuracies()[-1][1]
 
     @property

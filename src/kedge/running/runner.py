@@ -1,7 +1,8 @@
 """The loop over stages and rounds; read this first.
 
-A run is a pure function of its task: the engine trains, the server updates, the history gets one line a round.
-Where a folder is given, everything is on disk as it happens, and a run killed at any moment goes on exactly.
+A run is a pure function of its task: the engine trains, the server updates, the history gets one line a
+round. Where a folder is given, everything is on disk as it happens, and a run killed at any moment goes
+on exactly.
 """
 
 import math
@@ -215,7 +216,7 @@ def fail(line: dict[str, Any], reply: Reply, files: dict[str, Lines]) -> None:
     who = ", ".join(str(r.client) for r in reply.rejected) or "the server's update"
     raise Diverged(
         f"{line['method']} diverged in round {line['round']}: client {who} gave numbers that are not finite. "
-        "Lower optimizer.lr, set training.clip, or let such uploads be left out with training.on_divergence = 'drop'. "
+        "Lower optimizer.lr, set training.clip, or leave such uploads out: training.on_divergence = 'drop'. "
         "The history up to this round is kept."
     )
 

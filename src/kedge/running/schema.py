@@ -25,12 +25,13 @@ def parameters(target: Callable[..., Any]) -> dict[str, tuple[Any, inspect.Param
 def filled(
     target: Callable[..., Any], table: Mapping[str, Any], path: str, given: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """All arguments of the target, from the table and its defaults; `given` are supplied by the caller, not the user."""
+    """All arguments of the target, from the table and its defaults; `given` are not the user's to set."""
     known = {k: v for k, v in parameters(target).items() if k not in given}
     for key in table:
         if key not in known:
             raise RequestError(
-                f"unknown key {dotted(path, key)}.{nearest(key, known)} Allowed: {', '.join(known) or 'none'}."
+                f"unknown key {dotted(path, key)}.{nearest(key, known)} "
+                f"Allowed: {', '.join(known) or 'none'}."
             )
     values: dict[str, Any] = {}
     for key, (hint, parameter) in known.items():

@@ -1,0 +1,45 @@
+"""A new method outside the package: one small correction, then it composes with everything."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+import kedge
+from kedge.core.algorithm import Algorithm
+from kedge.core.correction import Cohort, Correction
+from kedge.core.tree import Leaves, Tree, axpy, zeros
+
+
+@dataclass(frozen=True)
+class ServerMomentum(Correction):
+    """v ← β v + mean delta; w ← w + v."""
+
+    beta: float
+    name = "momentum"
+
+    def init_server(self, shared: Leaves) -> Tree:
+        return {"v": zeros(shared)}
+
+    def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
+        v = axpy(self.beta, state["v"], update)
+        return v, {"v": v}
+
+
+def with_momentum(base: Algorithm, beta: float = 0.5) -> Algorithm:
+    """Any method, with momentum on the server."""
+    name = f"momentum+{base.name}"
+    return replace(base, name=name, corrections=(*base.corrections, ServerMomentum(beta)))
+
+
+torch.manual_seed(0)
+labels = [torch.randint(0, 3, (50,)) % (k + 1) for k in range(3)]
+clients = [kedge.Dataset(y[:, None] + 0.3 * torch.randn(50, 5), y) for y in labels]
+module = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+for method in (
+    kedge.scaffold(),
+    with_momentum(kedge.scaffold()),
+    kedge.fedbug(with_momentum(kedge.fedavg())),
+):
+    result = kedge.train(module, clients, test=clients[2], method=method, rounds=15, epochs=2, batch=10)
+    print(f"{result.method:25} {100 * result.accuracy:.1f} %")

@@ -1,0 +1,84 @@
+"""Stages: what goes on across a switch, and what does not."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.contract.algorithms import ALGORITHMS
+from tests.contract.problem import distance, federation, network, perceptron
+
+from kedge.algorithms import fedavg, feddyn, scaffold
+from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.optimizers import SGD
+from kedge.core.selections import body, head
+from kedge.core.tree import flatten
+from kedge.engines.sequential import Sequential
+from kedge.engines.stacked import Stacked
+from kedge.running.runner import Task, run
+
+LOCAL = Local(2, 4, SGD(0.1, decay=0.7), clip=1.0)
+each_engine = pytest.mark.parametrize("kind", [Sequential, Stacked])
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@each_engine
+def test_two_stages_of_one_method_are_one(name: str, kind: type[Sequential] | type[Stacked]) -> None:
+    """Memories, the count of rounds and with it batches and learning rate run on."""
+    model, data, algorithm = network("batch"), federation(), ALGORITHMS[name]
+    ended = []
+    for rounds in ((3,), (2, 1)):
+        engine = kind(model, data)
+        stages = [Stage(algorithm, count, LOCAL) for count in rounds]
+        server = run(Task(stages, model, data), engine).server
+        ended.append({"server": server._asdict(), "clients": engine.save()})
+    assert distance(ended[0], ended[1]) == 0
+
+
+@pytest.mark.parametrize("method", [feddyn(0.1), scaffold()], ids=lambda a: a.name)
+@each_engine
+def test_a_method_that_is_taken_up_again_begins_anew(
+    method: Algorithm, kind: type[Sequential] | type[Stacked]
+) -> None:
+    """After a stage of FedAvg, FedDyn's u_i is the last round's w_i − θ alone, and its mean the server's u;
+    SCAFFOLD's c_i is what its first round gives: c is 0, so the mean of c_i is the new c."""
+    model, data = perceptron(), federation()
+    stages = [Stage(method, 2, LOCAL), Stage(fedavg(), 1, LOCAL), Stage(method, 1, LOCAL)]
+    engine = kind(model, data)
+    server = run(Task(stages, model, data), engine).server
+    (slot,) = server.slots
+    rows = [flatten(row["slots"][slot]) for row in engine.save().values()]
+    assert len(rows) == len(data.clients)
+    for k, v in flatten(server.slots[slot]).items():
+        mean = torch.stack([row[k] for row in rows]).mean(0)
+        torch.testing.assert_close(mean, v, rtol=1e-12, atol=1e-14)
+
+
+@each_engine
+def test_memories_of_a_method_that_is_left_are_dropped(kind: type[Sequential] | type[Stacked]) -> None:
+    model, data = perceptron(), federation()
+    engine = kind(model, data)
+    run(Task([Stage(feddyn(0.1), 1, LOCAL), Stage(fedavg(), 1, LOCAL)], model, data), engine)
+    assert not any(row["slots"] for row in engine.save().values())
+
+
+@each_engine
+def test_local_leaves_run_on_across_a_switch(kind: type[Sequential] | type[Stacked]) -> None:
+    model, data = network("none"), federation()
+    ended = []
+    for stages in ([Stage(replace(fedavg(), shared=body), 3, LOCAL)],
+                   [Stage(replace(fedavg(), shared=body), 1, LOCAL),
+                    Stage(replace(fedavg(), shared=body, name="again"), 2, LOCAL)]):  # fmt: skip
+        engine = kind(model, data)
+        run(Task(stages, model, data), engine)
+        ended.append(engine.save())
+    for client, row in ended[0].items():
+        assert set(row["local"]) == head(model)
+        assert all(torch.equal(v, ended[1][client]["local"][k]) for k, v in row["local"].items())
+
+
+def test_a_stage_may_end_early_on_its_own_history() -> None:
+    model, data = perceptron(), federation()
+    first = Stage(fedavg(), 5, LOCAL, until=lambda lines: len(lines) == 2)
+    progress = run(Task([first, Stage(feddyn(0.1), 1, LOCAL)], model, data), Sequential(model, data))
+    assert [line["method"] for line in progress.history] == ["fedavg", "fedavg", "feddyn"]
+    assert [line["round"] for line in progress.history] == [1, 2, 3]
