@@ -2,6 +2,7 @@
 
 import typer
 
+from kedge.cli.allocator import keep_freed_memory
 from kedge.cli.audit import command as audit
 from kedge.cli.bench import command as bench
 from kedge.cli.compare import command as compare
@@ -24,4 +25,5 @@ app.command("bench")(bench)
 
 def main() -> None:
     """The program `kedge`."""
+    keep_freed_memory()
     app()

@@ -68,7 +68,7 @@ class SGD:
             old = state["momentum"]
             step = {k: self.momentum * old[k] + g for k, g in step.items()}
             state = {"momentum": {**old, **step}}
-        return {**params, **{k: params[k] - lr * g for k, g in step.items()}}, state
+        return {**params, **{k: torch.addcmul(params[k], lr, g, value=-1) for k, g in step.items()}}, state
 
 
 @dataclass(frozen=True)
@@ -132,5 +132,5 @@ class Adam:
 def full_gradient(grads: Leaves, decay: Leaves, params: Leaves, weight_decay: float) -> Leaves:
     """g + weight_decay·w + decay, for the leaves that have a gradient."""
     if weight_decay:
-        grads = {k: g + weight_decay * params[k] for k, g in grads.items()}
+        grads = {k: torch.add(g, params[k], alpha=weight_decay) for k, g in grads.items()}
     return {k: g + decay[k] if k in decay else g for k, g in grads.items()}

@@ -72,8 +72,8 @@ class Iid:
             odd = next((pool for pool in pools if pool.size % self.clients), None)
             if odd is not None:
                 raise RequestError(
-                    f"Iid(clients={self.clients}, stratified=True): a class of {odd.size} cannot be dealt out "
-                    "equally. Use a number of clients that divides every class, or stratified = false."
+                    f"Iid(clients={self.clients}, stratified=True): a class of {odd.size} cannot be dealt "
+                    "out equally. Use a number of clients that divides every class, or stratified = false."
                 )
             shares = [equal_slices(pool, self.clients) for pool in pools]
             return [np.sort(np.concatenate(share)) for share in zip(*shares, strict=True)]

@@ -7,8 +7,11 @@ import torch
 from torch import Tensor
 
 from kedge.core.algorithm import Algorithm, Stage
+from kedge.core.correction import Weight
 from kedge.core.server import Rejection, Reply, weights
 from kedge.core.tree import Leaves, Tree, tree_map
+
+Totals = dict[str, tuple[dict[str, Any], Tensor]]  # by slot ("": deltas and buffers): weighted sum, mass
 
 
 class Order(NamedTuple):
@@ -43,8 +46,18 @@ class Mean:
         self.size = 0
         self.loss = 0.0
 
-    def add(self, uploads: dict[str, Any], facts: Leaves, admitted: Tensor, clients: Sequence[int]) -> None:
-        """Take in stacked uploads, one row a client; rows not admitted are named and left out."""
+    def add(
+        self,
+        uploads: dict[str, Any],
+        facts: Leaves,
+        admitted: Tensor,
+        clients: Sequence[int],
+        totals: Totals | None = None,
+    ) -> None:
+        """Take in stacked uploads, one row a client; rows not admitted are named and left out.
+
+        `totals` are the weighted sums of all rows, where the caller has them already.
+        """
         good = admitted.tolist()
         self.rejected += [
             Rejection(c, "not finite") for c, fine in zip(clients, good, strict=True) if not fine
@@ -52,18 +65,16 @@ class Mean:
         self.size += sum(good)
         if not all(good):  # a product with weight 0 would keep the NaN
             uploads = tree_map(lambda v: torch.where(shaped(admitted, v), v, torch.zeros_like(v)), uploads)
+            totals = None
         self.loss += float(uploads["loss"].sum())
-        for slot, weight in self.weights.items():
-            part = (
-                uploads["slots"][slot] if slot else {"delta": uploads["delta"], "buffers": uploads["buffers"]}
-            )
-            mass = weight(facts) * admitted
-            total = tree_map(lambda v, mass=mass: torch.tensordot(mass.to(v.dtype), v, dims=1), part)
+        for slot, (total, mass) in (
+            totals or weighted_totals(self.weights, uploads, facts, admitted)
+        ).items():
             if slot in self.totals:
                 self.totals[slot] = tree_map(torch.add, self.totals[slot], total)
-                self.mass[slot] = self.mass[slot] + mass.sum()
+                self.mass[slot] = self.mass[slot] + mass
             else:
-                self.totals[slot], self.mass[slot] = total, mass.sum()
+                self.totals[slot], self.mass[slot] = total, mass
 
     def reply(self, trained: frozenset[str]) -> Reply:
         """The means of what was taken in."""
@@ -76,6 +87,19 @@ class Mean:
         whole = means.pop("")
         metrics = {"train.loss": self.loss / self.size}
         return Reply({**whole, "slots": means}, self.size, trained, tuple(self.rejected), metrics)
+
+
+def weighted_totals(
+    weights: dict[str, Weight], uploads: dict[str, Any], facts: Leaves, admitted: Tensor
+) -> Totals:
+    """For every part of the uploads: the weighted sum over its rows, and the sum of weights."""
+    totals: Totals = {}
+    for slot, weight in weights.items():
+        part = uploads["slots"][slot] if slot else {"delta": uploads["delta"], "buffers": uploads["buffers"]}
+        mass = weight(facts) * admitted
+        total = tree_map(lambda v, mass=mass: torch.tensordot(mass.to(v.dtype), v, dims=1), part)
+        totals[slot] = total, mass.sum()
+    return totals
 
 
 def shaped(flags: Tensor, like: Tensor) -> Tensor:

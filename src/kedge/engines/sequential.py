@@ -53,7 +53,8 @@ class Sequential:
                 carry = local_step(algorithm, self.model, local, leaves, carry, batch, fixed, by_autograd)
             steps, times = lr_times(self.model, own, lr, local.optimizer.momentum)
             slots, upload = finish(algorithm, carry, fixed, steps[0], {k: v[0] for k, v in times.items()})
-            admitted = finite({"upload": upload, "slots": slots})
+            own_leaves = {k: v for k, v in carry["params"].items() if k not in order.shared}
+            admitted = finite({"upload": upload, "slots": slots, "local": own_leaves})
             row = tree_map(lambda v: v.unsqueeze(0), upload)
             mean.add(row, {k: v.unsqueeze(0) for k, v in facts.items()}, admitted.unsqueeze(0), [client])
             if admitted and self.memories.needed:

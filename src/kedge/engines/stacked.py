@@ -9,6 +9,7 @@ from __future__ import annotations  # dynamo does not evaluate the annotations o
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -20,15 +21,14 @@ from torch.func import vmap
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.client import Carry, finish, local_step, started
 from kedge.core.model import Batch, Model
-from kedge.core.server import Reply
+from kedge.core.server import Reply, weights
 from kedge.core.tree import Leaves, Tree, finite_rows, row, stack, tree_map, where
 from kedge.data.batches import plan, step_counts
 from kedge.data.federation import Federation
-from kedge.engines.engine import Mean, Order
+from kedge.engines.engine import Mean, Order, Totals, weighted_totals
 from kedge.engines.memory import Memories
 from kedge.engines.sequential import lr_times, trainable
 
-PROGRAMS = 256  # torch.compile stops with an error beyond
 BUCKETS = (1, 2, 4, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 512, 1024)
 
 
@@ -101,21 +101,24 @@ class Stacked:
             )  # fmt: skip
         steps, times = lr_times(self.model, own, lr, local.optimizer.momentum)
         end = self.program("end", partial(stacked_end, algorithm))
-        slots, uploads, admitted = end(carry, facts, order.shared, order.cast, lr, steps, times)
+        living = torch.arange(len(rows), device=device) < real
+        slots, uploads, admitted, totals = end(
+            carry, facts, order.shared, order.cast, lr, steps, times, living
+        )
         if len(rows) > real:
             slots, uploads = (tree_map(lambda v: v[:real], tree) for tree in (slots, uploads))
             facts, admitted = {k: v[:real] for k, v in facts.items()}, admitted[:real]
-        mean.add(uploads, facts, admitted, clients)
+        mean.add(uploads, facts, admitted, clients, totals)
         if not self.memories.needed:
             return []
-        kept = {"params": {k: carry["params"][k] for k in self.memories.local}, "slots": slots}
+        kept = {
+            "params": {k: carry["params"][k] for k in self.memories.local},
+            "buffers": carry["buffers"] if self.model.statistics == "local" else {},
+            "slots": slots,
+        }
         good = admitted.tolist()
-        return [
-            (c, mine["params"], mine["buffers"], mine["slots"])
-            for number, c in enumerate(clients)
-            if good[number]
-            for mine in [row({**kept, "buffers": carry["buffers"]}, number)]
-        ]
+        mine = {c: row(kept, number) for number, c in enumerate(clients) if good[number]}
+        return [(c, own["params"], own["buffers"], own["slots"]) for c, own in mine.items()]
 
     def start(self, memories: list[dict[str, Any]], order: Order, count: int) -> Carry:
         """The stacked carry: what is the same for all is expanded, what clients keep is stacked."""
@@ -135,9 +138,7 @@ class Stacked:
     def program(self, key: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, compiled if this engine compiles; made once for each key."""
         if key not in self.programs:
-            self.programs[key] = (
-                torch.compile(function, fullgraph=True, dynamic=False) if self.compiled else function
-            )
+            self.programs[key] = compiled(function) if self.compiled else function
         return self.programs[key]
 
     def personal(self, client: int, shared: Leaves, buffers: Leaves) -> tuple[Leaves, Leaves]:
@@ -194,8 +195,9 @@ def stacked_end(
     lr: Tensor,
     steps: Tensor,
     times: Leaves,
-) -> tuple[dict[str, Any], dict[str, Any], Tensor]:
-    """Memories and uploads of every row, and whether they are finite."""
+    living: Tensor,
+) -> tuple[dict[str, Any], dict[str, Any], Tensor, Totals]:
+    """Memories and uploads of every row, whether they are finite, and the sums over the living rows."""
 
     def one(
         carry: Carry, facts: Leaves, steps: Tensor, times: Leaves
@@ -204,7 +206,24 @@ def stacked_end(
         return finish(algorithm, carry, fixed, steps, times)
 
     slots, uploads = vmap(one)(carry, facts, steps, times)
-    return slots, uploads, finite_rows({"slots": slots, "uploads": uploads})
+    own_leaves = {k: v for k, v in carry["params"].items() if k not in anchor}
+    admitted = finite_rows({"slots": slots, "uploads": uploads, "local": own_leaves})
+    return slots, uploads, admitted, weighted_totals(weights(algorithm), uploads, facts, living)
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as a program of its own.
+
+    Dynamo keeps its programs, and checks their guards one after another, per code object: hence a copy of the code.
+    The modules inside belong to the model alone and never change, so nothing about them needs to be guarded.
+    """
+
+    def program(*args: Any) -> Any:
+        return function(*args)
+
+    own = FunctionType(program.__code__.replace(), program.__globals__, "program", None, program.__closure__)
+    unguarded = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
+    return torch.compile(own, fullgraph=True, dynamic=False, options=unguarded)
 
 
 def bucket(count: int) -> int:

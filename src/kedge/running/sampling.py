@@ -1,12 +1,23 @@
 """Who takes part in a round: exactly so many clients, or each with a probability (at least one)."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kedge.core.chance import Purpose, permutation, uniforms
 from kedge.core.errors import RequestError
+
+BLOCK = 32  # rounds whose orders are drawn together; the result does not depend on it
+
+
+@lru_cache(maxsize=4)
+def orders(population: int, seed: int, block: int) -> NDArray[np.int64]:
+    """For each round of a block, all clients in random order."""
+    rounds = np.arange(block * BLOCK, (block + 1) * BLOCK)
+    return permutation(population, seed, Purpose.SAMPLING, round=rounds)
 
 
 @dataclass(frozen=True)
@@ -42,8 +53,7 @@ class Participation:
         """The clients of a round, in order."""
         count = self.count(population)
         if self.rule == "exact":
-            chosen = permutation(population, seed, Purpose.SAMPLING, round=round)[:count]
-            return sorted(int(c) for c in chosen)
+            return sorted(orders(population, seed, round // BLOCK)[round % BLOCK, :count].tolist())
         chance = self.share if self.share is not None else count / population
         retry = 0
         while True:  # ends with probability 1; each retry is another step of the key
