@@ -1,8 +1,8 @@
 """The C library's allocator, told to keep freed memory.
 
-Training frees and takes the same megabytes at every step. By default glibc gives them back to the system in between, or not,
-depending on how the heap happens to lie: a fifth of a round can go into page faults. The command line owns its
-process, so it may choose; as a library kedge leaves the allocator alone.
+Training frees and takes the same megabytes at every step. By default glibc gives them back to the system in
+between, or not, depending on how the heap happens to lie: a fifth of a round can go into page faults. The
+command line owns its process, so it may choose; as a library kedge leaves the allocator alone.
 """
 
 import ctypes

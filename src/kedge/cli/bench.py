@@ -53,13 +53,8 @@ def command(
         show({"machine": machine, "rows": [row._asdict() for row in rows]})
         return
     for work in chosen:
-        table = Table(
-            title=f"{work.name}: {work.about}",
-            title_justify="left",
-            box=None,
-            header_style="bold",
-            pad_edge=False,
-        )
+        console().print(f"{work.name}: {work.about}", style="italic", highlight=False, soft_wrap=True)
+        table = Table(box=None, header_style="bold", pad_edge=False)
         table.add_column("", no_wrap=True)
         for name in ("samples/s", "to plain loop", "to central", "warm-up, s"):
             table.add_column(name, justify="right", no_wrap=True)

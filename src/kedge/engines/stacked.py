@@ -214,15 +214,15 @@ def stacked_end(
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function as a program of its own.
 
-    Dynamo keeps its programs, and checks their guards one after another, per code object: hence a copy of the code.
-    The modules inside belong to the model alone and never change, so nothing about them needs to be guarded.
+    Dynamo keeps its programs, and checks their guards one after another, per code object: hence a copy of the
+    code. The modules inside belong to the model alone and never change, so they need no guards.
     """
 
     def program(*args: Any) -> Any:
         return function(*args)
 
     own = FunctionType(program.__code__.replace(), program.__globals__, "program", None, program.__closure__)
-    unguarded = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
+    unguarded: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
     return torch.compile(own, fullgraph=True, dynamic=False, options=unguarded)
 
 
