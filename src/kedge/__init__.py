@@ -7,8 +7,7 @@ from kedge.core.model import Output
 from kedge.core.optimizers import SGD, Adam
 from kedge.data.dataset import Dataset
 from kedge.running.execute import Result
-
-__version__ = "0.1.0"
+from kedge.version import __version__
 
 __all__ = [
     "SGD",
@@ -20,6 +19,7 @@ __all__ = [
     "Output",
     "RequestError",
     "Result",
+    "__version__",
     "fedavg",
     "fedbug",
     "feddyn",

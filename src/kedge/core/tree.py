@@ -111,9 +111,8 @@ def unflatten(flat: Mapping[str, Tensor]) -> dict[str, Any]:
 def finite_rows(tree: Tree) -> Tensor:
     """One flag a row of a stacked tree: every number of the row is finite."""
     tensors = [v for v in flatten(tree).values() if v.is_floating_point()]
-    # A sum is not finite as soon as one term is not; it overflows only where terms are as good as infinite.
-    sums = [v.reshape(v.shape[0], -1).sum(1).double() for v in tensors]
-    return torch.stack(sums).isfinite().all(0)
+    largest = [v.reshape(v.shape[0], -1).abs().amax(1).double() for v in tensors]  # NaN is larger than all
+    return torch.stack(largest).isfinite().all(0)
 
 
 def finite(tree: Tree) -> Tensor:

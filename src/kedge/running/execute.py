@@ -5,7 +5,6 @@ import os
 import platform
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from kedge.running.assemble import assemble
 from kedge.running.config import EngineChoice, Experiment, read, resolve
 from kedge.running.folder import create, read_lines, write
 from kedge.running.runner import History, Observer, Progress, Task, run
+from kedge.version import __version__
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +129,7 @@ def environment(task: Task, chosen: dict[str, Any]) -> dict[str, Any]:
     """Versions, hardware, and what runs."""
     device = task.federation.pool.x.device
     return {
-        "kedge": version("kedge"),
+        "kedge": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "platform": platform.platform(),
