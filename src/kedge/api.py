@@ -1,5 +1,6 @@
 """The Python calls: kedge.run for experiments, kedge.train for a user's own module and arrays."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -73,17 +74,16 @@ def train(
     """
     algorithm = fedavg() if method is None else named_algorithm(method) if isinstance(method, str) else method
     wanted = EngineChoice(engine, device, precision, compile)
+    own = copy.deepcopy(module).cpu()
     federation = joined(clients, test, local_tests)
-    outputs = output_count(module, federation.prepare(federation.pool.x[:1]).cpu())
+    outputs = output_count(own, federation.prepare(federation.pool.x[:1]).cpu())
     highest = int(max([int(federation.pool.y.max()), *([int(test.y.max())] if test else [])]))
     if highest >= outputs:
         raise DataError(
             f"label {highest} is outside the module's {outputs} outputs: labels run from 0 to {outputs - 1}."
         )
     federation = replace(federation, classes=outputs).to(device_of(wanted), DTYPES[precision])
-    model = from_module(
-        module.cpu() if any(p.is_cuda for p in module.parameters()) else module, statistics=statistics
-    )
+    model = algorithm.adapt(from_module(own, statistics=statistics))
     check_model(model, federation)
     participation = Participation(sampling, per_round, share)
     participation.count(len(clients))

@@ -129,7 +129,12 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Natural:
-    """One client per distinct key, in ascending order of the keys; no chance is involved."""
+    """One client per distinct key, in ascending order of the keys; no chance is involved.
+
+    `key` names which of the dataset's keys, where it has several.
+    """
+
+    key: str | None = None
 
     def __call__(
         self, labels: NDArray[np.integer], seed: int, keys: NDArray[np.generic] | None = None

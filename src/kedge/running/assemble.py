@@ -1,17 +1,18 @@
 """From a resolved experiment to the objects that run it."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from kedge.algorithms import METHODS, SCHEDULES
 from kedge.core.algorithm import Algorithm, Local, Stage
-from kedge.core.errors import DataError, RequestError
+from kedge.core.errors import DataError, RequestError, nearest
 from kedge.core.model import Batch, Model, from_module, seeded
-from kedge.data.datasets import load
+from kedge.data.datasets import Source, load
 from kedge.data.federation import Federation, federate
 from kedge.data.partition import PARTITIONS
 from kedge.models import MODELS
@@ -32,10 +33,13 @@ def assemble(experiment: Experiment) -> Task:
     def build() -> nn.Module:
         return factory(shape, federation.classes, **options)
 
-    model = from_module(seeded(build, experiment.seed), build, experiment.training.statistics)
+    algorithm = algorithm_of(experiment)
+    model = algorithm.adapt(
+        from_module(seeded(build, experiment.seed), build, experiment.training.statistics)
+    )
     check_model(model, federation)
     return Task(
-        stages=(Stage(algorithm_of(experiment), experiment.rounds, local_of(experiment)),),
+        stages=(Stage(algorithm, experiment.rounds, local_of(experiment)),),
         model=model,
         federation=federation,
         participation=experiment.participation,
@@ -49,11 +53,26 @@ def federation_of(experiment: Experiment) -> Federation:
     """The dataset, dealt out."""
     source = load(experiment.data["name"], **options_of(experiment.data))
     partition = PARTITIONS[experiment.partition["name"]](**options_of(experiment.partition))
-    keys = next(iter(source.keys.values())) if source.keys else None
+    keys = natural_keys(source, experiment.partition) if experiment.partition["name"] == "natural" else None
     clients = partition(source.train.y.numpy(), experiment.seed, keys)
     federation = federate(source, clients, experiment.evaluation.local_test, experiment.seed)
     experiment.participation.count(len(federation.clients))
     return federation
+
+
+def natural_keys(source: Source, partition: dict[str, Any]) -> NDArray[Any] | None:
+    """The dataset's key that tells clients apart: the one named, or the only one."""
+    name, there = partition["key"], source.keys
+    if name is None and len(there) > 1:
+        raise RequestError(
+            f"partition natural: {source.name} has several keys: {', '.join(there)}. Name one: partition.key."
+        )
+    if name is not None and name not in there:
+        raise RequestError(
+            f"partition.key = {name!r}: {source.name} has no such key.{nearest(name, there)} "
+            f"It has: {', '.join(there) or 'none'}."
+        )
+    return there[name] if name else next(iter(there.values()), None)
 
 
 def algorithm_of(experiment: Experiment) -> Algorithm:
@@ -113,8 +132,3 @@ def check_model(model: Model, federation: Federation) -> None:
             f"the model has {out.logits.shape[1]} outputs, the data have {federation.classes} classes "
             f"(labels 0…{federation.classes - 1}): make them agree."
         )
-
-
-def chosen_of(choice: EngineChoice) -> dict[str, Any]:
-    """The engine settings as plain values."""
-    return asdict(choice)

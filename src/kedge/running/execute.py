@@ -17,7 +17,7 @@ from kedge.engines.auto import Choice, build, choose
 from kedge.engines.engine import Engine
 from kedge.running.assemble import assemble
 from kedge.running.config import EngineChoice, Experiment, read, resolve
-from kedge.running.folder import create, read_lines, write
+from kedge.running.folder import create, locked, read_lines, write
 from kedge.running.runner import History, Observer, Progress, Task, run
 from kedge.version import __version__
 
@@ -83,7 +83,19 @@ def continued(
     observer: Observer | None,
 ) -> Result:
     """Run or go on; what `auto` chose at the first start holds for the whole run."""
-    observer = observer or Observer()
+    with locked(folder):
+        return held(task, wanted, name, checkpoint_every, folder, observer or Observer())
+
+
+def held(
+    task: Task,
+    wanted: EngineChoice,
+    name: str,
+    checkpoint_every: int,
+    folder: Path | None,
+    observer: Observer,
+) -> Result:
+    """The same, in a folder no other process touches."""
     recorded = folder / "environment.json" if folder else None
     before = torch.get_num_threads()
     try:

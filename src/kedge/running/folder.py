@@ -4,11 +4,17 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from kedge.core.errors import RequestError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]  # its absence is asked for below
 
 
 def write(path: Path, content: bytes) -> None:
@@ -60,6 +66,20 @@ def create_folder(folder: Path, contents: Mapping[str, str], replace: bool = Fal
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     sync_folder(folder.parent)
+
+
+@contextmanager
+def locked(folder: Path | None) -> Iterator[None]:
+    """Hold a run's folder against other processes; where the system has no such locks nothing happens."""
+    if folder is None or fcntl is None:
+        yield
+        return
+    with (folder / "config.toml").open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RequestError(f"another process is running in {folder}: wait for it, or stop it.") from None
+        yield
 
 
 class Lines:

@@ -108,11 +108,11 @@ def run(
                 if by_client:
                     files["clients"].append(by_client)
             progress.history.append(line)
-            stop = observer.stop() and progress.round < task.rounds
-            if folder and (progress.round % checkpoint_every == 0 or progress.round == task.rounds or stop):
-                checkpoint.save(
-                    folder / "checkpoint", progress.round, state_of(engine, progress, files, chosen)
-                )
+            stop = observer.stop() and not ends(task, progress)
+            due = progress.round % checkpoint_every == 0 or stop or ends(task, progress)
+            if folder and due:
+                state = state_of(engine, progress, files, chosen)
+                checkpoint.save(folder / "checkpoint", progress.round, state)
             observer.line(line)
             if stop:
                 raise Interrupted
@@ -219,6 +219,13 @@ def fail(line: dict[str, Any], reply: Reply, files: dict[str, Lines]) -> None:
         "Lower optimizer.lr, set training.clip, or leave such uploads out: training.on_divergence = 'drop'. "
         "The history up to this round is kept."
     )
+
+
+def ends(task: Task, progress: Progress) -> bool:
+    """Whether the round just done was the run's last."""
+    stage = task.stages[progress.stage]
+    last = progress.stage == len(task.stages) - 1
+    return last and (progress.stage_round == stage.rounds or ended_early(stage, progress))
 
 
 def ended_early(stage: Stage, progress: Progress) -> bool:

@@ -1,0 +1,122 @@
+"""The runner's settings do what they say: evaluation, sampling, stages, natural keys, locks."""
+
+import multiprocessing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kedge
+from kedge.algorithms import fedavg, feddyn
+from kedge.core.algorithm import Stage
+from kedge.core.errors import RequestError
+from kedge.engines.sequential import Sequential
+from kedge.running.assemble import assemble
+from kedge.running.config import override, read, resolve
+from kedge.running.folder import locked
+from kedge.running.runner import run
+from kedge.running.sampling import Participation
+
+SMALL: dict[str, Any] = {
+    "model.name": "mlp",
+    "training.epochs": 1,
+    "engine.name": "sequential",
+    "partition.clients": 6,
+    "participation.per_round": 3,
+}
+
+
+def test_evaluation_every_n_rounds_and_at_the_end() -> None:
+    history = kedge.run("quickstart", rounds=5, **{**SMALL, "evaluation.every": 2}).history
+    assert [line["round"] for line in history if "distributed.global.accuracy" in line] == [2, 4, 5]
+    assert all("train.loss" in line for line in history)
+
+
+def test_bernoulli_participation_varies_and_is_never_empty() -> None:
+    rule = Participation("bernoulli", share=0.1)
+    sizes = [len(rule.sample(10, 0, round)) for round in range(300)]
+    assert min(sizes) == 1
+    assert len(set(sizes)) > 2
+    assert rule.sample(10, 0, 7) == rule.sample(10, 0, 7)
+
+
+def test_exact_participation_does_not_depend_on_how_orders_are_drawn_together() -> None:
+    from kedge.core.chance import Purpose, permutation
+
+    rule = Participation(per_round=4)
+    for round in (0, 31, 32, 100):
+        alone = permutation(20, 3, Purpose.SAMPLING, round=round)[:4]
+        assert rule.sample(20, 3, round) == sorted(alone.tolist())
+
+
+def test_a_stage_ends_early_on_its_history_and_the_run_resumes_after_it(tmp_path: Path) -> None:
+    task = assemble(resolve(override(read("quickstart"), SMALL)))
+    local = task.stages[0].local
+    first = Stage(feddyn(0.1), 10, local, until=second_round)
+    task = replace(task, stages=(first, Stage(fedavg("uniform"), 3, local, until=second_round)))
+    progress = run(task, Sequential(task.model, task.federation), make(tmp_path / "run"))
+    assert [line["method"] for line in progress.history] == ["feddyn"] * 2 + ["fedavg"] * 2
+    assert sorted(p.name for p in (tmp_path / "run/checkpoint").iterdir()) == ["000004"]
+    again = run(task, Sequential(task.model, task.federation), tmp_path / "run")
+    assert again.round == 4
+
+
+def second_round(history: Any) -> bool:
+    return len(history) == 2
+
+
+def make(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def test_natural_keys_are_named_where_there_are_several(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((60, 5)).astype(np.float32)
+    y = np.arange(60) % 3
+    subject, site = np.arange(60) % 4, np.arange(60) % 7
+    np.savez(
+        tmp_path / "mine.npz",
+        x_train=x,
+        y_train=y,
+        x_test=x,
+        y_test=y,
+        subject_train=subject,
+        site_train=site,
+    )
+    data = {"data": {"name": "mine", "path": str(tmp_path)}, "model": "mlp", "name": "mine"}
+
+    def clients(**partition: str) -> int:
+        document = {**data, "partition": {"name": "natural", **partition}}
+        return len(assemble(resolve(document)).federation.clients)
+
+    assert clients(key="subject") == 4
+    assert clients(key="site") == 7
+    with pytest.raises(RequestError, match=r"mine has several keys: .*Name one: partition.key"):
+        clients()
+    with pytest.raises(
+        RequestError, match=r"partition.key = 'sit': mine has no such key. Did you mean 'site'\?"
+    ):
+        clients(key="sit")
+
+
+def hold(folder: Path, ready: Any, leave: Any) -> None:
+    with locked(folder):
+        ready.set()
+        leave.wait()
+
+
+def test_two_processes_do_not_run_in_one_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").touch()
+    context = multiprocessing.get_context("spawn")
+    ready, leave = context.Event(), context.Event()
+    other = context.Process(target=hold, args=(tmp_path, ready, leave))
+    other.start()
+    assert ready.wait(60)
+    with pytest.raises(RequestError, match="another process is running in"), locked(tmp_path):
+        pass
+    leave.set()
+    other.join()
+    with locked(tmp_path):
+        pass
