@@ -14,20 +14,21 @@ DOMAIN = {"core", "algorithms", "models", "data", "engines", "measure"}
 
 # What each part may import of ours, beside itself.
 ALLOWED: dict[str, set[str]] = {
+    "version": set(),
     "core": set(),
     "algorithms": {"core"},
     "models": {"core"},
     "data": {"core"},
     "engines": {"core", "data"},
     "measure": {"core", "data"},
-    "running": DOMAIN,
+    "running": {*DOMAIN, "version"},
     "audit": {*DOMAIN, "running", "bench", "api"},
     "bench": {*DOMAIN, "running", "audit", "api"},
     "report": {*DOMAIN, "running"},
     "api": {*DOMAIN, "running", "report", "audit", "bench"},
     "cli": {*DOMAIN, "running", "report", "audit", "bench", "api"},
     "__main__": {"cli"},
-    "__init__": {*DOMAIN, "running", "report", "audit", "bench", "api", "cli"},
+    "__init__": {*DOMAIN, "version", "running", "report", "audit", "bench", "api", "cli"},
 }
 
 

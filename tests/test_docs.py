@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from kedge.algorithms import METHODS
-from kedge.running.config import SHIPPED, read, resolve
+from kedge.running.config import resolve
+from kedge.running.document import SHIPPED, read
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

@@ -19,11 +19,12 @@ from kedge.data.dataset import Dataset
 from kedge.data.federation import joined
 from kedge.running.assemble import DTYPES, check_model, device_of, options_of
 from kedge.running.bar import Bar
-from kedge.running.config import EngineChoice, factory_table, method_tables, override, read, resolve
+from kedge.running.config import EngineChoice, factory_table, resolve
+from kedge.running.document import method_tables, override, read
 from kedge.running.execute import Result, continued, execute
 from kedge.running.folder import create
-from kedge.running.runner import Task
 from kedge.running.sampling import Participation
+from kedge.running.task import Task
 
 
 def run(

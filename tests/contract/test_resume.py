@@ -17,8 +17,9 @@ from kedge.data.federation import Federation
 from kedge.engines.engine import Engine
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
-from kedge.running.runner import Interrupted, Observer, Task, run
+from kedge.running.runner import run
 from kedge.running.sampling import Participation
+from kedge.running.task import Interrupted, Observer, Task
 
 LOCAL = Local(2, 4, SGD(0.1, weight_decay=1e-2, decay=0.9), clip=0.5)
 SOME = Participation("bernoulli", share=0.6)

@@ -14,7 +14,8 @@ from kedge.core.selections import body, head
 from kedge.core.tree import flatten
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
-from kedge.running.runner import Task, run
+from kedge.running.runner import run
+from kedge.running.task import Task
 
 LOCAL = Local(2, 4, SGD(0.1, decay=0.7), clip=1.0)
 each_engine = pytest.mark.parametrize("kind", [Sequential, Stacked])

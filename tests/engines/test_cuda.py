@@ -15,8 +15,9 @@ from kedge.engines.engine import Engine
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.models import MODELS
-from kedge.running.runner import Task, run
+from kedge.running.runner import run
 from kedge.running.sampling import Participation
+from kedge.running.task import Task
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 

@@ -21,7 +21,8 @@ from kedge.data.federation import Federation
 from kedge.engines.engine import Mean, Order
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
-from kedge.running.runner import Task, run
+from kedge.running.runner import run
+from kedge.running.task import Task
 
 each_engine = pytest.mark.parametrize("kind", [Sequential, Stacked])
 LOCAL = Local(2, 4, SGD(0.1))

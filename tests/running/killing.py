@@ -12,7 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-from kedge.running.config import read, resolve
+from kedge.running.config import resolve
+from kedge.running.document import read
 from kedge.running.execute import execute, finished, resume
 
 

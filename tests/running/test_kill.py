@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kedge.running.config import read, resolve
+from kedge.running.config import resolve
+from kedge.running.document import read
 from kedge.running.execute import execute
 
 METHODS = {

@@ -14,7 +14,8 @@ from kedge.core.algorithm import Stage
 from kedge.core.errors import RequestError
 from kedge.engines.sequential import Sequential
 from kedge.running.assemble import assemble
-from kedge.running.config import override, read, resolve
+from kedge.running.config import resolve
+from kedge.running.document import override, read
 from kedge.running.folder import locked
 from kedge.running.runner import run
 from kedge.running.sampling import Participation

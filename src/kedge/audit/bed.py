@@ -26,8 +26,9 @@ from kedge.data.federation import Federation, joined
 from kedge.engines.engine import Engine
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
-from kedge.running.runner import Task, run
+from kedge.running.runner import run
 from kedge.running.sampling import Participation
+from kedge.running.task import Task
 
 ORACLES: dict[str, Any] = json.loads(files("kedge.audit").joinpath("oracles.json").read_text())
 ENGINES: dict[str, Callable[[Model, Federation], Engine]] = {"sequential": Sequential, "stacked": Stacked}

@@ -11,7 +11,8 @@ from kedge.core.model import Model, from_module, seeded
 from kedge.data.datasets import synthetic
 from kedge.data.federation import Federation
 from kedge.engines.engine import Engine
-from kedge.running.runner import Progress, Task, run
+from kedge.running.runner import run
+from kedge.running.task import Progress, Task
 
 CLASSES = 3
 RAGGED = (1, 3, 7, 12, 20)  # one sample, short last batches, one to many steps

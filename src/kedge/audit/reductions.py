@@ -16,7 +16,8 @@ from kedge.core.tree import Leaves
 from kedge.data.batches import plan
 from kedge.data.federation import Federation
 from kedge.engines.sequential import Sequential
-from kedge.running.runner import Task, run
+from kedge.running.runner import run
+from kedge.running.task import Task
 
 TOLERANCE = 1e-12
 LOCAL = Local(2, 4, SGD(0.1, weight_decay=1e-2), clip=1.0)

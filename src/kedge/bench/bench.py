@@ -18,7 +18,7 @@ from kedge.engines.auto import build, choose
 from kedge.engines.engine import Engine, Order
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
-from kedge.running.runner import Task
+from kedge.running.task import Task
 
 BLOCK_SECONDS = 0.4
 LONG_RUN = 100_000  # rounds to come, when asking what auto would choose for a long experiment

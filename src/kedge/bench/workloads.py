@@ -12,8 +12,8 @@ from kedge.core.optimizers import SGD
 from kedge.data.dataset import Dataset
 from kedge.data.federation import Federation
 from kedge.models import MODELS
-from kedge.running.runner import Task
 from kedge.running.sampling import Participation
+from kedge.running.task import Task
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from kedge.data.partition import PARTITIONS
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.models import MODELS
-from kedge.running.config import OPTIMIZERS, SHIPPED
+from kedge.running.document import OPTIMIZERS, SHIPPED
 
 KINDS = ("methods", "schedules", "models", "datasets", "partitions", "optimizers", "experiments", "engines")
 FACTORIES: dict[str, Mapping[str, Callable[..., Any]]] = {

@@ -19,10 +19,11 @@ from kedge.report.plots import accuracy_plot
 from kedge.report.runs import PLAN, Run, read_run
 from kedge.report.tables import comparison, rendered
 from kedge.running.bar import Bar
-from kedge.running.config import Experiment, override, read, resolve, settings
+from kedge.running.config import Experiment, resolve
+from kedge.running.document import override, read, settings
 from kedge.running.execute import execute, finished, resume
 from kedge.running.folder import create_folder
-from kedge.running.runner import Interrupted, Observer
+from kedge.running.task import Interrupted, Observer
 
 
 @guarded

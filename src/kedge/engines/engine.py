@@ -7,9 +7,12 @@ import torch
 from torch import Tensor
 
 from kedge.core.algorithm import Algorithm, Stage
+from kedge.core.client import unit_time
 from kedge.core.correction import Weight
+from kedge.core.model import Model
 from kedge.core.server import Rejection, Reply, weights
 from kedge.core.tree import Leaves, Tree, tree_map
+from kedge.data.batches import Plan
 
 Totals = dict[str, tuple[dict[str, Any], Tensor]]  # by slot ("": deltas and buffers): weighted sum, mass
 
@@ -105,3 +108,19 @@ def weighted_totals(
 def shaped(flags: Tensor, like: Tensor) -> Tensor:
     """Flags [clients] with trailing axes so that they broadcast over `like`."""
     return flags.view(-1, *([1] * (like.dim() - 1)))
+
+
+def trainable(model: Model, mask: Sequence[bool]) -> tuple[str, ...]:
+    """The leaves that train under a mask; added heads always do."""
+    return (
+        *(k for unit, opened in zip(model.units, mask, strict=True) if opened for k in unit),
+        *model.extra,
+    )
+
+
+def lr_times(model: Model, own: Plan, lr: Tensor, momentum: float) -> tuple[Tensor, Leaves]:
+    """Per client: its steps; per leaf and client: the learning rates summed while it trained."""
+    steps = torch.from_numpy(own.steps).to(lr.device, lr.dtype)
+    counts = torch.from_numpy(own.trained).to(lr.device, lr.dtype)
+    times = {k: lr * unit_time(counts[:, u], momentum) for u, unit in enumerate(model.units) for k in unit}
+    return steps, times | {k: lr * unit_time(steps, momentum) for k in model.extra}

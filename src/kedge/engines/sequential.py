@@ -3,16 +3,15 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from kedge.core.algorithm import Stage
-from kedge.core.client import Fixed, by_autograd, finish, local_step, started, unit_time
+from kedge.core.client import Fixed, by_autograd, finish, local_step, started
 from kedge.core.model import Batch, Model
 from kedge.core.server import Reply
 from kedge.core.tree import Leaves, Tree, finite, tree_map
 from kedge.data.batches import Plan, plan
 from kedge.data.federation import Federation
-from kedge.engines.engine import Mean, Order
+from kedge.engines.engine import Mean, Order, lr_times, trainable
 from kedge.engines.memory import Memories
 
 
@@ -82,19 +81,3 @@ class Sequential:
     def load(self, saved: Tree) -> None:
         """Take saved memories up."""
         self.memories.load(saved)
-
-
-def trainable(model: Model, mask: Sequence[bool]) -> tuple[str, ...]:
-    """The leaves that train under a mask; added heads always do."""
-    return (
-        *(k for unit, opened in zip(model.units, mask, strict=True) if opened for k in unit),
-        *model.extra,
-    )
-
-
-def lr_times(model: Model, own: Plan, lr: Tensor, momentum: float) -> tuple[Tensor, Leaves]:
-    """Per client: its steps; per leaf and client: the learning rates summed while it trained."""
-    steps = torch.from_numpy(own.steps).to(lr.device, lr.dtype)
-    counts = torch.from_numpy(own.trained).to(lr.device, lr.dtype)
-    times = {k: lr * unit_time(counts[:, u], momentum) for u, unit in enumerate(model.units) for k in unit}
-    return steps, times | {k: lr * unit_time(steps, momentum) for k in model.extra}

@@ -5,31 +5,24 @@ result is selected away; padding has weight 0. Compiled, the number of rows is p
 that a varying number of participants does not make new programs.
 """
 
-from __future__ import annotations  # dynamo does not evaluate the annotations of inner functions
-
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import FunctionType
 from typing import Any
 
 import numpy as np
 import torch
-import torch._dynamo
 from torch import Tensor
-from torch.func import vmap
 
-from kedge.core.algorithm import Algorithm, Local, Stage
-from kedge.core.client import Carry, finish, local_step, started
-from kedge.core.model import Batch, Model
-from kedge.core.server import Reply, weights
-from kedge.core.tree import Leaves, Tree, finite_rows, row, stack, tree_map, where
+from kedge.core.algorithm import Stage
+from kedge.core.client import Carry, started
+from kedge.core.model import Model
+from kedge.core.server import Reply
+from kedge.core.tree import Leaves, Tree, row, stack, tree_map
 from kedge.data.batches import plan, step_counts
 from kedge.data.federation import Federation
-from kedge.engines.engine import Mean, Order, Totals, weighted_totals
+from kedge.engines.engine import Mean, Order, lr_times, trainable
 from kedge.engines.memory import Memories
-from kedge.engines.sequential import lr_times, trainable
-
-BUCKETS = (1, 2, 4, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 512, 1024)
+from kedge.engines.programs import bucket, compiled, stacked_end, stacked_step
 
 
 class Stacked:
@@ -40,9 +33,6 @@ class Stacked:
         self.facts = federation.facts()
         self.memories = Memories()
         self.chunk, self.compiled = chunk, compiled
-        if compiled:  # a hit of the limit would fall back to eager without a word
-            torch._dynamo.config.recompile_limit = 1024
-            torch._dynamo.config.fail_on_recompile_limit_hit = True
         self.programs: dict[Any, Callable[..., Carry]] = {}
 
     def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
@@ -152,80 +142,3 @@ class Stacked:
     def load(self, saved: Tree) -> None:
         """Take saved memories up."""
         self.memories.load(saved)
-
-
-def stacked_step(
-    algorithm: Algorithm,
-    model: Model,
-    local: Local,
-    federation: Federation,
-    leaves: tuple[str, ...],
-    masked: bool,
-    carry: Carry,
-    pool_x: Tensor,
-    pool_y: Tensor,
-    index: Tensor,
-    weight: Tensor,
-    key: Tensor,
-    alive: Tensor,
-    facts: Leaves,
-    anchor: Leaves,
-    cast: Tree,
-    lr: Tensor,
-) -> Carry:
-    """One step of every row."""
-    batch = Batch(federation.prepare(pool_x[index]), pool_y[index], weight, key)
-
-    def one(carry: Carry, batch: Batch, alive: Tensor, facts: Leaves) -> Carry:
-        fixed = {"anchor": anchor, "cast": cast, "facts": facts, "lr": lr}
-        moved = local_step(algorithm, model, local, leaves, carry, batch, fixed)
-        return where(alive, moved, carry) if masked else moved
-
-    after: Carry = vmap(one)(carry, batch, alive, facts)
-    # One layout of inputs and outputs, hence one program for the first and for every later step.
-    return tree_map(torch.Tensor.contiguous, after) if torch.compiler.is_compiling() else after
-
-
-def stacked_end(
-    algorithm: Algorithm,
-    carry: Carry,
-    facts: Leaves,
-    anchor: Leaves,
-    cast: Tree,
-    lr: Tensor,
-    steps: Tensor,
-    times: Leaves,
-    living: Tensor,
-) -> tuple[dict[str, Any], dict[str, Any], Tensor, Totals]:
-    """Memories and uploads of every row, whether they are finite, and the sums over the living rows."""
-
-    def one(
-        carry: Carry, facts: Leaves, steps: Tensor, times: Leaves
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        fixed = {"anchor": anchor, "cast": cast, "facts": facts, "lr": lr}
-        return finish(algorithm, carry, fixed, steps, times)
-
-    slots, uploads = vmap(one)(carry, facts, steps, times)
-    own_leaves = {k: v for k, v in carry["params"].items() if k not in anchor}
-    admitted = finite_rows({"slots": slots, "uploads": uploads, "local": own_leaves})
-    return slots, uploads, admitted, weighted_totals(weights(algorithm), uploads, facts, living)
-
-
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function as a program of its own.
-
-    Dynamo keeps its programs, and checks their guards one after another, per code object: hence a copy of the
-    code. The modules inside belong to the model alone and never change, so they need no guards.
-    """
-
-    def program(*args: Any) -> Any:
-        return function(*args)
-
-    own = FunctionType(program.__code__.replace(), program.__globals__, "program", None, program.__closure__)
-    unguarded: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
-    return torch.compile(own, fullgraph=True, dynamic=False, options=unguarded)
-
-
-def bucket(count: int) -> int:
-    """The number of rows that `count` clients are padded to."""
-    return next((size for size in BUCKETS if size >= count), count)

@@ -16,8 +16,9 @@ from kedge.data.datasets import Source, load
 from kedge.data.federation import Federation, federate
 from kedge.data.partition import PARTITIONS
 from kedge.models import MODELS
-from kedge.running.config import OPTIMIZERS, EngineChoice, Experiment
-from kedge.running.runner import Task
+from kedge.running.config import EngineChoice, Experiment
+from kedge.running.document import OPTIMIZERS
+from kedge.running.task import Task
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
 

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from kedge.running.runner import Observer
+from kedge.running.task import Observer
 
 ACCURACIES = ("distributed.global.accuracy", "distributed.local.accuracy")
 

@@ -16,9 +16,11 @@ from kedge.core.tree import Leaves
 from kedge.engines.auto import Choice, build, choose
 from kedge.engines.engine import Engine
 from kedge.running.assemble import assemble
-from kedge.running.config import EngineChoice, Experiment, read, resolve
+from kedge.running.config import EngineChoice, Experiment, resolve
+from kedge.running.document import read
 from kedge.running.folder import create, locked, read_lines, write
-from kedge.running.runner import History, Observer, Progress, Task, run
+from kedge.running.runner import run
+from kedge.running.task import History, Observer, Progress, Task
 from kedge.version import __version__
 
 

@@ -5,70 +5,20 @@ round. Where a folder is given, everything is on disk as it happens, and a run k
 on exactly.
 """
 
-import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
-
-import safetensors.torch
+from typing import Any
 
 from kedge.core.algorithm import Stage
-from kedge.core.errors import CheckpointError, Diverged
-from kedge.core.model import Model
-from kedge.core.server import Reply, Server, broadcast, hand_over, opened, server_update
+from kedge.core.errors import Diverged
+from kedge.core.server import Reply, broadcast, hand_over, opened, server_update
 from kedge.core.tree import Leaves, cast, finite
-from kedge.data.federation import Federation
 from kedge.engines.engine import Engine, Order
-from kedge.measure.evaluate import on_local_tests, on_test
 from kedge.running import checkpoint
-from kedge.running.folder import Lines, read_lines, write
-from kedge.running.sampling import Participation
-
-History = list[dict[str, Any]]
-
-
-@dataclass(frozen=True, eq=False)
-class Task:
-    """All that decides the numbers of a run."""
-
-    stages: Sequence[Stage]
-    model: Model
-    federation: Federation
-    participation: Participation = Participation()
-    seed: int = 0
-    evaluate_every: int = 1
-    on_divergence: Literal["stop", "drop"] = "stop"
-
-    @property
-    def rounds(self) -> int:
-        """Rounds of all stages together."""
-        return sum(stage.rounds for stage in self.stages)
-
-
-@dataclass(eq=False)
-class Observer:
-    """Who watches: a line after every round, messages, and whether to stop after the round at hand."""
-
-    line: Callable[[dict[str, Any]], None] = lambda line: None
-    say: Callable[[str], None] = lambda message: None
-    stop: Callable[[], bool] = lambda: False
-
-
-@dataclass(eq=False)
-class Progress:
-    """Where a run stands."""
-
-    server: Server
-    round: int = 0  # rounds done
-    stage: int = 0
-    stage_round: int = 0
-    history: History = field(default_factory=list)
-
-
-class Interrupted(KeyboardInterrupt):
-    """The run was asked to stop, and its state is saved."""
+from kedge.running.folder import Lines
+from kedge.running.measuring import measured, number
+from kedge.running.saving import restored, state_of, write_models
+from kedge.running.task import Interrupted, Observer, Progress, Task
 
 
 def run(
@@ -169,46 +119,6 @@ def one_round(
     return line, by_client
 
 
-def measured(
-    task: Task, engine: Engine, stage: Stage, server: Server, start: Leaves
-) -> tuple[dict[str, float], dict[str, list[float | None]]]:
-    """The evaluation matrix: every model worth looking at, on the common and on the local tests."""
-    algorithm, data, model = stage.algorithm, task.federation, task.model
-    local = {k: v for k, v in start.items() if k not in server.shared}
-    views = {"distributed": server.shared, "average": server.average}
-    for c in algorithm.corrections:
-        views |= c.views(server.shared, server.slots[c.name])
-    metrics: dict[str, float] = {}
-    by_client: dict[str, list[float | None]] = {}
-    measured: dict[int, str] = {}
-    for name, leaves in views.items():
-        same = measured.get(id(leaves))
-        if same:
-            metrics |= {k.replace(same, name, 1): v for k, v in metrics.items() if k.startswith(same + ".")}
-            by_client |= {
-                k.replace(same, name, 1): v for k, v in by_client.items() if k.startswith(same + ".")
-            }
-            continue
-        measured[id(leaves)] = name
-        whole = {**local, **leaves}
-        values = on_test(model, algorithm.predict, whole, server.buffers, data)
-        own, each = on_local_tests(model, algorithm.predict, (whole, server.buffers), data)
-        metrics |= {f"{name}.{k}": v for k, v in {**values, **own}.items()}
-        by_client |= {f"{name}.local.accuracy": each} if each else {}
-    if local:
-        own, each = on_local_tests(
-            model, algorithm.predict, lambda c: engine.personal(c, server.shared, server.buffers), data
-        )
-        metrics |= {f"personal.{k}": v for k, v in own.items()}
-        by_client |= {"personal.local.accuracy": each} if each else {}
-    return metrics, by_client
-
-
-def number(value: float) -> float | None:
-    """A value JSON can hold."""
-    return value if math.isfinite(value) else None
-
-
 def fail(line: dict[str, Any], reply: Reply, files: dict[str, Lines]) -> None:
     """End a diverging run: its last line says so, and the error names round, clients and method."""
     if files:
@@ -242,52 +152,3 @@ def next_stage(task: Task, engine: Engine, params: Leaves, progress: Progress) -
         after = task.stages[progress.stage]
         progress.server, kept = hand_over(before, after.algorithm, progress.server, task.model, params)
         engine.begin(after, params, kept)
-
-
-def state_of(
-    engine: Engine, progress: Progress, files: dict[str, Lines], chosen: dict[str, Any] | None
-) -> checkpoint.State:
-    """What a checkpoint holds."""
-    facts = {
-        "round": progress.round,
-        "stage": progress.stage,
-        "stage_round": progress.stage_round,
-        "lengths": {name: file.length() for name, file in files.items()},
-        "chosen": chosen or {},
-    }
-    return checkpoint.State(facts, {"server": progress.server._asdict(), "clients": engine.save()})
-
-
-def restored(
-    task: Task, engine: Engine, params: Leaves, saved: checkpoint.State, folder: Path | None
-) -> Progress:
-    """The progress a checkpoint describes; the engine takes its clients' memories up."""
-    facts = saved.facts
-    tensors = checkpoint.same_device(saved.tensors, task.federation.pool.x)
-    stage = task.stages[facts["stage"]]
-    empty = opened(stage.algorithm, task.model, params, {})
-    old = tensors["server"]
-    if set(old["shared"]) != set(empty.shared):
-        raise CheckpointError(f"the checkpoint in {folder} is of another model: its leaves differ.")
-    names = (c.name for c in stage.algorithm.corrections)
-    server = Server(
-        shared=old["shared"],
-        buffers=old.get("buffers", {}),
-        slots={name: old.get("slots", {}).get(name, {}) for name in names},
-        average=old["average"],
-    )
-    engine.begin(stage, params, frozenset(c.name for c in stage.algorithm.corrections))
-    engine.load(tensors.get("clients", {}))
-    lines = read_lines(folder / "history.jsonl") if folder else []
-    return Progress(server, facts["round"], facts["stage"], facts["stage_round"], lines[: facts["round"]])
-
-
-def write_models(folder: Path, task: Task, server: Server, params: Leaves) -> None:
-    """The final distributed model, and the views beside it."""
-    algorithm = task.stages[-1].algorithm
-    views = {"model": server.shared, "average": server.average}
-    for c in algorithm.corrections:
-        views |= c.views(server.shared, server.slots[c.name])
-    for name, leaves in views.items():
-        whole = {**params, **leaves, **server.buffers, **dict(task.model.constants)}
-        write(folder / f"{name}.safetensors", safetensors.torch.save(checkpoint.packed(whole)))

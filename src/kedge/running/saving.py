@@ -1,0 +1,63 @@
+"""What a checkpoint holds of a run, how a run takes it up again, and the final models."""
+
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+
+from kedge.core.errors import CheckpointError
+from kedge.core.server import Server, opened
+from kedge.core.tree import Leaves
+from kedge.engines.engine import Engine
+from kedge.running import checkpoint
+from kedge.running.folder import Lines, read_lines, write
+from kedge.running.task import Progress, Task
+
+
+def state_of(
+    engine: Engine, progress: Progress, files: dict[str, Lines], chosen: dict[str, Any] | None
+) -> checkpoint.State:
+    """What a checkpoint holds."""
+    facts = {
+        "round": progress.round,
+        "stage": progress.stage,
+        "stage_round": progress.stage_round,
+        "lengths": {name: file.length() for name, file in files.items()},
+        "chosen": chosen or {},
+    }
+    return checkpoint.State(facts, {"server": progress.server._asdict(), "clients": engine.save()})
+
+
+def restored(
+    task: Task, engine: Engine, params: Leaves, saved: checkpoint.State, folder: Path | None
+) -> Progress:
+    """The progress a checkpoint describes; the engine takes its clients' memories up."""
+    facts = saved.facts
+    tensors = checkpoint.same_device(saved.tensors, task.federation.pool.x)
+    stage = task.stages[facts["stage"]]
+    empty = opened(stage.algorithm, task.model, params, {})
+    old = tensors["server"]
+    if set(old["shared"]) != set(empty.shared):
+        raise CheckpointError(f"the checkpoint in {folder} is of another model: its leaves differ.")
+    names = (c.name for c in stage.algorithm.corrections)
+    server = Server(
+        shared=old["shared"],
+        buffers=old.get("buffers", {}),
+        slots={name: old.get("slots", {}).get(name, {}) for name in names},
+        average=old["average"],
+    )
+    engine.begin(stage, params, frozenset(c.name for c in stage.algorithm.corrections))
+    engine.load(tensors.get("clients", {}))
+    lines = read_lines(folder / "history.jsonl") if folder else []
+    return Progress(server, facts["round"], facts["stage"], facts["stage_round"], lines[: facts["round"]])
+
+
+def write_models(folder: Path, task: Task, server: Server, params: Leaves) -> None:
+    """The final distributed model, and the views beside it."""
+    algorithm = task.stages[-1].algorithm
+    views = {"model": server.shared, "average": server.average}
+    for c in algorithm.corrections:
+        views |= c.views(server.shared, server.slots[c.name])
+    for name, leaves in views.items():
+        whole = {**params, **leaves, **server.buffers, **dict(task.model.constants)}
+        write(folder / f"{name}.safetensors", safetensors.torch.save(checkpoint.packed(whole)))

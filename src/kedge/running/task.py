@@ -1,0 +1,55 @@
+"""What a run is made of: the task, who watches, and where it stands."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from kedge.core.algorithm import Stage
+from kedge.core.model import Model
+from kedge.core.server import Server
+from kedge.data.federation import Federation
+from kedge.running.sampling import Participation
+
+History = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """All that decides the numbers of a run."""
+
+    stages: Sequence[Stage]
+    model: Model
+    federation: Federation
+    participation: Participation = Participation()
+    seed: int = 0
+    evaluate_every: int = 1
+    on_divergence: Literal["stop", "drop"] = "stop"
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of all stages together."""
+        return sum(stage.rounds for stage in self.stages)
+
+
+@dataclass(eq=False)
+class Observer:
+    """Who watches: a line after every round, messages, and whether to stop after the round at hand."""
+
+    line: Callable[[dict[str, Any]], None] = lambda line: None
+    say: Callable[[str], None] = lambda message: None
+    stop: Callable[[], bool] = lambda: False
+
+
+@dataclass(eq=False)
+class Progress:
+    """Where a run stands."""
+
+    server: Server
+    round: int = 0  # rounds done
+    stage: int = 0
+    stage_round: int = 0
+    history: History = field(default_factory=list)
+
+
+class Interrupted(KeyboardInterrupt):
+    """The run was asked to stop, and its state is saved."""
