@@ -8,13 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+import kedge
 from kedge.core.errors import RequestError
 from kedge.data.partition import Dirichlet, DirichletClasses
 from kedge.data.partition_dirichlet import cut, filled
 
 Labels = NDArray[np.int64]
 TEN = np.repeat(np.arange(10), 5000)  # as many as CIFAR-10, in the worst order
-ORACLES = Path(__file__).parents[3] / "shared" / "spec" / "oracles.json"
+ORACLES = Path(kedge.__file__).parent / "audit/oracles.json"
 
 
 def counts(labels: Labels, clients: list[Labels]) -> Labels:
@@ -113,7 +114,6 @@ def test_cut_gives_the_published_oracle() -> None:
     assert points.tolist() == [7, 7, 10]
 
 
-@pytest.mark.skipif(not ORACLES.exists(), reason="the specification lies outside the repository")
 def test_cut_agrees_with_the_oracle_file() -> None:
     oracle = json.loads(ORACLES.read_text())["partition_per_class_dirichlet"]
     for case in (oracle, oracle["second_case"]):

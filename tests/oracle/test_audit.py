@@ -1,20 +1,16 @@
 """The audit's rows, one test each, and the audit as a whole."""
 
-import json
 import math
-from pathlib import Path
 
 import pytest
 
 import kedge.audit.audit as conduct
 from kedge.audit.audit import audit, chosen, row_of
-from kedge.audit.bed import ORACLES
 from kedge.audit.finding import Check, Finding, Pair, compared
 from kedge.audit.methods import METHODS
 from kedge.core.errors import RequestError
 
 CHECKS = chosen(None)
-SPECIFICATION = Path(__file__).parents[3] / "shared" / "spec" / "oracles.json"
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=[f"{c.kind}-{c.method}-{c.name}" for c in CHECKS])
@@ -32,11 +28,6 @@ def test_every_method_is_checked_in_every_way() -> None:
     for method in METHODS:
         kinds = {c.kind for c in CHECKS if c.method == method}
         assert kinds >= {"gradient", "quadratic", "engines", "frozen", "value"}, method
-
-
-@pytest.mark.skipif(not SPECIFICATION.exists(), reason="the specification is not part of the package")
-def test_shipped_oracles_are_the_specification() -> None:
-    assert json.loads(SPECIFICATION.read_text()) == ORACLES
 
 
 def test_audit_takes_methods_and_gives_rows() -> None:
