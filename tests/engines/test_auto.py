@@ -8,6 +8,7 @@ import torch
 from kedge.algorithms import fedavg, fedbug
 from kedge.bench.workloads import OVERHEAD, Workload
 from kedge.core.algorithm import Stage
+from kedge.core.errors import RequestError
 from kedge.engines import auto
 from kedge.engines.auto import Choice, build, choose
 from kedge.engines.sequential import Sequential
@@ -45,6 +46,14 @@ def test_compiling_must_be_repaid_by_the_rounds_to_come(monkeypatch: pytest.Monk
     monkeypatch.setattr(auto, "timed", lambda engine, *rest: 0.01 if isinstance(engine, Stacked) else 1.0)
     assert not chosen(SMALL, rounds=10).compiled
     assert chosen(SMALL, rounds=10**6).compiled
+
+
+def test_without_a_compiler_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(auto, "timed", lambda engine, *rest: 0.01 if isinstance(engine, Stacked) else 1.0)
+    assert not chosen(SMALL, rounds=10**6).compiled
+    with pytest.raises(RequestError, match="no C\\+\\+ compiler is found here"):
+        chosen(SMALL, name="stacked", compile="on")
 
 
 def test_one_client_a_round_is_not_stacked() -> None:

@@ -1,13 +1,18 @@
 """Which engine is faster for the model at hand: measured on a few steps of the real work, recorded."""
 
+import os
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from kedge.core.algorithm import Stage
+from kedge.core.errors import RequestError
 from kedge.core.model import Model
+from kedge.core.schedules import Clock
 from kedge.core.server import broadcast, opened
 from kedge.core.tree import cast
 from kedge.data.batches import step_counts
@@ -51,6 +56,11 @@ def choose(
     say: Callable[[str], None] = lambda message: None,
 ) -> Choice:
     """Settle what the user left open, by timing a few steps of this model on this machine."""
+    if compile == "on" and not has_compiler():
+        raise RequestError(
+            "engine.compile = 'on': no C++ compiler is found here (g++, clang++ or $CXX). "
+            "Install one, or use compile = 'off'."
+        )
     params, _ = model.init(0)
     each = sum(v.numel() for v in params.values()) * federation.dtype.itemsize
     chunk = chunk or max(1, min(per_round, int(LIVE_BYTES // (6 * each))))
@@ -75,15 +85,28 @@ def choose(
     if compile != "auto":
         return Choice("stacked", compile == "on", chunk, reason)
     to_come = rounds * seconds_per_round(federation, stage, per_round, probe, work, stacked)
-    programs = len(model.units) if stage.algorithm.schedule.__class__.__name__ != "function" else 1
+    programs = program_count(model, federation, stage)
     cost = COMPILE_SECONDS * programs
-    compiled = COMPILE_GAIN * to_come > 2 * cost
+    compiled = COMPILE_GAIN * to_come > 2 * cost and has_compiler()
     if compiled:
         say(
             f"compiling {programs} program(s), about {cost:.0f} s, "
             f"to save part of about {to_come:.0f} s of training"
         )
     return Choice("stacked", compiled, chunk, reason)
+
+
+def has_compiler() -> bool:
+    """Whether torch can compile here."""
+    return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "clang++"))
+
+
+def program_count(model: Model, federation: Federation, stage: Stage) -> int:
+    """Programs of a round: one for each trainable set of the longest client's schedule."""
+    sizes = np.array([len(own) for own in federation.clients])
+    steps = stage.local.epochs * int(step_counts(sizes, stage.local)[1].max())
+    schedule, units = stage.algorithm.schedule, len(model.units)
+    return len({schedule(Clock(0, 0, step, steps), units) for step in range(steps)})
 
 
 def shrunk(federation: Federation, stage: Stage, chunk: int) -> tuple[Federation, Stage]:
@@ -114,8 +137,6 @@ def seconds_per_round(
     federation: Federation, stage: Stage, per_round: int, probe: Federation, work: Stage, seconds: float
 ) -> float:
     """What a real round will take, by its number of steps."""
-    import numpy as np
-
     sizes = np.array([len(own) for own in federation.clients])
     steps = float(stage.local.epochs * step_counts(sizes, stage.local)[1].mean() * per_round)
     tried = np.array([len(own) for own in probe.clients])
