@@ -17,16 +17,20 @@ from kedge.engines.stacked import Stacked
 SMALL = replace(OVERHEAD, clients=6, per_round=4)
 
 
-def chosen(work: Workload, rounds: int = 1, name: str = "auto", compile: str = "auto") -> Choice:
+def chosen(
+    work: Workload, rounds: int = 1, name: str = "auto", compile: str = "auto", said: list[str] | None = None
+) -> Choice:
     task = work.task("cpu")
-    said: list[str] = []
+    said = [] if said is None else said
     stage = Stage(fedbug(fedavg()), rounds, work.local())
     return choose(task.model, task.federation, stage, work.per_round, rounds, name, compile, say=said.append)
 
 
 def test_what_is_asked_for_is_taken() -> None:
     assert chosen(SMALL, name="sequential").name == "sequential"
-    assert chosen(SMALL, name="stacked", compile="on").compiled
+    said: list[str] = []
+    assert chosen(SMALL, name="stacked", compile="on", said=said).compiled
+    assert "compiling 1 program(s): the first rounds take up to 20 s longer" in said
     assert not chosen(SMALL, name="stacked", compile="off").compiled
     assert chosen(SMALL, name="stacked", compile="off").chunk == 4
 

@@ -66,6 +66,10 @@ def choose(
     chunk = chunk or max(1, min(per_round, int(LIVE_BYTES // (6 * each))))
     if name == "sequential":
         return Choice("sequential", False, 0, "asked for")
+    programs = program_count(model, federation, stage)
+    cost = COMPILE_SECONDS * programs
+    if compile == "on":
+        say(f"compiling {programs} program(s): the first rounds take up to {cost:.0f} s longer")
     if name == "stacked" and compile != "auto":
         return Choice("stacked", compile == "on", chunk, "asked for")
     if per_round == 1 and name == "auto":
@@ -85,8 +89,6 @@ def choose(
     if compile != "auto":
         return Choice("stacked", compile == "on", chunk, reason)
     to_come = rounds * seconds_per_round(federation, stage, per_round, probe, work, stacked)
-    programs = program_count(model, federation, stage)
-    cost = COMPILE_SECONDS * programs
     compiled = COMPILE_GAIN * to_come > 2 * cost and has_compiler()
     if compiled:
         say(
