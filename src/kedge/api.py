@@ -10,14 +10,14 @@ import tomli_w
 import torch
 from torch import nn
 
-from kedge.algorithms import METHODS, SCHEDULES, fedavg
+from kedge.algorithms import fedavg
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.errors import DataError, RequestError
 from kedge.core.model import Batch, Statistics, from_module
 from kedge.core.optimizers import SGD, Optimizer
 from kedge.data.dataset import Dataset
 from kedge.data.federation import joined
-from kedge.running.assemble import DTYPES, check_model, device_of, options_of
+from kedge.running.assemble import DTYPES, algorithm_of, check_model, device_of
 from kedge.running.bar import Bar
 from kedge.running.config import EngineChoice, factory_table, resolve
 from kedge.running.document import method_tables, override, read
@@ -110,11 +110,7 @@ def train(
 def named_algorithm(text: str) -> Algorithm:
     """The algorithm of an expression such as 'fedbug(ratio=0.2)+feddyn(alpha=0.1)'."""
     tables = {key: factory_table(key, table) for key, table in method_tables(text).items()}
-    base = METHODS[tables["method"]["name"]](**options_of(tables["method"]))
-    if tables["schedule"]["name"] == "all":
-        return base
-    schedule = SCHEDULES[tables["schedule"]["name"]](**options_of(tables["schedule"]))
-    return replace(base, name=f"{tables['schedule']['name']}+{base.name}", schedule=schedule)
+    return algorithm_of(tables["method"], tables["schedule"])
 
 
 def output_count(module: nn.Module, x: torch.Tensor) -> int:

@@ -1,6 +1,7 @@
 """The runner's settings do what they say: evaluation, sampling, stages, natural keys, locks."""
 
 import multiprocessing
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -121,3 +122,34 @@ def test_two_processes_do_not_run_in_one_folder(tmp_path: Path) -> None:
     other.join()
     with locked(tmp_path):
         pass
+
+
+def test_what_follows_what_is_one_line() -> None:
+    method = "feddyn(alpha=0.1) -> fedbug + fedavg@0.5"
+    history = kedge.run("quickstart", rounds=6, method=method, **SMALL).history
+    assert [line["method"] for line in history] == ["feddyn"] * 3 + ["fedbug+fedavg"] * 3
+    assert [line["stage"] for line in history] == [0] * 3 + [1] * 3
+    resolved = resolve(override(read("quickstart"), {**SMALL, "method": "feddyn -> fedavg", "rounds": 8}))
+    assert [rounds for _, _, rounds in resolved.stages] == [6, 2]  # three quarters, as its authors do
+    again = resolve(tomllib.loads(resolved.toml()))
+    assert again.toml() == resolved.toml()
+    assert [r for _, _, r in resolve({**again_document(resolved), "rounds": 100}).stages] == [75, 25]
+
+
+def again_document(experiment: Any) -> dict[str, Any]:
+    return tomllib.loads(experiment.toml())
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("feddyn -> fedavg@100", r"stages from the rounds \[0, 100\] on, of 6"),
+        ("feddyn -> fedavg@0", r"then.at = 0: need a share of the rounds \(0.75\) or a round \(150\)"),
+        ("feddyn -> fedavg@2.5", r"then.at = 2.5"),
+        ("feddyn -> fedavg@half", r"then.at = 'half'"),
+        ("feddyn -> fedavgg", r"no method or schedule is called 'fedavgg'"),
+    ],
+)
+def test_stages_that_make_no_sense_are_refused(method: str, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        resolve(override(read("quickstart"), {"method": method, "rounds": 6}))

@@ -24,8 +24,9 @@ class Run:
 
     @property
     def label(self) -> str:
-        """The method in one word."""
-        return str(self.history[-1]["method"]) if self.history else self.folder.name
+        """The methods in one word, in the order of their stages."""
+        stages = dict.fromkeys(str(line["method"]) for line in self.history)
+        return "->".join(stages) or self.folder.name
 
     @property
     def complete(self) -> bool:

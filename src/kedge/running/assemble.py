@@ -16,7 +16,7 @@ from kedge.data.datasets import Source, load
 from kedge.data.federation import Federation, federate
 from kedge.data.partition import PARTITIONS
 from kedge.models import MODELS
-from kedge.running.config import EngineChoice, Experiment
+from kedge.running.config import EngineChoice, Experiment, label_of
 from kedge.running.document import OPTIMIZERS
 from kedge.running.task import Task
 
@@ -34,13 +34,20 @@ def assemble(experiment: Experiment) -> Task:
     def build() -> nn.Module:
         return factory(shape, federation.classes, **options)
 
-    algorithm = algorithm_of(experiment)
-    model = algorithm.adapt(
-        from_module(seeded(build, experiment.seed), build, experiment.training.statistics)
+    local = local_of(experiment)
+    stages = tuple(
+        Stage(algorithm_of(method, schedule), rounds, local) for method, schedule, rounds in experiment.stages
     )
+    adaptations = {stage.algorithm.adapt for stage in stages}
+    if len(adaptations) > 1:
+        raise RequestError(
+            f"{experiment.label}: these methods need different networks, so none can follow another."
+        )
+    plain = from_module(seeded(build, experiment.seed), build, experiment.training.statistics)
+    model = adaptations.pop()(plain)
     check_model(model, federation)
     return Task(
-        stages=(Stage(algorithm, experiment.rounds, local_of(experiment)),),
+        stages=stages,
         model=model,
         federation=federation,
         participation=experiment.participation,
@@ -76,11 +83,13 @@ def natural_keys(source: Source, partition: dict[str, Any]) -> NDArray[Any] | No
     return there[name] if name else next(iter(there.values()), None)
 
 
-def algorithm_of(experiment: Experiment) -> Algorithm:
-    """The method under its schedule."""
-    base = METHODS[experiment.method["name"]](**options_of(experiment.method))
-    schedule = SCHEDULES[experiment.schedule["name"]](**options_of(experiment.schedule))
-    return replace(base, name=experiment.label, schedule=schedule)
+def algorithm_of(method: dict[str, Any], schedule: dict[str, Any]) -> Algorithm:
+    """The method under its schedule; a method with a schedule of its own keeps it unless another is named."""
+    base = METHODS[method["name"]](**options_of(method))
+    if schedule["name"] == "all":
+        return base
+    named = SCHEDULES[schedule["name"]](**options_of(schedule))
+    return replace(base, name=label_of(method, schedule), schedule=named)
 
 
 def local_of(experiment: Experiment) -> Local:

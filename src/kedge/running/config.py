@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import tomli_w
@@ -74,6 +75,9 @@ class Experiment:
     evaluation: Evaluation = Evaluation()
     checkpoint: Checkpoints = Checkpoints()
     engine: EngineChoice = EngineChoice()
+    then: tuple[
+        dict[str, Any], ...
+    ] = ()  # what follows: at (a round, or a share of the rounds), method, schedule
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.+-]+", self.name):
@@ -96,18 +100,43 @@ class Experiment:
         if not 0 <= self.seed < 2**32:
             raise RequestError(f"seed = {self.seed}: need 0 ≤ seed < 2³².")
 
+        starts = [0, *(self.start(row["at"]) for row in self.then), self.rounds]
+        if any(after <= before for before, after in pairwise(starts)):
+            raise RequestError(
+                f"then.at gives stages from the rounds {starts[:-1]} on, of {self.rounds}: "
+                "each must begin after the one before, and before the end."
+            )
+
+    def start(self, at: int | float) -> int:
+        """The rounds before a stage: a share of all below 1, else their number."""
+        if at <= 0 or (at >= 1 and at != int(at)):
+            raise RequestError(f"then.at = {at}: need a share of the rounds (0.75) or a round (150).")
+        return round(at * self.rounds) if at < 1 else int(at)
+
+    @property
+    def stages(self) -> list[tuple[dict[str, Any], dict[str, Any], int]]:
+        """Method, schedule and rounds of every stage."""
+        rows = [{"method": self.method, "schedule": self.schedule}, *self.then]
+        starts = [0, *(self.start(row["at"]) for row in self.then), self.rounds]
+        return [
+            (row["method"], row["schedule"], after - before)
+            for row, (before, after) in zip(rows, pairwise(starts), strict=True)
+        ]
+
     @property
     def label(self) -> str:
-        """The method in one word, the schedule before it."""
-        return (
-            self.method["name"]
-            if self.schedule["name"] == "all"
-            else f"{self.schedule['name']}+{self.method['name']}"
-        )
+        """The methods in one word, each with its schedule before it."""
+        return "->".join(label_of(method, schedule) for method, schedule, _ in self.stages)
 
     def toml(self) -> str:
         """The configuration with every default written out."""
         return tomli_w.dumps(without_none(asdict(self)))
+
+
+def label_of(method: dict[str, Any], schedule: dict[str, Any]) -> str:
+    """A method in one word, the schedule before it."""
+    name: str = method["name"]
+    return name if schedule["name"] == "all" else f"{schedule['name']}+{name}"
 
 
 def resolve(raw: Mapping[str, Any]) -> Experiment:
@@ -115,6 +144,7 @@ def resolve(raw: Mapping[str, Any]) -> Experiment:
     table = expanded(raw)
     hints = {key: hint for key, (hint, _) in parameters(Experiment).items()}
     sections = {key: hint for key, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
+    later = table.pop("then", [])
     plain = {key: value for key, value in table.items() if key not in sections and key not in FACTORIES}
     values = filled(Experiment, plain, "")
     for key, hint in sections.items():
@@ -125,7 +155,21 @@ def resolve(raw: Mapping[str, Any]) -> Experiment:
     defaults = Experiment("defaults")
     for key in FACTORIES:
         values[key] = factory_table(key, table.get(key, getattr(defaults, key)))
+    if not isinstance(later, list):
+        raise RequestError(f"then = {later!r}: need a list of tables [[then]] with at and method.")
+    values["then"] = tuple(following(**filled(following, row, "then")) for row in later)
     return Experiment(**values)
+
+
+def following(
+    at: int | float, method: dict[str, Any], schedule: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """A stage that follows: from which round or share of the rounds on, and what."""
+    return {
+        "at": at,
+        "method": factory_table("method", method),
+        "schedule": factory_table("schedule", schedule or {"name": "all"}),
+    }
 
 
 def factory_table(key: str, table: Mapping[str, Any]) -> dict[str, Any]:

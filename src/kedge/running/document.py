@@ -1,7 +1,7 @@
 """An experiment as a user writes it: a TOML document, shorthand, settings on top.
 
 Shorthand: a plain name stands for a table, and method = "fedbug(ratio=0.2) + feddyn(alpha=0.1)" sets the
-tables [method] and [schedule].
+tables [method] and [schedule]; method = "feddyn -> fedavg@0.75" also sets [[then]].
 """
 
 import re
@@ -18,6 +18,7 @@ from kedge.data.partition import PARTITIONS
 from kedge.models import MODELS
 
 OPTIMIZERS: dict[str, Any] = {"sgd": SGD, "adam": Adam}
+SWITCH = 0.75  # the share of the rounds after which FedDyn→FedAvg's authors switch
 SHIPPED = Path(__file__).parent.parent / "experiments"
 FACTORIES: dict[str, Mapping[str, Any]] = {
     "data": BUILT_IN,
@@ -33,7 +34,15 @@ def expanded(raw: Mapping[str, Any]) -> dict[str, Any]:
     """The document with shorthand written out: a plain name for a table, a sum for method and schedule."""
     table = dict(raw)
     if isinstance(table.get("method"), str):
-        table |= method_tables(table["method"])
+        written = stage_tables(table["method"])
+        table |= written if written["then"] or "then" not in table else {**written, "then": table["then"]}
+    if isinstance(table.get("then"), list):
+        table["then"] = [
+            {**row, **method_tables(row["method"])}
+            if isinstance(row, dict) and isinstance(row.get("method"), str)
+            else row
+            for row in table["then"]
+        ]
     for key in FACTORIES:
         if isinstance(table.get(key), str):
             table[key] = {"name": table[key]}
@@ -66,6 +75,16 @@ def method_tables(text: str) -> dict[str, dict[str, Any]]:
     return {"method": {"name": "fedavg"}, "schedule": {"name": "all"}, **tables}
 
 
+def stage_tables(text: str) -> dict[str, Any]:
+    """'feddyn -> fedavg@0.75' as [method], [schedule] and [[then]]: what follows, and from when on."""
+    first, *later = text.split("->")
+    rows = []
+    for part in later:
+        method, sign, at = part.partition("@")
+        rows.append({"at": literal(at) if sign else SWITCH, **method_tables(method)})
+    return {**method_tables(first), "then": rows}
+
+
 def literal(text: str) -> Any:
     """A TOML value, or the bare word itself."""
     try:
@@ -79,7 +98,7 @@ def override(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
     table = expanded(raw)
     for path, value in settings.items():
         if path == "method" and isinstance(value, str):
-            table |= method_tables(value)
+            table |= stage_tables(value)
             continue
         *folders, key = path.split(".")
         place = table
