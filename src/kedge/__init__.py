@@ -1,6 +1,21 @@
 """kedge: federated learning when clients' data differ."""
 
-from kedge.algorithms import fedavg, fedbug, feddyn, fedprox, scaffold
+from kedge.algorithms import (
+    fedadam,
+    fedavg,
+    fedavgm,
+    fedbug,
+    feddc,
+    feddecorr,
+    feddyn,
+    feddyn_no_h,
+    feddyn_no_reg,
+    fedexp,
+    fednova,
+    fedntd,
+    fedprox,
+    scaffold,
+)
 from kedge.api import run, train
 from kedge.core.errors import CheckpointError, DataError, Diverged, RequestError
 from kedge.core.model import Output
@@ -20,9 +35,18 @@ __all__ = [
     "RequestError",
     "Result",
     "__version__",
+    "fedadam",
     "fedavg",
+    "fedavgm",
     "fedbug",
+    "feddc",
+    "feddecorr",
     "feddyn",
+    "feddyn_no_h",
+    "feddyn_no_reg",
+    "fedexp",
+    "fednova",
+    "fedntd",
     "fedprox",
     "run",
     "scaffold",

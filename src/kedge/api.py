@@ -17,7 +17,7 @@ from kedge.core.model import Batch, Statistics, from_module
 from kedge.core.optimizers import SGD, Optimizer
 from kedge.data.dataset import Dataset
 from kedge.data.federation import joined
-from kedge.running.assemble import DTYPES, algorithm_of, check_model, device_of
+from kedge.running.assemble import DTYPES, algorithm_of, check_model, check_schedules, device_of
 from kedge.running.bar import Bar
 from kedge.running.config import EngineChoice, factory_table, resolve
 from kedge.running.document import method_tables, override, read
@@ -89,8 +89,10 @@ def train(
     participation = Participation(sampling, per_round, share)
     participation.count(len(clients))
     local = Local(epochs, batch, optimizer or SGD(), clip, drop_last)
+    stages = (Stage(algorithm, rounds, local),)
+    check_schedules(stages, model)
     task = Task(
-        (Stage(algorithm, rounds, local),),
+        stages,
         model,
         federation,
         participation,

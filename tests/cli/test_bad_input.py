@@ -57,6 +57,7 @@ from kedge.running import checkpoint, folder
         ("optimizer.momentum=1", "need 0 ≤ momentum < 1"),
         ("evaluation.local_test=1", "local_test = 1.0: need 0 ≤ local_test < 1"),
         ("method=fedbug(ratio=2)", "need 0 ≤ ratio ≤ 1"),
+        ("method=vanilla(thaw=[0,10])", "thaw"),
         ("method=feddyn(alpha=0)", "feddyn(alpha=0.0): need alpha > 0"),
         ("method=fedprox(mu=-1)", "need mu ≥ 0"),
         ("method=feddyn+fedavg", "it names two methods"),

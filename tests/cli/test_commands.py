@@ -89,9 +89,11 @@ def test_list_names_everything_with_json() -> None:
     assert {"methods", "schedules", "models", "datasets", "partitions", "experiments", "engines"} <= set(
         everything
     )
-    assert [row["name"] for row in kedge("list", "methods", "--json").json()] == [
-        "fedavg", "fedprox", "feddyn", "scaffold",
-    ]  # fmt: skip
+    names = {row["name"] for row in kedge("list", "methods", "--json").json()}
+    assert names >= {"fedavg", "fedprox", "feddyn", "scaffold", "fedavgm", "fedadam", "fedexp", "fednova"}
+    schedules = {row["name"]: row for row in everything["schedules"]}
+    assert set(schedules) >= {"fedbug", "top-down", "fix-last", "fix-last-two", "vanilla", "anti"}
+    assert schedules["anti"]["arguments"] == {"thaw": [0, 100, 200], "strict": False}
     feddyn = next(row for row in everything["methods"] if row["name"] == "feddyn")
     assert feddyn["paper"] == "Acar et al., 2021"
     assert feddyn["arguments"] == {"alpha": 0.01, "scaling": "uniform"}

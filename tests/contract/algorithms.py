@@ -1,6 +1,19 @@
 """One row a method: every contract test runs on every row."""
 
+from dataclasses import replace
+
 from kedge.algorithms import fedavg, fedbug, feddyn, fedprox, scaffold
+from kedge.algorithms.fedadam import fedadam
+from kedge.algorithms.fedavgm import fedavgm
+from kedge.algorithms.feddc import feddc
+from kedge.algorithms.feddecorr import feddecorr
+from kedge.algorithms.feddyn_ablations import feddyn_no_h, feddyn_no_reg
+from kedge.algorithms.fedexp import fedexp
+from kedge.algorithms.fednova import fednova
+from kedge.algorithms.fedntd import fedntd
+from kedge.algorithms.fix_last import fix_last
+from kedge.algorithms.layer_expansion import anti, vanilla
+from kedge.algorithms.top_down import top_down
 from kedge.core.algorithm import Algorithm
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -9,12 +22,31 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedprox": fedprox(0.3),
     "feddyn": feddyn(0.1),
     "feddyn-data": feddyn(0.1, "data"),
+    "feddyn-no-reg": feddyn_no_reg(),
+    "feddyn-no-h": feddyn_no_h(0.1),
+    "feddc": feddc(0.1),
+    "feddecorr": feddecorr(),
+    "fedntd": fedntd(temperature=2.0),
     "scaffold": scaffold(),
     "scaffold-momentum": scaffold(allow_momentum=True),
+    "fedavgm": fedavgm(),
+    "fedavgm-ema": fedavgm(0.5, "ema"),
+    "fedadam": fedadam(),
+    "fedadam-zero": fedadam(0.01, start="zero"),
+    "fedexp": fedexp(),
+    "fedexp-official": fedexp(0.1, "official-code", epsilon_decay=0.9),
+    "fedexp-fedbug": fedexp(rule="fedbug-code", weights="uniform"),
+    "fednova": fednova(),
     "fedbug+fedavg": fedbug(fedavg()),
     "fedbug+fedprox": fedbug(fedprox(0.3), 0.8),
     "fedbug+feddyn": fedbug(feddyn(0.1), 0.8),
     "fedbug+scaffold": fedbug(scaffold(), 0.8),
+    "fedbug+fednova": fedbug(fednova(), 0.8),
+    "top-down+fedavg": replace(fedavg(), schedule=top_down(0.8)),
+    "fix-last+fedavg": replace(fedavg(), schedule=fix_last()),
+    "vanilla+fedavg": replace(fedavg(), schedule=vanilla((0, 2))),
+    "anti+fedavg": replace(fedavg(), schedule=anti((1, 2), strict=True)),
 }
 
-NO_MOMENTUM = {"scaffold", "fedbug+scaffold"}  # refused at construction
+NO_MOMENTUM = {"feddc", "scaffold", "fedbug+scaffold"}  # refused at construction
+NO_ADAM = {*NO_MOMENTUM, "scaffold-momentum", "fednova", "fedbug+fednova"}  # likewise

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from tests.contract.algorithms import ALGORITHMS, NO_MOMENTUM
+from tests.contract.algorithms import ALGORITHMS, NO_ADAM, NO_MOMENTUM
 from tests.contract.problem import (
     EVERYBODY,
     SOME,
@@ -55,7 +55,7 @@ def test_engines_agree_with_momentum_and_some_participants(name: str) -> None:
     assert disagreement(ALGORITHMS[name], local, network("batch"), federation(), SOME) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if "scaffold" not in name])
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in NO_ADAM])
 def test_engines_agree_with_adam(name: str) -> None:
     """Adam divides by the gradient's size and so blows rounding up where the true gradient is 0, as for a
     convolution's bias before batch norm: hence no batch norm here, and an eps that is not tiny."""

@@ -1,4 +1,5 @@
 from fractions import Fraction
+from itertools import pairwise
 from math import ceil
 
 import pytest
@@ -6,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kedge.core.errors import RequestError
-from kedge.core.schedules import BottomUp, Clock, all_units
+from kedge.core.schedules import BottomUp, Clock, FixLast, Thaw, TopDown, all_units
 
 
 def opened(ratio: float, units: int, steps: int) -> list[int]:
@@ -65,3 +66,26 @@ def test_a_ratio_of_small_decimals_is_taken_as_written() -> None:
 def test_a_ratio_out_of_range_is_refused(ratio: float) -> None:
     with pytest.raises(RequestError, match="0 ≤ ratio ≤ 1"):
         BottomUp(ratio)
+
+
+@given(PERCENT, st.integers(1, 12), st.integers(1, 60))
+def test_top_down_is_bottom_up_seen_from_the_output_side(percent: int, units: int, steps: int) -> None:
+    for step in range(steps):
+        clock = Clock(0, 0, step, steps)
+        assert TopDown(percent / 100)(clock, units) == BottomUp(percent / 100)(clock, units)[::-1]
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=5).map(sorted), st.booleans())
+def test_thawed_units_never_freeze_again_and_the_head_always_trains(thaw: list[int], strict: bool) -> None:
+    masks = [Thaw(tuple(thaw), False, strict)(Clock(round, 0, 0, 1), len(thaw) + 1) for round in range(11)]
+    assert all(mask[-1] for mask in masks)
+    assert all(before <= after for a, b in pairwise(masks) for before, after in zip(a, b, strict=True))
+    assert all(masks[-1])
+    first = [[mask[unit] for mask in masks].index(True) + 1 for unit in range(len(thaw))]
+    assert first == [max(1, t + strict) for t in thaw]
+
+
+def test_fixed_units_never_train() -> None:
+    assert FixLast(2)(Clock(5, 0, 3, 9), 4) == (True, True, False, False)
+    with pytest.raises(RequestError, match="at least 1"):
+        FixLast(0)

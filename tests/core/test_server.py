@@ -159,3 +159,14 @@ def test_every_part_of_an_upload_has_its_weight() -> None:
     facts = {"examples": torch.tensor([30.0, 10.0])}
     assert by_size(facts).tolist() == [30, 10]
     assert equal(facts).tolist() == [1, 1]
+
+
+def test_a_correction_about_other_leaves_begins_anew() -> None:
+    """FedDyn over the body, then over everything: its u_i lack the head's leaves, so they cannot go on."""
+    model = from_module(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
+    params, _ = model.init(0)
+    part, whole = replace(feddyn(0.1), shared=body), feddyn(0.1)
+    server, kept = hand_over(part, whole, opened(part, model, params, {}), model, params)
+    assert kept == frozenset()
+    assert set(server.slots["dynamic"]["u"]) == set(params)
+    assert hand_over(whole, whole, opened(whole, model, params, {}), model, params)[1] == {"dynamic"}

@@ -2,15 +2,43 @@
 
 from collections.abc import Callable
 
+from kedge.algorithms.fedadam import fedadam
 from kedge.algorithms.fedavg import fedavg
+from kedge.algorithms.fedavgm import fedavgm
 from kedge.algorithms.fedbug import bottom_up, fedbug
+from kedge.algorithms.feddc import feddc
+from kedge.algorithms.feddecorr import feddecorr
 from kedge.algorithms.feddyn import feddyn
+from kedge.algorithms.feddyn_ablations import feddyn_no_h, feddyn_no_reg
+from kedge.algorithms.fedexp import fedexp
+from kedge.algorithms.fednova import fednova
+from kedge.algorithms.fedntd import fedntd
 from kedge.algorithms.fedprox import fedprox
+from kedge.algorithms.fix_last import fix_last, fix_last_two
+from kedge.algorithms.layer_expansion import anti, vanilla
 from kedge.algorithms.scaffold import scaffold
+from kedge.algorithms.top_down import top_down
 from kedge.core.algorithm import Algorithm
 from kedge.core.schedules import Schedule, all_units
 
-__all__ = ["METHODS", "SCHEDULES", "fedavg", "fedbug", "feddyn", "fedprox", "scaffold"]
+__all__ = [
+    "METHODS",
+    "SCHEDULES",
+    "fedadam",
+    "fedavg",
+    "fedavgm",
+    "fedbug",
+    "feddc",
+    "feddecorr",
+    "feddyn",
+    "feddyn_no_h",
+    "feddyn_no_reg",
+    "fedexp",
+    "fednova",
+    "fedntd",
+    "fedprox",
+    "scaffold",
+]
 
 
 def everything() -> Schedule:
@@ -22,10 +50,24 @@ METHODS: dict[str, Callable[..., Algorithm]] = {
     "fedavg": fedavg,
     "fedprox": fedprox,
     "feddyn": feddyn,
+    "feddyn-no-reg": feddyn_no_reg,
+    "feddyn-no-h": feddyn_no_h,
+    "feddc": feddc,
+    "feddecorr": feddecorr,
+    "fedntd": fedntd,
     "scaffold": scaffold,
+    "fedavgm": fedavgm,
+    "fedadam": fedadam,
+    "fedexp": fedexp,
+    "fednova": fednova,
 }
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "all": everything,
     "fedbug": bottom_up,
+    "top-down": top_down,
+    "fix-last": fix_last,
+    "fix-last-two": fix_last_two,
+    "vanilla": vanilla,
+    "anti": anti,
 }

@@ -4,6 +4,7 @@ Client: min f_i(w) − ⟨g_i, w⟩ + α/2 ‖w − θ‖² with g_i = −α u_i
 Server: γ = mean of the participants, u = mean of u_i over ALL m clients, θ ← γ + u (that is γ − h/α).
 As in the authors' code α·w stands outside the clip and α(u_i − θ) inside. scaling="data" is that code's
 α_i = α / (n_i·m/Σn), weaker for larger clients; means stay unweighted. Running statistics never enter u.
+Its ablations are α = 0 and correct=False (`feddyn_ablations.py`).
 """
 
 from dataclasses import dataclass, replace
@@ -24,12 +25,9 @@ class DynamicRegularizer(Correction):
 
     alpha: float
     scaling: Literal["uniform", "data"] = "uniform"
+    correct: bool = True  # whether the server adds u
     name = "dynamic"
     weight = equal
-
-    def __post_init__(self) -> None:
-        if not self.alpha > 0:
-            raise RequestError(f"feddyn(alpha={self.alpha}): need alpha > 0; for no regulariser use fedavg.")
 
     def strength(self, facts: Leaves) -> Tensor | float:
         """α of this client."""
@@ -53,9 +51,13 @@ class DynamicRegularizer(Correction):
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
         u = axpy(cohort.size / cohort.population, update, state["u"])
-        return add(update, u), {"u": u}
+        return add(update, u) if self.correct else update, {"u": u}
 
 
 def feddyn(alpha: float = 0.01, scaling: Literal["uniform", "data"] = "uniform") -> Algorithm:
     """A dynamic regulariser per client that makes local optima agree with the global one."""
+    if not alpha > 0:
+        raise RequestError(
+            f"feddyn(alpha={alpha}): need alpha > 0; for no regulariser use fedavg or feddyn-no-reg."
+        )
     return replace(fedavg("uniform"), name="feddyn", corrections=(DynamicRegularizer(alpha, scaling),))

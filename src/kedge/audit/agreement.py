@@ -38,7 +38,7 @@ def second_unit(clock: Clock, units: int) -> Mask:
 
 
 def never_opened(algorithm: Algorithm, momentum: float) -> Finding:
-    """Units that never train keep every bit: on the server, on every client, in all memories."""
+    """Units that never train keep every bit they began with: on server and clients, in all memories."""
     model, data = perceptron(), federation(RAGGED)
     local = Local(2, 5, SGD(0.1, momentum, weight_decay=1e-2), clip=1.0)
     watched = replace(algorithm, schedule=second_unit, corrections=(*algorithm.corrections, Witness(1)))
@@ -51,16 +51,19 @@ def never_opened(algorithm: Algorithm, momentum: float) -> Finding:
         models = [server.shared, *({k: v[0] for k, v in own["witness"].items()} for own in slots)]
         moved += [k for k in closed if not all(torch.equal(one[k], start[k]) for one in models)]
         moved += [k for k in model.units[1] if any(torch.equal(one[k], start[k]) for one in models)]
-        memories = [server.slots, *({k: v for k, v in own.items() if k != "witness"} for own in slots)]
-        moved += [k for k in closed if not all(all_zero(one, k) for one in memories)]
+        first = {c.name: c.init_server(start) for c in algorithm.corrections}
+        begun = {c.name: c.init_client(start) for c in algorithm.corrections}
+        moved += [k for k in closed if not as_begun(first, server.slots, k)]
+        moved += [k for k in closed if not all(as_begun(begun, own, k) for own in slots)]
     return holds(
         not moved, f"{len(closed)} leaves frozen on both engines; wrong: {sorted(set(moved)) or 'none'}"
     )
 
 
-def all_zero(tree: Mapping[str, Any], leaf: str) -> bool:
-    """Whether this leaf is 0 wherever it stands in a tree of memories."""
-    return all(not v.any() for k, v in flatten(tree).items() if k.endswith("/" + leaf))
+def as_begun(before: Mapping[str, Any], after: Mapping[str, Any], leaf: str) -> bool:
+    """Whether this leaf is as it was, wherever it stands in a tree of memories."""
+    now = flatten(after)
+    return all(torch.equal(v, now[k]) for k, v in flatten(before).items() if k.endswith("/" + leaf))
 
 
 def opened_late(algorithm: Algorithm) -> Finding:

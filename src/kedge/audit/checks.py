@@ -7,6 +7,7 @@ from kedge.algorithms import fedavg, fedbug, feddyn, fedprox, scaffold
 from kedge.algorithms.fedbug import bottom_up
 from kedge.audit import (
     agreement,
+    client_terms,
     gradients,
     oracle_averaging,
     oracle_fedbug,
@@ -15,6 +16,7 @@ from kedge.audit import (
     oracle_scaffold,
     quadratics,
     reductions,
+    server_rules,
     values,
 )
 from kedge.audit.bed import ORACLES
@@ -24,6 +26,7 @@ from kedge.audit.methods import METHODS
 FULL, PARTIAL = "full_participation_2_rounds", "partial_round1_client0_round2_client1"
 SHARED = "protocol"  # what no single method owns
 UNIFORM = fedavg("uniform")
+UNFREEZING = {"fedbug": (5, 4, 3), "top-down": (3, 4, 5)}  # steps of the units; ⌈3k/4⌉ are open in step k
 
 
 def oracles() -> list[Check]:
@@ -69,6 +72,7 @@ def oracles() -> list[Check]:
         (SHARED, "learning-rate decay", oracle_averaging.lr_decay),
         (SHARED, "per-class dirichlet", oracle_protocol.dirichlet_cut),
     ]
+    rows += client_terms.oracles() + server_rules.oracles()
     rows += [
         (
             "fedbug",
@@ -117,6 +121,7 @@ def reduced() -> list[Check]:
         ("scaffold", "one step is centralised", partial(step, scaffold(), equal)),
         ("fedbug+scaffold", "one step is centralised", partial(step, fedbug(scaffold()), equal)),
     ]
+    rows += client_terms.reduced() + server_rules.reduced()
     rows += [
         (f"fedbug+{name}", "ratio 0 is the base", partial(reductions.fedbug_without_ratio, base))
         for name, base in bases.items()
@@ -134,6 +139,9 @@ def derived() -> list[Check]:
         "proximal": gradients.proximal,
         "dynamic": gradients.dynamic,
         "control": gradients.controlled,
+        "drift": gradients.drifting,
+        "decorrelation": gradients.decorrelated,
+        "not-true": gradients.distilled,
     }
     checks: list[Check] = []
 
@@ -143,20 +151,25 @@ def derived() -> list[Check]:
     for method, algorithm in METHODS.items():
         slot = algorithm.corrections[0].name if algorithm.corrections else ""
         objective = objectives.get(slot, gradients.plain)
-        bug = method.startswith("fedbug")
-        opened = 2 if bug else 3
+        unfreezing = UNFREEZING.get(method.partition("+")[0])
+        opened = 2 if unfreezing else 3
         add(
             method,
             "local gradient",
             "gradient",
             partial(gradients.local_gradient, algorithm, objective, opened),
         )
-        if slot in ("dynamic", "control"):
+        if method == "feddyn-no-h":
+            add(method, "misses the minimiser", "quadratic", partial(quadratics.held_back, algorithm))
+        elif method == "feddyn-no-reg":
+            elsewhere = partial(quadratics.misses, algorithm, 0.0, (5, 5, 5), by_size=False)
+            add(method, "misses the minimiser", "quadratic", elsewhere)
+        elif slot in ("dynamic", "control", "drift"):
             by_size = method == "feddyn(data)"
             add(method, "reaches the minimiser", "quadratic", partial(quadratics.reaches, algorithm, by_size))
         else:
             mu = 0.1 if slot == "proximal" else 0.0
-            steps = (5, 4, 3) if bug else (5, 5, 5)  # of the units; ⌈3k/4⌉ are open in step k
+            steps = unfreezing or (5, 5, 5)
             add(method, "misses the minimiser", "quadratic", partial(quadratics.misses, algorithm, mu, steps))
         if slot == "control":
             add(
@@ -166,9 +179,9 @@ def derived() -> list[Check]:
                 partial(oracle_scaffold.mean_gradient, algorithm),
             )
         add(method, "sequential is stacked", "engines", partial(agreement.engines_agree, algorithm))
-        momentum = 0.0 if slot == "control" else 0.9
+        momentum = 0.0 if slot in ("control", "drift") else 0.9
         add(method, "units never opened", "frozen", partial(agreement.never_opened, algorithm, momentum))
-        if bug:
+        if unfreezing:
             add(method, "units opened late", "frozen", partial(agreement.opened_late, algorithm))
         add(method, "pickle, hash, print", "value", partial(values.is_value, algorithm))
     return checks

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kedge.audit.finding import Finding, agreed
-from kedge.audit.network import RAGGED, federation, perceptron
-from kedge.audit.reductions import forward
+from kedge.audit.network import CLASSES, RAGGED, federation, perceptron
+from kedge.audit.reductions import features, forward
 from kedge.core.algorithm import Algorithm, Local
 from kedge.core.client import local_step, started
 from kedge.core.correction import Correction
@@ -49,6 +49,34 @@ def controlled(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> T
     return f - dot(sub(known["state"]["c"], known["cast"]["c"]), w)
 
 
+def drifting(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
+    """FedDC: f + α/2 ‖w − (wᵗ − h_i)‖² + ⟨w, g − g_i⟩."""
+    alpha: float = known["correction"].alpha
+    state, cast = known["state"], known["cast"]
+    return f + alpha / 2 * sqnorm(sub(w, sub(anchor, state["h"]))) + dot(w, sub(cast["g"], state["g"]))
+
+
+def decorrelated(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
+    """FedDecorr: f + β (N−1)²/N · mean of C_jk² / (ε + C_jj)(ε + C_kk) over j ≠ k, C the covariance."""
+    beta: float = known["correction"].beta
+    rows = len(known["x"])
+    covariance = torch.cov(features(w, known["x"]).T)
+    variance = 1e-8 + covariance.diagonal()
+    squares = covariance.square() / torch.outer(variance, variance)
+    off = ~torch.eye(len(variance), dtype=torch.bool)
+    return f + beta * (rows - 1) ** 2 / rows * squares[off].mean()
+
+
+def distilled(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
+    """FedNTD: f + β τ² KL(global ‖ local), the label's logit cut out of both, sample by sample."""
+    correction, x, y = known["correction"], known["x"], known["y"]
+    beta: float = correction.beta
+    tau: float = correction.temperature
+    keep = torch.arange(CLASSES) != y[:, None]
+    there, here = (forward(one, x)[keep].view(len(y), CLASSES - 1) / tau for one in (anchor, w))
+    return f + beta * tau**2 * F.kl_div(here.log_softmax(1), there.softmax(1), reduction="batchmean")
+
+
 def drawn(leaves: Leaves, seed: int) -> Leaves:
     """Random leaves of these shapes."""
     chance = torch.Generator().manual_seed(seed)
@@ -74,7 +102,8 @@ def local_gradient(algorithm: Algorithm, objective: Objective, opened: int) -> F
 
     correction: Correction | None = next(iter(algorithm.corrections), None)
     name = correction.name if correction else ""
-    known = {"correction": correction, "client": client, "state": state.get(name), "cast": cast.get(name)}
+    known: dict[str, Any] = {"correction": correction, "client": client, "x": x, "y": y}
+    known |= {"state": state.get(name), "cast": cast.get(name)}
     point = {k: v.clone().requires_grad_() for k, v in w.items()}
     total = objective(F.cross_entropy(forward(point, x), y), point, anchor, known)
     grads = dict(zip(point, torch.autograd.grad(total, list(point.values())), strict=True))

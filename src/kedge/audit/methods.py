@@ -1,6 +1,17 @@
 """The methods under audit, by name; one row a method."""
 
+from dataclasses import replace
+
 from kedge.algorithms import fedavg, fedbug, feddyn, fedprox, scaffold
+from kedge.algorithms.fedadam import fedadam
+from kedge.algorithms.fedavgm import fedavgm
+from kedge.algorithms.feddc import feddc
+from kedge.algorithms.feddecorr import feddecorr
+from kedge.algorithms.feddyn_ablations import feddyn_no_h, feddyn_no_reg
+from kedge.algorithms.fedexp import fedexp
+from kedge.algorithms.fednova import fednova
+from kedge.algorithms.fedntd import fedntd
+from kedge.algorithms.top_down import top_down
 from kedge.core.algorithm import Algorithm
 
 METHODS: dict[str, Algorithm] = {
@@ -8,11 +19,22 @@ METHODS: dict[str, Algorithm] = {
     "fedprox": fedprox(0.1),
     "feddyn": feddyn(0.1),
     "feddyn(data)": feddyn(0.1, "data"),
+    "feddyn-no-reg": feddyn_no_reg(),
+    "feddyn-no-h": feddyn_no_h(0.1),
+    "feddc": feddc(0.1),
+    "feddecorr": feddecorr(0.5),
+    "fedntd": fedntd(0.7, 2.0),
     "scaffold": scaffold(),
+    "fedavgm": fedavgm(0.5),  # where they come to rest within the audit's rounds
+    "fedadam": fedadam(0.7, 0.5, 0.9, tau=0.5),
+    "fedexp": fedexp(0.2),
+    "fednova": fednova(),
     "fedbug+fedavg": fedbug(fedavg(), 0.8),
     "fedbug+fedprox": fedbug(fedprox(0.1), 0.8),
     "fedbug+feddyn": fedbug(feddyn(0.1), 0.8),
     "fedbug+scaffold": fedbug(scaffold(), 0.8),
+    "fedbug+fednova": fedbug(fednova(), 0.8),
+    "top-down+fedavg": replace(fedavg(), name="top-down+fedavg", schedule=top_down(0.8)),
 }
 
 

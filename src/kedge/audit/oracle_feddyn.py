@@ -1,4 +1,4 @@
-"""Oracles feddyn, feddyn_clip_order and feddyn_to_fedavg of the specification.
+"""Oracles feddyn, feddyn_wo_reg, feddyn_wo_h, feddyn_clip_order and feddyn_to_fedavg of the specification.
 
 The library keeps u_i = −g_i/α and u = −h/α; they are compared as g_i and h.
 """
@@ -18,10 +18,10 @@ from kedge.core.model import Batch
 from kedge.core.optimizers import SGD
 
 
-def feddyn(algorithm: Algorithm, case: str) -> Finding:
-    """Client models, γ, h, every g_i and θ after each round of a case."""
-    oracle = ORACLES["feddyn"]
-    alpha, rounds = oracle["alpha"], oracle["expected"][case]
+def feddyn(algorithm: Algorithm, case: str, form: str = "feddyn") -> Finding:
+    """Client models, γ, h, every g_i and θ after each round of a case, of FedDyn or of an ablation."""
+    oracle = ORACLES[form]
+    alpha, rounds = oracle.get("alpha_for_h_and_drift", oracle["alpha"]), oracle["expected"][case]
     cohorts = [one["participants"] for one in rounds]
     pairs = []
     for name, engine in ENGINES.items():

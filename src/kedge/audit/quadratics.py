@@ -6,7 +6,10 @@ still only where Σ ∇f_i = 0, under FedBug too; FedDyn with α_i ∝ 1/n_i onl
 
     r_i = (1 − (1 − η(a_i + μ))ᴷ) · a_i/(a_i + μ),
 
-so it rests at Σ n_i r_i b_i / Σ n_i r_i, elsewhere unless K = 1; under FedBug K is a unit's own.
+so it rests at Σ n_i r_i b_i / Σ n_i r_i, elsewhere unless K = 1; under FedBug K is a unit's own. FedDyn
+without the regulariser rests where FedAvg with equal weights does, FedDC where Σ ∇f_i = 0.
+FedDyn without h rests where all w_i = θ, so that ∇f_i(θ) = −α u_i; the mean of u_i is θ − θ⁰, and hence
+θ = (Σ a_i b_i + mα θ⁰) / (Σ a_i + mα): the start holds it back.
 """
 
 from collections.abc import Sequence
@@ -15,6 +18,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from kedge.algorithms.feddc import Drift
 from kedge.algorithms.feddyn import DynamicRegularizer
 from kedge.audit.bed import Bed, quadratics
 from kedge.audit.finding import Finding
@@ -28,6 +32,7 @@ from kedge.running.task import Task
 CURVATURES = (1.0, 2.0, 5.0)
 CENTERS = ((0.0, 2.0, -1.0), (3.0, -1.0, 0.5), (-2.0, 1.0, 4.0))
 SIZES = (6, 2, 1)
+START = 1.0
 ALPHA = 2.0  # FedDyn: with a weak regulariser it comes, but slowly
 LOCAL = Local(5, 1000, SGD(0.05))
 ROUNDS = 120  # all have come to rest
@@ -37,7 +42,7 @@ REACHED, MISSED = 1e-9, 1e-2
 def bed() -> Bed:
     """Three clients, three units of one parameter each."""
     rows = [(a, *b) for a, b in zip(CURVATURES, CENTERS, strict=True)]
-    return quadratics({"u": [1.0], "v": [1.0], "w": [1.0]}, rows, SIZES)
+    return quadratics({"u": [START], "v": [START], "w": [START]}, rows, SIZES)
 
 
 def minimiser(by_size: bool) -> Tensor:
@@ -49,8 +54,10 @@ def minimiser(by_size: bool) -> Tensor:
 
 
 def firm(correction: Correction) -> Correction:
-    """FedDyn's regulariser with this bed's α; other corrections as they are."""
-    return replace(correction, alpha=ALPHA) if isinstance(correction, DynamicRegularizer) else correction
+    """FedDyn's or FedDC's regulariser with this bed's α; other corrections as they are."""
+    if isinstance(correction, DynamicRegularizer | Drift) and correction.alpha > 0:
+        return replace(correction, alpha=ALPHA)
+    return correction
 
 
 def ended(algorithm: Algorithm) -> Tensor:
@@ -68,19 +75,30 @@ def reaches(algorithm: Algorithm, by_size: bool = False) -> Finding:
     return Finding(far <= REACHED, far, f"{far:.1e} from the joint minimiser, at most {REACHED:.0e}")
 
 
-def rest(mu: float, steps: Sequence[int]) -> Tensor:
+def held_back(algorithm: Algorithm) -> Finding:
+    """It comes to rest between the start and the joint minimiser, where the closed form says."""
+    pull = ALPHA * len(CURVATURES)
+    between = (sum(CURVATURES) * minimiser(False) + pull * START) / (sum(CURVATURES) + pull)
+    return rested(ended(algorithm), between, minimiser(False))
+
+
+def rest(mu: float, steps: Sequence[int], by_size: bool = True) -> Tensor:
     """Where FedProx rests when the units take so many steps."""
     a = torch.tensor(CURVATURES, dtype=torch.float64)[:, None]  # [clients, 1]
-    n = torch.tensor(SIZES, dtype=torch.float64)[:, None]
+    n = torch.tensor(SIZES if by_size else (1,) * len(SIZES), dtype=torch.float64)[:, None]
     share = (1 - (1 - LOCAL.optimizer.rate(0) * (a + mu)) ** torch.tensor(steps)) * a / (a + mu)
     weight = n * share  # [clients, units]
     return (weight * torch.tensor(CENTERS, dtype=torch.float64)).sum(0) / weight.sum(0)
 
 
-def misses(algorithm: Algorithm, mu: float, steps: Sequence[int]) -> Finding:
+def misses(algorithm: Algorithm, mu: float, steps: Sequence[int], by_size: bool = True) -> Finding:
     """It comes to rest elsewhere, and where the closed form says."""
-    end = ended(algorithm)
-    off, far = float((end - rest(mu, steps)).norm()), float((end - minimiser(True)).norm())
+    return rested(ended(algorithm), rest(mu, steps, by_size), minimiser(by_size))
+
+
+def rested(end: Tensor, where: Tensor, joint: Tensor) -> Finding:
+    """Whether it ended at the closed form's point and not at the joint minimiser."""
+    off, far = float((end - where).norm()), float((end - joint).norm())
     detail = (
         f"{off:.1e} from the closed form, at most {REACHED:.0e}; it misses the joint minimiser by {far:.3f}, "
         f"as it must, at least {MISSED:g}"

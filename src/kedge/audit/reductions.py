@@ -95,11 +95,16 @@ def torch_sgd(local: Local, rounds: int, data: Federation, mu: float, percent: i
     return {k: v.detach() for k, v in params.items()}
 
 
-def forward(params: Leaves, x: Tensor) -> Tensor:
-    """The small perceptron, written out."""
+def features(params: Leaves, x: Tensor) -> Tensor:
+    """What the small perceptron's classifier is given."""
     for layer in ("0", "2"):
         x = torch.tanh(F.linear(x, params[f"{layer}.weight"], params[f"{layer}.bias"]))
-    return F.linear(x, params["4.weight"], params["4.bias"])
+    return x
+
+
+def forward(params: Leaves, x: Tensor) -> Tensor:
+    """The small perceptron, written out."""
+    return F.linear(features(params, x), params["4.weight"], params["4.bias"])
 
 
 def clip(params: Leaves, limit: float | None) -> None:

@@ -47,3 +47,64 @@ class BottomUp:
         thaw = Fraction(str(self.ratio)) * clock.steps
         opened = units if thaw == 0 else -(-(clock.step + 1) * units // thaw)
         return tuple(unit < opened for unit in range(units))
+
+
+@dataclass(frozen=True)
+class TopDown:
+    """BottomUp from the output side: in local step k the last min(M, ⌈k·M / (ratio·K)⌉) units train."""
+
+    ratio: float
+
+    def __post_init__(self) -> None:
+        BottomUp(self.ratio)  # the same ratios are allowed
+
+    def __call__(self, clock: Clock, units: int) -> Mask:
+        return BottomUp(self.ratio)(clock, units)[::-1]
+
+
+@dataclass(frozen=True)
+class FixLast:
+    """The last `count` units never train."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise RequestError(f"FixLast(count={self.count}): need a whole number of at least 1.")
+
+    def __call__(self, clock: Clock, units: int) -> Mask:
+        if units <= self.count:
+            raise RequestError(
+                f"FixLast(count={self.count}): the model has {units} units, so none would ever train. "
+                "Use a model of more units, or a smaller count."
+            )
+        return tuple(unit < units - self.count for unit in range(units))
+
+
+@dataclass(frozen=True)
+class Thaw:
+    """The k-th base unit trains from round thaw[k] on, rounds counted from 1; the head (last unit) always.
+
+    Base units are counted from the input side, or from_top from the head's side. Open means round ≥ thaw[k],
+    strict round > thaw[k].
+    """
+
+    thaw: tuple[int, ...]
+    from_top: bool = False
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.thaw or list(self.thaw) != sorted(self.thaw) or self.thaw[0] < 0:
+            raise RequestError(
+                f"thaw = {list(self.thaw)}: need one round per base unit, from 0 on, in ascending order."
+            )
+
+    def __call__(self, clock: Clock, units: int) -> Mask:
+        if len(self.thaw) != units - 1:
+            raise RequestError(
+                f"thaw = {list(self.thaw)}: {len(self.thaw)} rounds, but the model has {units - 1} base "
+                f"units ({units} units, the last of which is the head). Give one round per base unit."
+            )
+        now = clock.round + 1
+        base = tuple(now > first if self.strict else now >= first for first in self.thaw)
+        return (*(base[::-1] if self.from_top else base), True)

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kedge.core.algorithm import Algorithm
-from kedge.core.correction import Cohort, Weight
+from kedge.core.correction import Cohort, Correction, Weight
 from kedge.core.model import Model
-from kedge.core.tree import Leaves, Tree, add, only
+from kedge.core.tree import Leaves, Tree, add, flatten, only
 
 
 class Rejection(NamedTuple):
@@ -79,14 +79,22 @@ def hand_over(
 ) -> tuple[Server, frozenset[str]]:
     """The server at the start of the next stage, and the slots whose memory goes on.
 
-    A correction of the same name and kind in both stages keeps its state; the others begin anew.
+    A correction of the same name and kind in both stages keeps its state, if it is about the same leaves; the
+    others begin anew.
     `params` supplies leaves that were not shared before and are now.
     """
-    kinds = {c.name: type(c) for c in before.corrections}
-    kept = frozenset(c.name for c in after.corrections if kinds.get(c.name) is type(c))
     fresh = opened(after, model, {**params, **server.shared}, server.buffers)
+    old = {c.name: (type(c), leaves_of(c, server.shared)) for c in before.corrections}
+    kept = frozenset(
+        c.name for c in after.corrections if old.get(c.name) == (type(c), leaves_of(c, fresh.shared))
+    )
     slots = {k: server.slots[k] if k in kept else v for k, v in fresh.slots.items()}
     return fresh._replace(slots=slots), kept
+
+
+def leaves_of(correction: Correction, shared: Leaves) -> tuple[set[str], set[str]]:
+    """The names of what a correction keeps, on a client and on the server."""
+    return set(flatten(correction.init_client(shared))), set(flatten(correction.init_server(shared)))
 
 
 def weights(algorithm: Algorithm) -> dict[str, Weight]:

@@ -1,5 +1,6 @@
 """From a resolved experiment to the objects that run it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -12,6 +13,7 @@ from kedge.algorithms import METHODS, SCHEDULES
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.errors import DataError, RequestError, nearest
 from kedge.core.model import Batch, Model, from_module, seeded
+from kedge.core.schedules import Clock
 from kedge.data.datasets import Source, load
 from kedge.data.federation import Federation, federate
 from kedge.data.partition import PARTITIONS
@@ -46,6 +48,7 @@ def assemble(experiment: Experiment) -> Task:
     plain = from_module(seeded(build, experiment.seed), build, experiment.training.statistics)
     model = adaptations.pop()(plain)
     check_model(model, federation)
+    check_schedules(stages, model)
     return Task(
         stages=stages,
         model=model,
@@ -111,6 +114,12 @@ def device_of(choice: EngineChoice) -> str:
             "engine.device = 'cuda': torch sees no CUDA device here. Use --device cpu or auto."
         )
     return ("cuda" if torch.cuda.is_available() else "cpu") if choice.device == "auto" else choice.device
+
+
+def check_schedules(stages: Sequence[Stage], model: Model) -> None:
+    """Raise where a schedule does not fit the model's units, before anything is made."""
+    for stage in stages:
+        stage.algorithm.schedule(Clock(0, 0, 0, 1), len(model.units))
 
 
 def check_model(model: Model, federation: Federation) -> None:

@@ -68,7 +68,8 @@ def method_tables(text: str) -> dict[str, dict[str, Any]]:
             )
         if key in tables:
             raise RequestError(f"method = {text!r}: it names two {key}s, {tables[key]['name']} and {name}.")
-        options = [pair.split("=", 1) for pair in inside.split(",") if pair.strip()] if inside else []
+        pairs = re.split(r",(?![^\[]*\])", inside or "")  # a comma inside a list parts nothing
+        options = [pair.split("=", 1) for pair in pairs if pair.strip()]
         if any(len(pair) != 2 for pair in options):
             raise RequestError(f"method = {text!r}: arguments are written key=value.")
         tables[key] = {"name": name, **{k.strip(): literal(v) for k, v in options}}

@@ -1,0 +1,50 @@
+"""FedDecorr (Shi et al., 2023): each client minimises f_i(w) + β·L_dec, which keeps features from collapsing.
+
+Z are the features of a batch of N samples before the classifier, centred per feature and divided by
+√(1e-8 + unbiased variance); L_dec = mean over j ≠ k of ((ZᵀZ)_jk)² / N, 0 for one sample. This is the
+authors' code: ((N−1)²/N)·mean r² over the off-diagonal correlations. The paper's ‖R‖²_F/d² is about N times
+smaller and counts the diagonal, so that β belongs to a form and a batch size.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kedge.algorithms.fedavg import Weights, fedavg
+from kedge.core.algorithm import Algorithm
+from kedge.core.correction import Correction, Step
+from kedge.core.errors import RequestError
+
+EPSILON = 1e-8
+
+
+@dataclass(frozen=True)
+class Decorrelation(Correction):
+    """β·L_dec."""
+
+    beta: float
+    name = "decorrelation"
+
+    def __post_init__(self) -> None:
+        if not self.beta >= 0:
+            raise RequestError(f"feddecorr(beta={self.beta}): need beta ≥ 0; 0 is FedAvg.")
+
+    def loss(self, step: Step) -> Tensor:
+        return self.beta * decorrelation(step.out.features, step.batch.weight)
+
+
+def decorrelation(features: Tensor, weight: Tensor) -> Tensor:
+    """L_dec of the rows of weight 1."""
+    count, width = weight.sum(), features.shape[1]
+    rows = weight[:, None]
+    centered = rows * (features - (rows * features).sum(0) / count)
+    variance = centered.square().sum(0) / (count - 1).clamp(min=1)
+    z = centered / (EPSILON + variance).sqrt()
+    below = torch.tril(z.T @ z, -1)  # symmetric: half of the off-diagonal entries
+    return 2 * below.square().sum() / max(width * (width - 1), 1) / count
+
+
+def feddecorr(beta: float = 0.1, weights: Weights = "size") -> Algorithm:
+    """A loss term that decorrelates the features a client learns."""
+    return replace(fedavg(weights), name="feddecorr", corrections=(Decorrelation(beta),))

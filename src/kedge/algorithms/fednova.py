@@ -1,0 +1,45 @@
+"""FedNova (Wang et al., 2020): clients count by the direction they went in, not by how many steps they took.
+
+d_i = (w_i − w)/a_i, w ← w + τ_eff Σ p_i d_i with τ_eff = Σ p_i a_i. a_i is K_i steps of plain SGD, with
+momentum ρ (K − ρ(1−ρᴷ)/(1−ρ))/(1−ρ). It is taken leaf by leaf over the steps in which the leaf trained; a
+leaf that trained nowhere on a client has d_i = 0 there. Where all a_i are equal it is FedAvg. The rule
+replaces the mean update: put it before other server rules.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from kedge.algorithms.fedavg import Weights, fedavg
+from kedge.core.algorithm import Algorithm, Local
+from kedge.core.correction import Cohort, Correction, End
+from kedge.core.errors import RequestError
+from kedge.core.optimizers import SGD
+from kedge.core.tree import Leaves, Tree
+
+
+@dataclass(frozen=True)
+class NormalizedAveraging(Correction):
+    """The mean of the updates per step, times the mean number of steps."""
+
+    name = "normalized"
+
+    def check(self, local: Local) -> None:
+        if not isinstance(local.optimizer, SGD):
+            raise RequestError(
+                f"fednova with {type(local.optimizer).__name__}: a_i, the weight of a client's steps, is "
+                "known for SGD with or without momentum. Use optimizer sgd."
+            )
+
+    def finish(self, end: End) -> tuple[Tree, Tree]:
+        a = {k: time / end.lr for k, time in end.lr_time.items()}
+        d = {k: delta / torch.where(a[k] > 0, a[k], 1.0) for k, delta in end.delta.items()}
+        return end.state, {"a": a, "d": d}
+
+    def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
+        return {k: mean["a"][k] * mean["d"][k] for k in update}, state
+
+
+def fednova(weights: Weights = "size") -> Algorithm:
+    """Averaging of updates per local step, so that clients with more steps do not pull harder."""
+    return replace(fedavg(weights), name="fednova", corrections=(NormalizedAveraging(),))

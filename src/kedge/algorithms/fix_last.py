@@ -1,0 +1,17 @@
+"""Fix-last (Kao et al., 2023): the classifier stays at its random start, FedBug's comparison.
+
+With one unit it is FedBABU without fine-tuning; with two, fc2 and fc3 of the standard CNN. A schedule, so it
+applies to any method.
+"""
+
+from kedge.core.schedules import FixLast, Schedule
+
+
+def fix_last() -> Schedule:
+    """The last unit never trains."""
+    return FixLast(1)
+
+
+def fix_last_two() -> Schedule:
+    """The last two units never train."""
+    return FixLast(2)

@@ -1,0 +1,38 @@
+"""The checks of what clients add to their objective, and of FedDyn's ablations, by method."""
+
+from collections.abc import Callable
+from functools import partial
+
+from kedge.algorithms.fedavg import fedavg
+from kedge.algorithms.feddc import feddc
+from kedge.algorithms.feddecorr import feddecorr
+from kedge.algorithms.feddyn_ablations import feddyn_no_h, feddyn_no_reg
+from kedge.algorithms.fedntd import fedntd
+from kedge.audit import oracle_feddyn, oracle_objectives, reductions
+from kedge.audit.finding import Finding
+
+Rows = list[tuple[str, str, Callable[[], Finding]]]
+
+TAU_1, TAU_3 = "ntd_tau1", "ntd_tau3 (includes tau^2)"
+
+
+def oracles() -> Rows:
+    """The specification's numbers."""
+    ablation, terms, everybody = oracle_feddyn.feddyn, oracle_objectives, "full_participation_2_rounds"
+    return [
+        ("feddyn-no-reg", "all clients", partial(ablation, feddyn_no_reg(), everybody, "feddyn_wo_reg")),
+        ("feddyn-no-h", "all clients", partial(ablation, feddyn_no_h(0.1), everybody, "feddyn_wo_h")),
+        ("feddc", "all clients", partial(terms.feddc, feddc(0.1))),
+        ("feddc", "one client a round", partial(terms.feddc_means, feddc(0.1))),
+        ("feddecorr", "the term", partial(terms.feddecorr, feddecorr(1.0))),
+        ("fedntd", "temperature 1", partial(terms.fedntd, fedntd(), TAU_1)),
+        ("fedntd", "temperature 3", partial(terms.fedntd, fedntd(temperature=3.0), TAU_3)),
+    ]
+
+
+def reduced() -> Rows:
+    """Methods that must be another one."""
+    return [
+        ("feddecorr", "beta 0 is fedavg", partial(reductions.same, feddecorr(0.0), fedavg())),
+        ("fedntd", "beta 0 is fedavg", partial(reductions.same, fedntd(0.0), fedavg())),
+    ]

@@ -1,0 +1,111 @@
+"""Oracles feddecorr, fedntd and feddc of the specification: what clients add to their objective."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kedge.audit.bed import ENGINES, ORACLES, bed_q, local_q, moments
+from kedge.audit.finding import Finding, Pair, compared
+from kedge.audit.oracle_averaging import TOLERANCE
+from kedge.core.algorithm import Algorithm
+from kedge.core.correction import Step
+from kedge.core.losses import cross_entropy
+from kedge.core.model import Batch, Output
+
+
+def step(local: Output, sent: Output, y: Sequence[int], real: int) -> Step:
+    """A step that shows a loss term these outputs; the rows after the first `real` are padding."""
+    weight = (torch.arange(len(y)) < real).double()
+    batch = Batch(local.logits, torch.tensor(y), weight, torch.zeros(2, dtype=torch.int64))
+    return Step({}, {}, batch, local, lambda leaves: sent, {}, {}, {})
+
+
+def term(algorithm: Algorithm, at: Step) -> Tensor:
+    """The method's own term."""
+    return torch.as_tensor(algorithm.corrections[0].loss(at))
+
+
+def feddecorr(algorithm: Algorithm) -> Finding:
+    """L_dec of the oracle's features for β = 1, with and without padding, and 0 for a batch of one sample."""
+    oracle = ORACLES["feddecorr"]
+    rows = torch.tensor(oracle["inputs"]["features (batch 4 x 3)"], dtype=torch.float64)
+    value = oracle["expected"]["loss_official_code mean_offdiag((Zs^T Zs)^2)/N"]
+    padded = torch.cat([rows, 7 * rows[:2] - 3])
+    pairs = []
+    for what, features, real, want in (
+        ("four rows", rows, len(rows), value),
+        ("four rows and padding", padded, len(rows), value),
+        ("one row", rows[:1], 1, 0.0),
+        ("one row and padding", padded, 1, 0.0),
+    ):
+        out = Output(features, features)
+        pairs.append(Pair(what, want, float(term(algorithm, step(out, out, [0] * len(features), real)))))
+    return compared(pairs, TOLERANCE)
+
+
+def fedntd(algorithm: Algorithm, case: str) -> Finding:
+    """The term, with and without padding; at τ = 1 also its sum with cross-entropy and its gradient."""
+    given, expected = ORACLES["fedntd"]["inputs"], ORACLES["fedntd"]["expected"]
+    pairs = []
+    for padding in (0, 2):
+        here = torch.tensor([given["local_logits"]] + [[9.0, -9.0, 9.0]] * padding, dtype=torch.float64)
+        there = torch.tensor([given["global_logits"]] + [[-9.0, 9.0, 5.0]] * padding, dtype=torch.float64)
+        here.requires_grad_()
+        seen = step(Output(here, here), Output(there, there), [given["true_class"]] + [2] * padding, 1)
+        value = term(algorithm, seen)
+        total = cross_entropy(seen) + value
+        where = f"{padding} rows of padding"
+        pairs.append(Pair(f"{where}, term", expected[case], float(value.detach())))
+        if case == "ntd_tau1":
+            pairs.append(Pair(f"{where}, sum", expected["total_tau1"], float(total.detach())))
+            slopes = torch.autograd.grad(value, here)[0]
+            pairs += [
+                Pair(f"{where}, slope of logit {number}", want, float(got))
+                for number, (want, got) in enumerate(
+                    zip(expected["d_ntd/d_local_logits_tau1"], slopes[0], strict=True)
+                )
+            ]
+    return compared(pairs, TOLERANCE)
+
+
+def feddc(algorithm: Algorithm) -> Finding:
+    """Client models, h_i, g_i, g, the average and w after each of two rounds."""
+    rounds = ORACLES["feddc"]["expected"]
+    pairs = []
+    for name, engine in ENGINES.items():
+        seen = moments(bed_q(), [(algorithm, len(rounds))], local_q(), [[0, 1]] * len(rounds), engine)
+        for number, (want, moment) in enumerate(zip(rounds, seen, strict=True), 1):
+            where, server = f"{name}, round {number}", moment.server
+            for client, row in moment.memories.items():
+                own = row["slots"]["drift"]
+                for what, got in (
+                    ("client_models", moment.path(int(client))["w"][-1]),
+                    ("h_i", own["h"]["w"]),
+                    ("g_i", own["g"]["w"]),
+                ):
+                    pairs.append(Pair(f"{where}, {what} {client}", want[what][int(client)], float(got)))
+            pairs += [
+                Pair(f"{where}, g", want["g_server"], float(server.slots["drift"]["g"]["w"])),
+                Pair(f"{where}, average", want["avg_model"], float(server.average["w"])),
+                Pair(f"{where}, w", want["w_next"], float(server.shared["w"])),
+            ]
+    return compared(pairs, TOLERANCE)
+
+
+def feddc_means(algorithm: Algorithm) -> Finding:
+    """When few take part, the server's g, and what it adds to the average, are means over all m clients.
+
+    Clients that were never asked hold h_i = g_i = 0.
+    """
+    cohorts = [[0], [1], [1], [0, 1]]
+    pairs = []
+    for name, engine in ENGINES.items():
+        for number, moment in enumerate(moments(bed_q(), [(algorithm, 4)], local_q(), cohorts, engine), 1):
+            own = [row["slots"]["drift"] for row in moment.memories.values()]
+            h, g = (sum(float(one[what]["w"]) for one in own) / 2 for what in ("h", "g"))
+            server, where = moment.server, f"{name}, round {number}"
+            added = float(server.shared["w"] - server.average["w"])
+            pairs.append(Pair(f"{where}, mean of h_i", h, added))
+            pairs.append(Pair(f"{where}, mean of g_i", g, float(server.slots["drift"]["g"]["w"])))
+    return compared(pairs, TOLERANCE)
