@@ -52,6 +52,13 @@ def test_several_methods_and_seeds_give_a_table_a_plot_and_one_folder_each(tmp_p
     folders = {str(p.parent.relative_to(out)) for p in out.rglob("config.toml")}
     assert "feddyn-alpha-0.1-scaling-data/seed1" in folders
     assert len(folders) == 6
+    rows = kedge("compare", out, "--target", "0.05", "--json").json()["runs"]
+    assert [row["method"] for row in rows] == [
+        "fedavg",
+        "feddyn",
+        "fedbug+scaffold",
+    ]  # as asked for
+    assert all(row["rounds_to_target"] >= 1 for row in rows)
     table = kedge("compare", out, "--target", "0.05", "--plot", tmp_path / "c.png")
     assert table.code == 0
     assert "rounds to 5 %" in table.out

@@ -10,9 +10,8 @@ Without g it is FedDyn.
 
 from dataclasses import dataclass, replace
 
-import torch
-
 from kedge.algorithms.fedavg import fedavg
+from kedge.algorithms.scaffold import refreshed
 from kedge.core.algorithm import Algorithm, Local, equal
 from kedge.core.correction import Cohort, Correction, End, Step
 from kedge.core.errors import RequestError
@@ -56,12 +55,8 @@ class Drift(Correction):
         return {k: v + self.alpha * away[k] + lean[k] for k, v in grads.items()}
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
-        g, g_i = end.cast["g"], end.state["g"]
-        new = {}
-        for k, time in end.lr_time.items():
-            fresh = g_i[k] - g[k] - end.delta[k] / torch.where(time > 0, time, 1.0)
-            new[k] = torch.where(time > 0, fresh, g_i[k])
-        return {"h": add(end.state["h"], end.delta), "g": new}, {"g": sub(new, g_i)}
+        new = refreshed(end.state["g"], end.cast["g"], end)
+        return {"h": add(end.state["h"], end.delta), "g": new}, {"g": sub(new, end.state["g"])}
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
         share = cohort.size / cohort.population

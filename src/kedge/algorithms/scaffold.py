@@ -19,6 +19,15 @@ from kedge.core.optimizers import SGD
 from kedge.core.tree import Leaves, Tree, axpy, sub, zeros
 
 
+def refreshed(own: Leaves, common: Leaves, end: End) -> Leaves:
+    """c_i − c − (w_i − x)/(Kη): the mean gradient of the round; a leaf frozen all round keeps its value."""
+    new = {}
+    for k, time in end.lr_time.items():
+        fresh = own[k] - common[k] - end.delta[k] / torch.where(time > 0, time, 1.0)
+        new[k] = torch.where(time > 0, fresh, own[k])
+    return new
+
+
 @dataclass(frozen=True)
 class ControlVariates(Correction):
     """Every local gradient is moved by c − c_i."""
@@ -53,12 +62,8 @@ class ControlVariates(Correction):
         return {k: g + (c[k] - c_i[k]) for k, g in grads.items()}
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
-        c, c_i = end.cast["c"], end.state["c"]
-        new = {}
-        for k, time in end.lr_time.items():
-            fresh = c_i[k] - c[k] - end.delta[k] / torch.where(time > 0, time, 1.0)
-            new[k] = torch.where(time > 0, fresh, c_i[k])
-        return {"c": new}, {"c": sub(new, c_i)}
+        new = refreshed(end.state["c"], end.cast["c"], end)
+        return {"c": new}, {"c": sub(new, end.state["c"])}
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
         return update, {"c": axpy(cohort.size / cohort.population, mean["c"], state["c"])}
