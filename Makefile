@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart test check bench clean
+.PHONY: quickstart test check bench docs clean
 
 quickstart: $(VENV)/.quickstart  ## methods against drift on real digits: a table and a plot
 	$(BIN)/kedge run quickstart --force --out runs/quickstart --target 0.9 \
@@ -23,6 +23,9 @@ check: $(VENV)/.dev  ## the fast part, while developing
 
 bench: $(VENV)/.quickstart  ## samples/s of the engines on this machine
 	$(BIN)/kedge bench
+
+docs: $(VENV)/.quickstart  ## the pages of docs/methods, from its texts and the code
+	$(BIN)/python docs/methods/generate.py
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

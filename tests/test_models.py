@@ -4,13 +4,16 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.residual import Residual
 from torch import nn
 
 from kedge.core.errors import RequestError
-from kedge.core.model import from_module
+from kedge.core.model import from_module, seeded
+from kedge.core.units import units_of
 from kedge.models import MODELS
 from kedge.models.cnn import shallow_cnn, small_cnn, standard_cnn
 from kedge.models.mlp import mlp
+from kedge.models.resnet import Block, Norm, Stem, option_a, resnet18, resnet20, resnet34
 
 CIFAR, TINY, MNIST = (3, 32, 32), (3, 64, 64), (1, 28, 28)
 
@@ -51,6 +54,84 @@ def test_each_unit_is_a_layer_of_the_published_size(
     assert tuple(sum(params[k].numel() for k in unit) for unit in model.units) == layers
 
 
+@pytest.mark.parametrize(
+    ("build", "options", "classes", "count"),
+    [
+        (resnet18, {}, 100, 11_227_812),
+        (resnet18, {}, 200, 11_279_112),
+        (resnet18, {"stem": "cifar"}, 200, 11_271_432),
+        (resnet34, {}, 100, 21_335_972),
+        (resnet34, {}, 200, 21_387_272),
+        (resnet34, {"stem": "cifar"}, 200, 21_379_592),
+        (resnet34, {"norm": "batch"}, 200, 21_387_272),
+        (resnet20, {}, 100, 275_572),
+        (resnet20, {}, 10, 269_722),
+        (resnet20, {"norm": "group"}, 10, 269_722),
+    ],
+)
+def test_residual_networks_have_the_published_number_of_parameters(
+    build: Callable[..., nn.Module], options: dict[str, str], classes: int, count: int
+) -> None:
+    with torch.device("meta"):
+        module = build(CIFAR, classes, **options)
+        assert sum(p.numel() for p in module.parameters()) == count
+        assert module(torch.zeros(2, *CIFAR)).shape == (2, classes)
+
+
+@pytest.mark.parametrize(
+    ("build", "layers"),
+    [
+        (resnet18, (9_536 + 147_968, 525_568, 2_099_712, 8_393_728 + 51_300)),
+        (resnet34, (9_536 + 221_952, 1_116_416, 6_822_400, 13_114_368 + 51_300)),
+    ],
+)
+def test_each_module_of_a_residual_network_has_the_published_size(
+    build: Callable[..., nn.Module], layers: tuple[int, ...]
+) -> None:
+    with torch.device("meta"):
+        module = build(CIFAR, 100)
+    sizes = {k: v.numel() for k, v in module.named_parameters()}
+    assert tuple(sum(sizes[k] for k in unit) for unit in units_of(module, "module")) == layers
+
+
+def test_resnet18_with_batch_norm_is_torchvision_s() -> None:
+    """The same names and the same function, written a second time; in training and after it."""
+    module = seeded(lambda: resnet18(CIFAR, 7, norm="batch", width=4), 0).double()
+    other = Residual(3, 7, width=4).double()
+    other.load_state_dict(module.state_dict())
+    x = torch.randn(4, *CIFAR, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    torch.testing.assert_close(module(x), other(x))
+    torch.testing.assert_close(module.eval()(x), other.eval()(x))
+
+
+@pytest.mark.parametrize(("stem", "side"), [("imagenet", 8), ("cifar", 32)])
+def test_the_stem_sets_the_size_of_the_first_layer(stem: Stem, side: int) -> None:
+    """32×32 images come out of the ImageNet stem and its pooling as 8×8; three layers then halve them."""
+    sizes: list[tuple[int, ...]] = []
+    module = resnet18(CIFAR, 7, stem=stem, width=4)
+    for block in module.modules():
+        if isinstance(block, Block):
+            block.register_forward_hook(lambda _, __, out: sizes.append(tuple(out.shape[1:])))
+    module(torch.zeros(1, *CIFAR))
+    assert sizes[::2] == sizes[1::2] == [(4 * 2**n, side // 2**n, side // 2**n) for n in range(4)]
+
+
+def test_option_a_takes_every_other_pixel_and_adds_channels_of_zeros() -> None:
+    x = torch.arange(2 * 3 * 5 * 4.0).view(2, 3, 5, 4)
+    y = option_a(3, 6, 2, "batch")(x)
+    assert torch.equal(y[:, :3], x[:, :, [0, 2, 4]][..., [0, 2]])
+    assert torch.equal(y[:, 3:], torch.zeros(2, 3, 3, 2))
+
+
+@pytest.mark.parametrize(("norm", "kind"), [("batch", nn.BatchNorm2d), ("group", nn.GroupNorm)])
+def test_resnet20_s_features_have_64_dimensions_and_its_norm_is_as_asked(
+    norm: Norm, kind: type[nn.Module]
+) -> None:
+    layers = list(resnet20(CIFAR, 100, norm=norm).modules())
+    assert [layer.in_features for layer in layers if isinstance(layer, nn.Linear)] == [64]
+    assert sum(isinstance(layer, kind) for layer in layers) == 19
+
+
 @pytest.mark.parametrize("norm", ["none", "batch", "group"])
 @pytest.mark.parametrize("build", [standard_cnn, shallow_cnn, small_cnn])
 def test_a_norm_layer_adds_no_unit(build: Callable[..., nn.Module], norm: str) -> None:
@@ -80,6 +161,16 @@ def test_images_that_do_not_fit_are_refused() -> None:
         standard_cnn((1, 8, 8), 10)
     with pytest.raises(RequestError, match="Use mlp"):
         shallow_cnn((16,), 10)
+    with pytest.raises(RequestError, match="Use mlp"):
+        resnet20((16,), 10)
+
+
+def test_widths_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(RequestError, match=r"width = 3: need at least 1 channel, and an even number for"):
+        resnet18(CIFAR, 10, width=3)
+    with pytest.raises(RequestError, match="width = 0"):
+        resnet20(CIFAR, 10, width=0)
+    assert resnet20(CIFAR, 10, norm="batch", width=3)(torch.zeros(2, *CIFAR)).shape == (2, 10)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -11,13 +11,14 @@ import torch
 from torch import nn
 
 from kedge.algorithms import fedavg
-from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.algorithm import Algorithm, Local, Stage, Tune
 from kedge.core.errors import DataError, RequestError
-from kedge.core.model import Batch, Statistics, from_module
+from kedge.core.model import Batch, Statistics, from_module, seeded
 from kedge.core.optimizers import SGD, Optimizer
+from kedge.core.units import Granularity
 from kedge.data.dataset import Dataset
 from kedge.data.federation import joined
-from kedge.running.assemble import DTYPES, algorithm_of, check_model, check_schedules, device_of
+from kedge.running.assemble import DTYPES, adapted, algorithm_of, check_model, check_schedules, device_of
 from kedge.running.bar import Bar
 from kedge.running.config import EngineChoice, factory_table, resolve
 from kedge.running.document import method_tables, override, read
@@ -57,8 +58,11 @@ def train(
     clip: float | None = None,
     drop_last: bool = False,
     statistics: Statistics = "shared",
+    units: Granularity = "listed",
     seed: int = 0,
     evaluate_every: int = 1,
+    tune: Tune | Literal["method", "off"] = "method",
+    tune_every: int = 0,
     on_divergence: Literal["stop", "drop"] = "stop",
     precision: Literal["fp32", "fp64"] = "fp32",
     engine: Literal["auto", "sequential", "stacked"] = "auto",
@@ -73,6 +77,8 @@ def train(
 
     With `out`, the run is on disk as it happens; the same call with resume=True goes on where it stopped.
     """
+    if rounds < 1:
+        raise RequestError(f"rounds = {rounds}: need a whole number of at least 1.")
     algorithm = fedavg() if method is None else named_algorithm(method) if isinstance(method, str) else method
     wanted = EngineChoice(engine, device, precision, compile)
     own = copy.deepcopy(module).cpu()
@@ -84,12 +90,13 @@ def train(
             f"label {highest} is outside the module's {outputs} outputs: labels run from 0 to {outputs - 1}."
         )
     federation = replace(federation, classes=outputs).to(device_of(wanted), DTYPES[precision])
-    model = algorithm.adapt(from_module(own, statistics=statistics))
+    rebuilt = seeded(lambda: algorithm.rebuild(own), seed)
+    local = Local(epochs, batch, optimizer or SGD(), clip, drop_last)
+    stages = (Stage(algorithm, rounds, local),)
+    model = adapted(from_module(rebuilt, statistics=statistics, units=units), stages)
     check_model(model, federation)
     participation = Participation(sampling, per_round, share)
     participation.count(len(clients))
-    local = Local(epochs, batch, optimizer or SGD(), clip, drop_last)
-    stages = (Stage(algorithm, rounds, local),)
     check_schedules(stages, model)
     task = Task(
         stages,
@@ -99,6 +106,8 @@ def train(
         seed,
         evaluate_every,
         on_divergence,
+        tune,
+        tune_every,
     )
     folder = Path(out) if out else None
     if resume and not folder:
@@ -117,7 +126,7 @@ def named_algorithm(text: str) -> Algorithm:
 
 def output_count(module: nn.Module, x: torch.Tensor) -> int:
     """How many classes the module tells apart."""
-    model = from_module(module)
+    model = from_module(module, units="layer")  # every module has these
     params, buffers = model.init(0)
     x = x.to(next(iter(params.values())).dtype)
     batch = Batch(

@@ -5,16 +5,26 @@ from dataclasses import replace
 from kedge.algorithms import fedavg, fedbug, feddyn, fedprox, scaffold
 from kedge.algorithms.fedadam import fedadam
 from kedge.algorithms.fedavgm import fedavgm
+from kedge.algorithms.fedbabu import fedbabu
 from kedge.algorithms.feddc import feddc
 from kedge.algorithms.feddecorr import feddecorr
 from kedge.algorithms.feddyn_ablations import feddyn_no_h, feddyn_no_reg
 from kedge.algorithms.fedexp import fedexp
 from kedge.algorithms.fednova import fednova
 from kedge.algorithms.fedntd import fedntd
+from kedge.algorithms.fedper import fedper
+from kedge.algorithms.fedpvr import fedpvr
+from kedge.algorithms.fedrep import fedrep
+from kedge.algorithms.fedrod import fedrod
+from kedge.algorithms.fedtr import fedtr
 from kedge.algorithms.fix_last import fix_last
+from kedge.algorithms.gradient_spread import GradientSpread
 from kedge.algorithms.layer_expansion import anti, vanilla
+from kedge.algorithms.lg_fedavg import lg_fedavg
+from kedge.algorithms.moon import moon
 from kedge.algorithms.top_down import top_down
 from kedge.core.algorithm import Algorithm
+from kedge.measure.latest import Latest
 
 ALGORITHMS: dict[str, Algorithm] = {
     "fedavg": fedavg(),
@@ -29,6 +39,18 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedntd": fedntd(temperature=2.0),
     "scaffold": scaffold(),
     "scaffold-momentum": scaffold(allow_momentum=True),
+    "fedpvr": fedpvr(2),
+    "moon": moon(projection=6),
+    "moon-features": moon(2.0, projection=0),
+    "fedtr": fedtr(),
+    "fedtr-accumulate": fedtr(0.5, 0.1, "accumulate"),
+    "fedtr-features": fedtr(strength_drift=0.0),
+    "fedtr-drift": fedtr(0.0),
+    "fedper": fedper(),
+    "lg-fedavg": lg_fedavg(),
+    "fedrep": fedrep(),
+    "fedrod": fedrod(),
+    "fedbabu": fedbabu(),
     "fedavgm": fedavgm(),
     "fedavgm-ema": fedavgm(0.5, "ema"),
     "fedadam": fedadam(),
@@ -46,7 +68,9 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fix-last+fedavg": replace(fedavg(), schedule=fix_last()),
     "vanilla+fedavg": replace(fedavg(), schedule=vanilla((0, 2))),
     "anti+fedavg": replace(fedavg(), schedule=anti((1, 2), strict=True)),
+    "fedavg, all": replace(fedavg(), corrections=(Latest(),)),
+    "feddyn, spread": replace(feddyn(0.1), corrections=(*feddyn(0.1).corrections, GradientSpread(0.1))),
 }
 
-NO_MOMENTUM = {"feddc", "scaffold", "fedbug+scaffold"}  # refused at construction
+NO_MOMENTUM = {"feddc", "scaffold", "fedpvr", "fedbug+scaffold"}  # refused at construction
 NO_ADAM = {*NO_MOMENTUM, "scaffold-momentum", "fednova", "fedbug+fednova"}  # likewise

@@ -17,6 +17,7 @@ from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 
 CLASSES = 3
+PLAIN = Algorithm("plain")
 IMAGE = (1, 4, 4)
 SIZES = (1, 2, 5, 9)  # one sample; short last batches; one, two and three batches of four
 EVERYBODY = [[0, 1, 2, 3]] * 3
@@ -44,7 +45,17 @@ def norm(kind: str, channels: int) -> list[nn.Module]:
     return kinds[kind]()
 
 
-def network(kind: str = "none", statistics: Statistics = "shared", dropout: float = 0.0) -> Model:
+def fit(algorithm: Algorithm, build: Callable[[], nn.Module], statistics: Statistics = "shared") -> Model:
+    """The network as a method wants it, weights from a fixed seed."""
+    return algorithm.adapt(from_module(seeded(lambda: algorithm.rebuild(build()), 0), statistics=statistics))
+
+
+def network(
+    kind: str = "none",
+    statistics: Statistics = "shared",
+    dropout: float = 0.0,
+    of: Algorithm = PLAIN,
+) -> Model:
     """Two convolutions, each with its norm, and a classifier: three units, weights from a fixed seed."""
 
     def build() -> nn.Module:
@@ -55,10 +66,10 @@ def network(kind: str = "none", statistics: Statistics = "shared", dropout: floa
             nn.Flatten(), *drop, nn.Linear(16, CLASSES),
         )  # fmt: skip
 
-    return from_module(seeded(build, 0), statistics=statistics)
+    return fit(of, build, statistics)
 
 
-def perceptron(hidden: int = 6, inputs: int = 16) -> Model:
+def perceptron(hidden: int = 6, inputs: int = 16, of: Algorithm = PLAIN) -> Model:
     """Three linear layers, weights from a fixed seed."""
 
     def build() -> nn.Module:
@@ -67,7 +78,7 @@ def perceptron(hidden: int = 6, inputs: int = 16) -> Model:
             nn.Linear(5, CLASSES),
         )  # fmt: skip
 
-    return from_module(seeded(build, 0))
+    return fit(of, build)
 
 
 def play(

@@ -38,7 +38,7 @@ each_method = pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize(("norm", "statistics"), NORMS)
 def test_engines_agree_on_ragged_clients(name: str, norm: str, statistics: Statistics) -> None:
     local = Local(2, 4, SGD(0.1, weight_decay=1e-2, decay=0.9), clip=1.0)
-    model = network(norm, statistics)
+    model = network(norm, statistics, of=ALGORITHMS[name])
     assert disagreement(ALGORITHMS[name], local, model, federation()) < TOLERANCE
 
 
@@ -46,13 +46,15 @@ def test_engines_agree_on_ragged_clients(name: str, norm: str, statistics: Stati
 @pytest.mark.parametrize("cohorts", [EVERYBODY, SOME], ids=["everybody", "some"])
 def test_engines_agree_when_short_batches_are_dropped(name: str, cohorts: Sequence[Sequence[int]]) -> None:
     local = Local(3, 4, SGD(0.1), drop_last=True)
-    assert disagreement(ALGORITHMS[name], local, network("batch"), federation(), cohorts, 2) < TOLERANCE
+    model = network("batch", of=ALGORITHMS[name])
+    assert disagreement(ALGORITHMS[name], local, model, federation(), cohorts, 2) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in NO_MOMENTUM])
 def test_engines_agree_with_momentum_and_some_participants(name: str) -> None:
     local = Local(2, 4, SGD(0.05, momentum=0.9, weight_decay=1e-2), clip=1.0)
-    assert disagreement(ALGORITHMS[name], local, network("batch"), federation(), SOME) < TOLERANCE
+    model = network("batch", of=ALGORITHMS[name])
+    assert disagreement(ALGORITHMS[name], local, model, federation(), SOME) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in NO_ADAM])
@@ -60,19 +62,20 @@ def test_engines_agree_with_adam(name: str) -> None:
     """Adam divides by the gradient's size and so blows rounding up where the true gradient is 0, as for a
     convolution's bias before batch norm: hence no batch norm here, and an eps that is not tiny."""
     local = Local(2, 4, Adam(0.01, eps=1e-3, weight_decay=1e-2), clip=1.0)
-    assert disagreement(ALGORITHMS[name], local, perceptron(), federation()) < TOLERANCE
+    assert disagreement(ALGORITHMS[name], local, perceptron(of=ALGORITHMS[name]), federation()) < TOLERANCE
 
 
 @each_method
 def test_engines_agree_on_one_client_with_one_sample(name: str) -> None:
     local = Local(2, 4, SGD(0.1))
-    assert disagreement(ALGORITHMS[name], local, perceptron(), federation((1,)), [[0]] * 3) < TOLERANCE
+    model = perceptron(of=ALGORITHMS[name])
+    assert disagreement(ALGORITHMS[name], local, model, federation((1,)), [[0]] * 3) < TOLERANCE
 
 
 @each_method
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 def test_state_keeps_the_precision_of_the_run(name: str, dtype: torch.dtype) -> None:
-    data, model = federation(dtype=dtype), network("batch", "local")
+    data, model = federation(dtype=dtype), network("batch", "local", of=ALGORITHMS[name])
     local = Local(1, 4, SGD(0.1, weight_decay=1e-2), clip=1.0)
     for engine in (Sequential(model, data), Stacked(model, data)):
         server = play(ALGORITHMS[name], local, engine, model, data, EVERYBODY[:2])
@@ -91,7 +94,7 @@ def leaves(tree: object) -> list[torch.Tensor]:
 @each_method
 @pytest.mark.parametrize("chunk", [1, 3])
 def test_chunk_size_does_not_matter(name: str, chunk: int) -> None:
-    data, model = federation(), network("batch")
+    data, model = federation(), network("batch", of=ALGORITHMS[name])
     local = Local(2, 4, SGD(0.1, weight_decay=1e-2), clip=1.0)
     whole, parts = Stacked(model, data), Stacked(model, data, chunk)
     left = everything(play(ALGORITHMS[name], local, whole, model, data, EVERYBODY), whole)
@@ -102,7 +105,7 @@ def test_chunk_size_does_not_matter(name: str, chunk: int) -> None:
 @each_method
 @pytest.mark.parametrize("kind", [Sequential, Stacked])
 def test_order_of_clients_does_not_matter(name: str, kind: type[Sequential] | type[Stacked]) -> None:
-    data, model = federation(), network("batch")
+    data, model = federation(), network("batch", of=ALGORITHMS[name])
     local = Local(2, 4, SGD(0.1, weight_decay=1e-2), clip=1.0)
     forward, backward = kind(model, data), kind(model, data)
     turned = [clients[::-1] for clients in SOME]
@@ -115,7 +118,8 @@ def test_order_of_clients_does_not_matter(name: str, kind: type[Sequential] | ty
 def test_engines_drop_the_same_units(name: str) -> None:
     """Dropout is keyed by (seed, round, client, step), not drawn from a hidden generator."""
     local = Local(2, 4, SGD(0.1))
-    assert disagreement(ALGORITHMS[name], local, network("batch", dropout=0.4), federation()) < TOLERANCE
+    model = network("batch", dropout=0.4, of=ALGORITHMS[name])
+    assert disagreement(ALGORITHMS[name], local, model, federation()) < TOLERANCE
 
 
 def test_dropout_is_not_idle() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 from tests.contract.algorithms import ALGORITHMS
-from tests.contract.problem import SIZES, federation, perceptron
+from tests.contract.problem import CLASSES, SIZES, federation, perceptron
 
-from kedge.core.correction import Cohort, Correction, End, Step
+from kedge.core.correction import ClassMeans, Cohort, Correction, End, Step, within
 from kedge.core.model import Batch, Output
 from kedge.core.tree import Leaves, Tree, cast, flatten, scale, sub
 
@@ -61,10 +61,11 @@ class Scene:
 
 
 def scene(correction: Correction, dtype: torch.dtype) -> Scene:
-    data, model = federation(dtype=dtype), perceptron()
+    data, model = federation(dtype=dtype), perceptron(of=ALGORITHMS["moon-features"])
     start = cast(model.init(0)[0], dtype)
     params, anchor, grads = drawn(start, 1), drawn(start, 2), drawn(start, 3)
-    state, server = drawn(correction.init_client(anchor), 4), drawn(correction.init_server(anchor), 5)
+    known = within(correction, model, anchor, {})
+    state, server = drawn(correction.init_client(known), 4), drawn(correction.init_server(known), 5)
     facts = {k: v[2] for k, v in data.facts().items()}
     rows = torch.arange(4)
     x = data.prepare(data.pool.x[rows])
@@ -75,12 +76,13 @@ def scene(correction: Correction, dtype: torch.dtype) -> Scene:
         return model.apply({**params, **leaves}, {}, batch, False)[0]
 
     sent = correction.broadcast(server)
-    step = Step(params, anchor, batch, out, at, state, sent, facts)
+    step = Step(params, anchor, batch, out, at, state, sent, facts, tuple(start))
     lr = torch.tensor(0.1, dtype=dtype)
     # the last leaf was frozen all round
     times = {k: lr * (0 if k == list(start)[-1] else 3) for k in start}
     delta = sub(params, anchor)
-    end = End(params, anchor, delta, lr, torch.tensor(3.0, dtype=dtype), times, state, sent, facts)
+    means = ClassMeans(torch.ones(CLASSES, out.features.shape[1], dtype=dtype), facts["class_counts"])
+    end = End(params, anchor, delta, lr, torch.tensor(3.0, dtype=dtype), times, state, sent, facts, means)
     return Scene(params, anchor, grads, state, server, step, end)
 
 
@@ -128,7 +130,7 @@ def test_hooks_modify_nothing_they_are_given(correction: Correction) -> None:
 @each_correction
 def test_memories_start_at_the_same_point_for_everybody(correction: Correction) -> None:
     """A client that joins late begins as one that was there from the start would have."""
-    anchor = scene(correction, torch.float64).anchor
+    anchor = within(correction, perceptron(), scene(correction, torch.float64).anchor, {})
     first, later = correction.init_client(anchor), correction.init_client(scale(2.0, anchor))
     assert layout(first) == layout(later)
     assert not any(v.any() for v in flatten(first).values())

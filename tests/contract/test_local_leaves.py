@@ -25,7 +25,7 @@ each_engine = pytest.mark.parametrize("kind", [Sequential, Stacked])
 @pytest.mark.parametrize("shared", [body, head])
 def test_engines_agree_when_only_a_part_is_shared(name: str, shared: Selection) -> None:
     algorithm = replace(ALGORITHMS[name], shared=shared)
-    assert disagreement(algorithm, LOCAL, network("batch"), federation(), SOME, 2) < TOLERANCE
+    assert disagreement(algorithm, LOCAL, network("batch", of=algorithm), federation(), SOME, 2) < TOLERANCE
 
 
 @each_engine

@@ -22,7 +22,8 @@ def copied(tree: object) -> Leaves:
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("kind", [Sequential, Stacked])
 def test_a_round_modifies_no_input(name: str, kind: type[Sequential] | type[Stacked]) -> None:
-    algorithm, data, model = ALGORITHMS[name], federation(), network("batch", "local")
+    algorithm, data = ALGORITHMS[name], federation()
+    model = network("batch", "local", of=algorithm)
     engine = kind(model, data)
     params, buffers = (cast(part, torch.float64) for part in model.init(0))
     server = opened(algorithm, model, params, buffers)

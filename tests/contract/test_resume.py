@@ -63,7 +63,9 @@ def test_a_resumed_run_leaves_the_same_bytes(
     name: str, engine: Callable[[Model, Federation], Engine], tmp_path: Path
 ) -> None:
     """Tensors come back from a checkpoint in another order; no sum over leaves may depend on it."""
-    task = Task((Stage(ALGORITHMS[name], 4, LOCAL),), network("batch", "local"), federation(), SOME)
+    algorithm = ALGORITHMS[name]
+    model = network("batch", "local", of=algorithm)
+    task = Task((Stage(algorithm, 4, LOCAL),), model, federation(), SOME)
     both_ways(task, engine, tmp_path, 2)
 
 

@@ -8,6 +8,7 @@ from tests.contract.algorithms import ALGORITHMS
 from tests.contract.problem import distance, federation, network, perceptron
 
 from kedge.algorithms import fedavg, feddyn, scaffold
+from kedge.audit.bed import Given
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.optimizers import SGD
 from kedge.core.selections import body, head
@@ -25,7 +26,8 @@ each_engine = pytest.mark.parametrize("kind", [Sequential, Stacked])
 @each_engine
 def test_two_stages_of_one_method_are_one(name: str, kind: type[Sequential] | type[Stacked]) -> None:
     """Memories, the count of rounds and with it batches and learning rate run on."""
-    model, data, algorithm = network("batch"), federation(), ALGORITHMS[name]
+    algorithm, data = ALGORITHMS[name], federation()
+    model = network("batch", of=algorithm)
     ended = []
     for rounds in ((3,), (2, 1)):
         engine = kind(model, data)
@@ -77,9 +79,36 @@ def test_local_leaves_run_on_across_a_switch(kind: type[Sequential] | type[Stack
         assert all(torch.equal(v, ended[1][client]["local"][k]) for k, v in row["local"].items())
 
 
-def test_a_stage_may_end_early_on_its_own_history() -> None:
+def test_a_stage_may_end_early_on_its_own_history_and_leaves_its_rounds_to_the_next() -> None:
     model, data = perceptron(), federation()
-    first = Stage(fedavg(), 5, LOCAL, until=lambda lines: len(lines) == 2)
+    first = Stage(fedavg(), 4, LOCAL, until=lambda lines: len(lines) == 2)
     progress = run(Task([first, Stage(feddyn(0.1), 1, LOCAL)], model, data), Sequential(model, data))
-    assert [line["method"] for line in progress.history] == ["fedavg", "fedavg", "feddyn"]
-    assert [line["round"] for line in progress.history] == [1, 2, 3]
+    assert [line["method"] for line in progress.history] == ["fedavg", "fedavg", "feddyn", "feddyn", "feddyn"]
+    assert [line["round"] for line in progress.history] == [1, 2, 3, 4, 5]
+
+
+def test_a_stage_of_no_rounds_runs_only_if_the_one_before_ends_early() -> None:
+    model, data = perceptron(), federation()
+    for until, methods in (
+        (None, ["fedavg"] * 3),
+        (lambda lines: len(lines) == 2, ["fedavg"] * 2 + ["feddyn"]),
+    ):
+        stages = [Stage(fedavg(), 3, LOCAL, until), Stage(feddyn(0.1), 0, LOCAL)]
+        progress = run(Task(stages, model, data), Sequential(model, data))
+        assert [line["method"] for line in progress.history] == methods
+
+
+@each_engine
+def test_a_leaf_that_is_no_longer_shared_starts_from_the_servers(
+    kind: type[Sequential] | type[Stacked],
+) -> None:
+    """FedAvg, then heads of one's own: a client that is not asked again has the head FedAvg ended with."""
+    model, data = network("none"), federation()
+    engine = kind(model, data)
+    stages = [Stage(fedavg(), 2, LOCAL), Stage(replace(fedavg(), shared=body), 1, LOCAL)]
+    before = run(Task(stages[:1], model, data), kind(model, data)).server
+    given = Given(cohorts=((0, 1, 2, 3), (0, 1, 2, 3), (1, 3)))
+    after = run(Task(stages, model, data, given), engine).server
+    for k in head(model):
+        assert torch.equal(engine.personal(0, after.shared, after.buffers)[0][k], before.shared[k])
+        assert not torch.equal(engine.personal(1, after.shared, after.buffers)[0][k], before.shared[k])

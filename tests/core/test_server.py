@@ -110,8 +110,8 @@ def test_keep_puts_old_tensors_back_wherever_they_stand() -> None:
 
 def test_the_next_stage_starts_from_the_distributed_model_and_drops_other_state(model: Model) -> None:
     params, buffers = model.init(0)
-    server = Server(ones(params, 2.0), buffers, {"dynamic": {"u": ones(params, 5.0)}}, ones(params, 1.0))
-    after, kept = hand_over(feddyn(0.1), scaffold(), server, model, params)
+    server = Server(ones(params, 2.0), buffers, {"dynamic": {"u": ones(params, 5.0)}}, ones(params, 1.0), {})
+    after, kept = hand_over(feddyn(0.1), scaffold(), server, model)
     assert all(torch.equal(v, torch.full_like(v, 2.0)) for v in after.shared.values())
     assert set(after.slots) == {"control"}
     assert not any(v.any() for v in after.slots["control"]["c"].values())
@@ -121,8 +121,8 @@ def test_the_next_stage_starts_from_the_distributed_model_and_drops_other_state(
 def test_the_same_correction_in_both_stages_keeps_its_state(model: Model) -> None:
     """Another α is the same correction: u does not depend on it."""
     params, buffers = model.init(0)
-    server = Server(params, buffers, {"dynamic": {"u": ones(params, 5.0)}}, params)
-    after, kept = hand_over(feddyn(0.1), feddyn(0.01), server, model, params)
+    server = Server(params, buffers, {"dynamic": {"u": ones(params, 5.0)}}, params, {})
+    after, kept = hand_over(feddyn(0.1), feddyn(0.01), server, model)
     assert kept == {"dynamic"}
     assert all(torch.equal(v, torch.full_like(v, 5.0)) for v in after.slots["dynamic"]["u"].values())
 
@@ -136,8 +136,8 @@ def test_a_correction_of_another_kind_in_the_same_slot_begins_anew(model: Model)
             return {"u": scale(3.0, ones(shared, 1.0))}
 
     params, buffers = model.init(0)
-    server = Server(params, buffers, {"dynamic": {"u": ones(params, 5.0)}}, params)
-    after, kept = hand_over(feddyn(0.1), replace(fedavg(), corrections=(Other(),)), server, model, params)
+    server = Server(params, buffers, {"dynamic": {"u": ones(params, 5.0)}}, params, {})
+    after, kept = hand_over(feddyn(0.1), replace(fedavg(), corrections=(Other(),)), server, model)
     assert kept == frozenset()
     assert float(after.slots["dynamic"]["u"]["0.bias"][0]) == 3
 
@@ -145,11 +145,21 @@ def test_a_correction_of_another_kind_in_the_same_slot_begins_anew(model: Model)
 def test_leaves_that_become_shared_come_from_the_initial_model(model: Model) -> None:
     params, buffers = model.init(0)
     first = replace(fedavg(), shared=body)
-    server = opened(first, model, ones(params, 9.0), buffers)
-    after, _ = hand_over(first, fedavg(), server, model, params)
+    server = opened(first, model, params, buffers)
+    server = server._replace(shared=ones(server.shared, 9.0))
+    after, _ = hand_over(first, fedavg(), server, model)
     assert set(after.shared) == set(params)
     assert torch.equal(after.shared["2.weight"], params["2.weight"])
     assert float(after.shared["0.bias"][0]) == 9
+
+
+def test_leaves_that_are_no_longer_shared_come_from_the_server(model: Model) -> None:
+    params, buffers = model.init(0)
+    server = opened(fedavg(), model, params, buffers)
+    server = server._replace(shared=ones(server.shared, 9.0))
+    after, _ = hand_over(fedavg(), replace(fedavg(), shared=body), server, model)
+    assert set(after.own) == {"2.weight", "2.bias"}
+    assert float(after.own["2.weight"][0, 0]) == 9
 
 
 def test_every_part_of_an_upload_has_its_weight() -> None:
@@ -166,7 +176,7 @@ def test_a_correction_about_other_leaves_begins_anew() -> None:
     model = from_module(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
     params, _ = model.init(0)
     part, whole = replace(feddyn(0.1), shared=body), feddyn(0.1)
-    server, kept = hand_over(part, whole, opened(part, model, params, {}), model, params)
+    server, kept = hand_over(part, whole, opened(part, model, params, {}), model)
     assert kept == frozenset()
     assert set(server.slots["dynamic"]["u"]) == set(params)
-    assert hand_over(whole, whole, opened(whole, model, params, {}), model, params)[1] == {"dynamic"}
+    assert hand_over(whole, whole, opened(whole, model, params, {}), model)[1] == {"dynamic"}

@@ -6,8 +6,10 @@ import pytest
 
 import kedge.audit.audit as conduct
 from kedge.audit.audit import audit, chosen, row_of
-from kedge.audit.finding import Check, Finding, Pair, compared
+from kedge.audit.finding import KINDS, Check, Finding, Pair, Row, compared
+from kedge.audit.formulas import BETWEEN, first_formula, formula
 from kedge.audit.methods import METHODS
+from kedge.audit.summary import summary
 from kedge.core.errors import RequestError
 
 CHECKS = chosen(None)
@@ -27,7 +29,24 @@ def test_every_check_has_a_name_of_its_own() -> None:
 def test_every_method_is_checked_in_every_way() -> None:
     for method in METHODS:
         kinds = {c.kind for c in CHECKS if c.method == method}
-        assert kinds >= {"gradient", "quadratic", "engines", "frozen", "value"}, method
+        assert kinds >= {"reduction", "gradient", "quadratic", "engines", "frozen", "resume", "value"}, method
+
+
+def test_the_gradient_of_a_method_without_gradient_hooks_is_also_taken_by_finite_differences() -> None:
+    twice = {c.method for c in CHECKS if c.name == "finite differences"}
+    assert {"fedavg", "fedprox", "feddecorr", "fedntd", "fedbug+fedprox"} <= twice
+    assert not {"feddyn", "scaffold", "feddc"} & twice
+    assert set(METHODS) == {c.method for c in CHECKS if c.name == "closed form"}
+
+
+def test_the_checks_of_a_method_stand_together() -> None:
+    """Methods, then schedules, then schedules over methods, then what no method owns."""
+    methods = [c.method for c in CHECKS]
+    order = list(dict.fromkeys(methods))
+    assert methods == sorted(methods, key=order.index)
+    assert order[:2] == ["fedavg", "fedprox"]
+    assert order.index("fednova") < order.index("fedbug") < order.index("fedbug+fedavg")
+    assert order[-1] == "protocol"
 
 
 def test_audit_takes_methods_and_gives_rows() -> None:
@@ -55,7 +74,7 @@ def test_a_check_that_raises_fails_and_the_rest_goes_on(monkeypatch: pytest.Monk
         return Finding(True, 0.0, "fine")
 
     checks = [Check("fedavg", "broken", "oracle", broken), Check("fedavg", "fine", "oracle", fine)]
-    monkeypatch.setattr(conduct, "chosen", lambda methods: checks)
+    monkeypatch.setattr(conduct, "chosen", lambda methods: checks)  # planned() asks it
     first, second = audit()
     assert not first.passed
     assert "ZeroDivisionError: no steps" in first.detail
@@ -69,3 +88,43 @@ def test_a_number_that_is_off_or_no_number_fails(got: float) -> None:
     assert "wrong: expected 1" in finding.detail
     row = row_of(Check("fedavg", "number", "oracle", lambda: finding))
     assert row.error is None or math.isfinite(row.error)  # JSON has no infinity
+
+
+def test_a_method_s_entry_counts_its_checks_and_failures_and_keeps_the_largest_error() -> None:
+    rows = [
+        Row("a", "one", "oracle", True, 1e-16, ""),
+        Row("a", "two", "oracle", False, 2e-3, ""),
+        Row("a", "three", "frozen", True, None, ""),
+        Row("b", "one", "oracle", True, 0.0, ""),
+    ]
+    first, second = summary(rows, {"a": "w ← w", "b": ""})
+    assert (first["method"], first["formula"], first["passed"]) == ("a", "w ← w", False)
+    assert first["kinds"]["oracle"] == {"checks": 2, "failed": 1, "error": 2e-3}
+    assert first["kinds"]["frozen"] == {"checks": 1, "failed": 0, "error": None}
+    assert first["kinds"]["resume"] is None
+    assert second["passed"]
+    assert list(second["kinds"]) == list(KINDS)
+
+
+def test_every_method_has_a_formula_and_it_is_its_module_s() -> None:
+    for method in METHODS:
+        assert formula(method), method
+    assert formula("fedprox") == "each client minimises f_i(w) + μ/2 ‖w − wᵗ‖²"
+    assert formula("feddyn(data)").startswith("Client: min f_i(w) − ⟨g_i, w⟩")
+    assert "Server: γ = mean of the participants" in formula("feddyn")
+    assert formula("fedadam").startswith("m ← β₁ m")
+    assert formula("feddyn-no-h") == "FedDyn's clients under a server that only averages"
+    assert formula("top-down+fedavg").endswith(f" units train{BETWEEN}w ← w + Σ ω_i (w_i − w)")
+    assert formula("protocol") == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Mine (Me and You, 2025): a word. Then w ← w + 1. And more = 2.", "Then w ← w + 1"),
+        ("Mine: no sign in it. Nor here.", "Mine: no sign in it"),
+        ("", ""),
+    ],
+)
+def test_a_formula_is_the_first_sentence_with_a_sign_in_it(text: str, found: str) -> None:
+    assert first_formula(text) == found

@@ -130,10 +130,10 @@ def test_what_follows_what_is_one_line() -> None:
     assert [line["method"] for line in history] == ["feddyn"] * 3 + ["fedbug+fedavg"] * 3
     assert [line["stage"] for line in history] == [0] * 3 + [1] * 3
     resolved = resolve(override(read("quickstart"), {**SMALL, "method": "feddyn -> fedavg", "rounds": 8}))
-    assert [rounds for _, _, rounds in resolved.stages] == [6, 2]  # three quarters, as its authors do
+    assert [stage[2] for stage in resolved.stages] == [6, 2]  # three quarters, as its authors do
     again = resolve(tomllib.loads(resolved.toml()))
     assert again.toml() == resolved.toml()
-    assert [r for _, _, r in resolve({**again_document(resolved), "rounds": 100}).stages] == [75, 25]
+    assert [stage[2] for stage in resolve({**again_document(resolved), "rounds": 100}).stages] == [75, 25]
 
 
 def again_document(experiment: Any) -> dict[str, Any]:

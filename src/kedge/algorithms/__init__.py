@@ -5,6 +5,7 @@ from collections.abc import Callable
 from kedge.algorithms.fedadam import fedadam
 from kedge.algorithms.fedavg import fedavg
 from kedge.algorithms.fedavgm import fedavgm
+from kedge.algorithms.fedbabu import fedbabu
 from kedge.algorithms.fedbug import bottom_up, fedbug
 from kedge.algorithms.feddc import feddc
 from kedge.algorithms.feddecorr import feddecorr
@@ -13,20 +14,30 @@ from kedge.algorithms.feddyn_ablations import feddyn_no_h, feddyn_no_reg
 from kedge.algorithms.fedexp import fedexp
 from kedge.algorithms.fednova import fednova
 from kedge.algorithms.fedntd import fedntd
+from kedge.algorithms.fedper import fedper
 from kedge.algorithms.fedprox import fedprox
+from kedge.algorithms.fedpvr import fedpvr
+from kedge.algorithms.fedrep import fedrep
+from kedge.algorithms.fedrod import fedrod
+from kedge.algorithms.fedtr import fedtr
 from kedge.algorithms.fix_last import fix_last, fix_last_two
 from kedge.algorithms.layer_expansion import anti, vanilla
+from kedge.algorithms.lg_fedavg import lg_fedavg
+from kedge.algorithms.moon import moon
 from kedge.algorithms.scaffold import scaffold
+from kedge.algorithms.switching import Plateau, Proposition1, plateau, proposition1
 from kedge.algorithms.top_down import top_down
 from kedge.core.algorithm import Algorithm
 from kedge.core.schedules import Schedule, all_units
 
 __all__ = [
     "METHODS",
+    "RULES",
     "SCHEDULES",
     "fedadam",
     "fedavg",
     "fedavgm",
+    "fedbabu",
     "fedbug",
     "feddc",
     "feddecorr",
@@ -36,7 +47,16 @@ __all__ = [
     "fedexp",
     "fednova",
     "fedntd",
+    "fedper",
     "fedprox",
+    "fedpvr",
+    "fedrep",
+    "fedrod",
+    "fedtr",
+    "lg_fedavg",
+    "moon",
+    "plateau",
+    "proposition1",
     "scaffold",
 ]
 
@@ -55,11 +75,19 @@ METHODS: dict[str, Callable[..., Algorithm]] = {
     "feddc": feddc,
     "feddecorr": feddecorr,
     "fedntd": fedntd,
+    "moon": moon,
+    "fedtr": fedtr,
     "scaffold": scaffold,
+    "fedpvr": fedpvr,
     "fedavgm": fedavgm,
     "fedadam": fedadam,
     "fedexp": fedexp,
     "fednova": fednova,
+    "fedper": fedper,
+    "lg-fedavg": lg_fedavg,
+    "fedrep": fedrep,
+    "fedrod": fedrod,
+    "fedbabu": fedbabu,
 }
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
@@ -70,4 +98,9 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "fix-last-two": fix_last_two,
     "vanilla": vanilla,
     "anti": anti,
+}
+
+RULES: dict[str, Callable[..., Proposition1 | Plateau]] = {
+    "plateau": plateau,
+    "proposition1": proposition1,
 }

@@ -8,7 +8,7 @@ when it does not divide; we follow the paper. It is a schedule, so it applies to
 from dataclasses import replace
 
 from kedge.core.algorithm import Algorithm
-from kedge.core.schedules import BottomUp, Schedule
+from kedge.core.schedules import BottomUp, Schedule, over
 
 
 def bottom_up(ratio: float = 0.4) -> Schedule:
@@ -18,4 +18,4 @@ def bottom_up(ratio: float = 0.4) -> Schedule:
 
 def fedbug(base: Algorithm, ratio: float = 0.4) -> Algorithm:
     """The base method with bottom-up gradual unfreezing."""
-    return replace(base, name=f"fedbug+{base.name}", schedule=BottomUp(ratio))
+    return replace(base, name=f"fedbug+{base.name}", schedule=over(base.schedule, BottomUp(ratio)))

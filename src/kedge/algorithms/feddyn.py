@@ -16,7 +16,7 @@ from kedge.algorithms.fedavg import fedavg
 from kedge.core.algorithm import Algorithm, equal
 from kedge.core.correction import Cohort, Correction, End, Step
 from kedge.core.errors import RequestError
-from kedge.core.tree import Leaves, Tree, add, axpy, scale, zeros
+from kedge.core.tree import Leaves, Tree, add, axpy, scale, sqnorm, zeros
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,9 @@ class DynamicRegularizer(Correction):
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
         u = axpy(cohort.size / cohort.population, update, state["u"])
         return add(update, u) if self.correct else update, {"u": u}
+
+    def measures(self, state: Tree) -> dict[str, Tensor]:
+        return {"drift.h": self.alpha * sqnorm(state["u"]).sqrt()} if self.alpha else {}
 
 
 def feddyn(alpha: float = 0.01, scaling: Literal["uniform", "data"] = "uniform") -> Algorithm:

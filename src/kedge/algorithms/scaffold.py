@@ -15,14 +15,17 @@ from kedge.algorithms.fedavg import fedavg
 from kedge.core.algorithm import Algorithm, Local, equal
 from kedge.core.correction import Cohort, Correction, End, Step
 from kedge.core.errors import RequestError
+from kedge.core.model import Model
 from kedge.core.optimizers import SGD
+from kedge.core.selections import Last
 from kedge.core.tree import Leaves, Tree, axpy, sub, zeros
 
 
 def refreshed(own: Leaves, common: Leaves, end: End) -> Leaves:
     """c_i − c − (w_i − x)/(Kη): the mean gradient of the round; a leaf frozen all round keeps its value."""
-    new = {}
-    for k, time in end.lr_time.items():
+    new = dict(own)
+    for k in own.keys() & end.lr_time.keys():
+        time = end.lr_time[k]
         fresh = own[k] - common[k] - end.delta[k] / torch.where(time > 0, time, 1.0)
         new[k] = torch.where(time > 0, fresh, own[k])
     return new
@@ -30,23 +33,29 @@ def refreshed(own: Leaves, common: Leaves, end: End) -> Leaves:
 
 @dataclass(frozen=True)
 class ControlVariates(Correction):
-    """Every local gradient is moved by c − c_i."""
+    """Every local gradient is moved by c − c_i, or only those of the last units."""
 
     allow_momentum: bool = False
+    last: int | None = None  # None: all
+    method: str = "scaffold"
     name = "control"
     weight = equal
 
     def check(self, local: Local) -> None:
         if not isinstance(local.optimizer, SGD):
             raise RequestError(
-                f"scaffold with {type(local.optimizer).__name__}: its control variates are gradients "
+                f"{self.method} with {type(local.optimizer).__name__}: its control variates are gradients "
                 "estimated from plain SGD steps. Use optimizer sgd."
             )
         if local.optimizer.momentum and not self.allow_momentum:
             raise RequestError(
-                f"scaffold with momentum {local.optimizer.momentum}: its control variates presume plain SGD. "
-                "Set momentum to 0, or allow_momentum = true to divide by the momentum-weighted step count."
+                f"{self.method} with momentum {local.optimizer.momentum}: its control variates presume "
+                "plain SGD. Set momentum to 0, or allow_momentum = true to divide by the momentum-weighted "
+                "step count."
             )
+
+    def reach(self, model: Model) -> frozenset[str] | None:
+        return None if self.last is None else Last(self.last)(model)
 
     def init_client(self, shared: Leaves) -> Tree:
         return {"c": zeros(shared)}
@@ -59,7 +68,7 @@ class ControlVariates(Correction):
 
     def gradient(self, grads: Leaves, step: Step) -> Leaves:
         c, c_i = step.cast["c"], step.state["c"]
-        return {k: g + (c[k] - c_i[k]) for k, g in grads.items()}
+        return {k: g + (c[k] - c_i[k]) if k in c else g for k, g in grads.items()}
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
         new = refreshed(end.state["c"], end.cast["c"], end)

@@ -2,17 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from kedge.audit.bed import Witness
 from kedge.audit.finding import Finding, agreed, holds
 from kedge.audit.network import RAGGED, federation, normalized, perceptron, trained
-from kedge.core.algorithm import Algorithm, Local
+from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.optimizers import SGD
 from kedge.core.schedules import Clock, Mask
-from kedge.core.tree import flatten
+from kedge.core.server import opened
+from kedge.core.tree import Leaves, flatten
 from kedge.data.batches import plan
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
@@ -22,7 +25,7 @@ TOLERANCE = 1e-12
 
 def engines_agree(algorithm: Algorithm) -> Finding:
     """Sequential and stacked after three ragged rounds with batch norm: server, memories, statistics."""
-    model, data = normalized(), federation(RAGGED, (1, 5, 5))
+    model, data = normalized(algorithm), federation(RAGGED, (1, 5, 5))
     local = Local(2, 5, SGD(0.1, weight_decay=1e-3), clip=1.0)
     one, many = Sequential(model, data), Stacked(model, data, chunk=2)
     plain = trained(algorithm, local, 3, data, model, one).server
@@ -39,36 +42,48 @@ def second_unit(clock: Clock, units: int) -> Mask:
 
 def never_opened(algorithm: Algorithm, momentum: float) -> Finding:
     """Units that never train keep every bit they began with: on server and clients, in all memories."""
-    model, data = perceptron(), federation(RAGGED)
+    model, data = perceptron(algorithm), federation(RAGGED)
     local = Local(2, 5, SGD(0.1, momentum, weight_decay=1e-2), clip=1.0)
     watched = replace(algorithm, schedule=second_unit, corrections=(*algorithm.corrections, Witness(1)))
     start = model.init(0)[0]
-    closed = [k for k in start if k not in model.units[1]]
+    first = opened(watched, model, start, {})
+    closed = [k for k in start if k not in model.units[1] and k not in model.extra]
     moved: list[str] = []
     for engine in (Sequential(model, data), Stacked(model, data)):
+        engine.begin(Stage(watched, 1, local), start)
+        begun = engine.memories.of(0, first.shared, {})["slots"]
         server = trained(watched, local, 3, data, model, engine).server
-        slots = [row["slots"] for row in engine.save().values()]
-        models = [server.shared, *({k: v[0] for k, v in own["witness"].items()} for own in slots)]
-        moved += [k for k in closed if not all(torch.equal(one[k], start[k]) for one in models)]
-        moved += [k for k in model.units[1] if any(torch.equal(one[k], start[k]) for one in models)]
-        first = {c.name: c.init_server(start) for c in algorithm.corrections}
-        begun = {c.name: c.init_client(start) for c in algorithm.corrections}
-        moved += [k for k in closed if not as_begun(first, server.slots, k)]
-        moved += [k for k in closed if not all(as_begun(begun, own, k) for own in slots)]
+        rows = engine.save().values()
+        models = [server.shared, *({**last(row["slots"]["witness"]), **row["local"]} for row in rows)]
+        moved += [k for k in closed if not all(torch.equal(one[k], start[k]) for one in models if k in one)]
+        moved += [
+            k for k in model.units[1] if any(torch.equal(one[k], start[k]) for one in models if k in one)
+        ]
+        moved += [k for k in closed if not untouched(first.slots, server.slots, k, start[k])]
+        moved += [k for k in closed if not all(untouched(begun, row["slots"], k, start[k]) for row in rows)]
     return holds(
         not moved, f"{len(closed)} leaves frozen on both engines; wrong: {sorted(set(moved)) or 'none'}"
     )
 
 
-def as_begun(before: Mapping[str, Any], after: Mapping[str, Any], leaf: str) -> bool:
-    """Whether this leaf is as it was, wherever it stands in a tree of memories."""
+def last(path: Leaves) -> Leaves:
+    """A witness's newest model."""
+    return {k: v[-1] for k, v in path.items()}
+
+
+def untouched(before: Mapping[str, Any], after: Mapping[str, Any], leaf: str, start: Tensor) -> bool:
+    """Whether a tree of memories holds this leaf as it was, or a copy of the model's, wherever it stands."""
     now = flatten(after)
-    return all(torch.equal(v, now[k]) for k, v in flatten(before).items() if k.endswith("/" + leaf))
+    return all(
+        torch.equal(now[k], v) or torch.equal(now[k], start)
+        for k, v in flatten(before).items()
+        if k.endswith("/" + leaf)
+    )
 
 
 def opened_late(algorithm: Algorithm) -> Finding:
-    """Until a unit opens, its leaves are the server's bit for bit, step by step; from then on they move."""
-    model, data = perceptron(), federation(RAGGED)
+    """Step by step: a leaf moves while its unit is open, and keeps every bit while it is closed."""
+    model, data = perceptron(algorithm), federation(RAGGED)
     local = Local(2, 4, SGD(0.1, weight_decay=1e-2))
     watched = replace(algorithm, corrections=(*algorithm.corrections, Witness(2 * 5)))
     wrong: list[str] = []
@@ -79,12 +94,11 @@ def opened_late(algorithm: Algorithm) -> Finding:
             masks = plan([own], [client], local, algorithm.schedule, len(model.units), 0, 0, 0).masks
             path = memories[str(client)]["slots"]["witness"]
             for unit, leaves in enumerate(model.units):
-                closed = sum(not mask[unit] for mask in masks)
-                for k in leaves:
-                    steps = path[k][-len(masks) :]
-                    kept = all(torch.equal(v, sent[k]) for v in steps[:closed])
-                    moves = all(not torch.equal(v, sent[k]) for v in steps[closed:])
-                    wrong += [] if kept and moves else [f"client {client}, {k}"]
+                for k in (k for k in leaves if k in path):
+                    models = [sent[k], *path[k][-len(masks) :]]
+                    moves = [not torch.equal(a, b) for a, b in pairwise(models)]
+                    right = moves == [mask[unit] for mask in masks]
+                    wrong += [] if right else [f"client {client}, {k}"]
     return holds(
         not wrong, f"every step of {len(RAGGED)} ragged clients on both engines; wrong: {wrong or 'none'}"
     )

@@ -2,11 +2,59 @@
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from kedge.audit.checks import derived, oracles, reduced
+from kedge.audit.checks import SHARED, derived, oracles, reduced
 from kedge.audit.finding import Check, Row
-from kedge.audit.methods import parts
+from kedge.audit.formulas import formula
+from kedge.audit.methods import METHODS, parts
+from kedge.audit.own import is_own, own_methods
 from kedge.core.errors import RequestError, nearest
+
+
+class Plan(NamedTuple):
+    """What will be looked at."""
+
+    checks: list[Check]  # by method
+    formulas: dict[str, str]
+    notes: list[str]  # what will not be, and why
+
+
+def planned(methods: Sequence[str] | None = None, objective: str | None = None) -> Plan:
+    """The checks of these methods, kedge's and users' own; None: all of kedge's."""
+    names = list(dict.fromkeys(methods or ()))
+    own = own_methods([name for name in names if is_own(name)], objective)
+    ours = [name for name in names if not is_own(name)]
+    checks = chosen(ours) if ours or not names else []
+    formulas = {check.method: formula(check.method) for check in checks}
+    for one in own:
+        checks, formulas = [*checks, *one.checks], {**formulas, one.name: one.formula}
+    return Plan(checks, formulas, [one.note for one in own if one.note])
+
+
+def chosen(methods: Sequence[str] | None) -> list[Check]:
+    """The checks of these methods of kedge; fedbug chooses all that carry its schedule. None: all."""
+    every = ordered([*oracles(), *reduced(), *derived()])
+    if not methods:
+        return every
+    known = sorted({name for check in every for name in parts(check.method)})
+    for name in methods:
+        if name not in known:
+            raise RequestError(
+                f"no method {name!r} to audit.{nearest(name, known)} Allowed: {', '.join(known)}; "
+                "your own as my_file.py:factory or package.module:factory."
+            )
+    return [check for check in every if parts(check.method) & set(methods)]
+
+
+def ordered(checks: Sequence[Check]) -> list[Check]:
+    """By method: METHODS as they stand, schedules, the two together, and last what no method owns."""
+    order = list(dict.fromkeys([*METHODS, *(check.method for check in checks)]))
+
+    def place(check: Check) -> tuple[bool, bool, int]:
+        return check.method == SHARED, "+" in check.method, order.index(check.method)
+
+    return sorted(checks, key=place)
 
 
 def row_of(check: Check) -> Row:
@@ -19,20 +67,6 @@ def row_of(check: Check) -> Row:
     return Row(check.method, check.name, check.kind, bool(passed), known, detail)
 
 
-def chosen(methods: Sequence[str] | None) -> list[Check]:
-    """The checks of these methods; fedbug chooses all that carry its schedule. None: all."""
-    every = [*oracles(), *reduced(), *derived()]
-    if methods is None:
-        return every
-    known = sorted({name for check in every for name in parts(check.method)})
-    for name in methods:
-        if name not in known:
-            raise RequestError(
-                f"no method {name!r} to audit.{nearest(name, known)} Allowed: {', '.join(known)}."
-            )
-    return [check for check in every if parts(check.method) & set(methods)]
-
-
-def audit(methods: Sequence[str] | None = None) -> list[Row]:
+def audit(methods: Sequence[str] | None = None, objective: str | None = None) -> list[Row]:
     """Run the checks of these methods, or all: one row each, whatever happens."""
-    return [row_of(check) for check in chosen(methods)]
+    return [row_of(check) for check in planned(methods, objective).checks]

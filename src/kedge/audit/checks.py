@@ -6,7 +6,6 @@ from functools import partial
 from kedge.algorithms import fedavg, fedbug, feddyn, fedprox, scaffold
 from kedge.algorithms.fedbug import bottom_up
 from kedge.audit import (
-    agreement,
     client_terms,
     gradients,
     oracle_averaging,
@@ -17,15 +16,23 @@ from kedge.audit import (
     quadratics,
     reductions,
     server_rules,
-    values,
 )
 from kedge.audit.bed import ORACLES
 from kedge.audit.finding import Check, Finding, Kind
 from kedge.audit.methods import METHODS
+from kedge.audit.universal import universal
 
 FULL, PARTIAL = "full_participation_2_rounds", "partial_round1_client0_round2_client1"
 SHARED = "protocol"  # what no single method owns
 UNIFORM = fedavg("uniform")
+OBJECTIVES: dict[str, gradients.Objective] = {  # by the slot of a method's first correction; else f alone
+    "proximal": gradients.proximal,
+    "dynamic": gradients.dynamic,
+    "control": gradients.controlled,
+    "drift": gradients.drifting,
+    "decorrelation": gradients.decorrelated,
+    "not-true": gradients.distilled,
+}
 UNFREEZING = {"fedbug": (5, 4, 3), "top-down": (3, 4, 5)}  # steps of the units; ⌈3k/4⌉ are open in step k
 
 
@@ -126,23 +133,11 @@ def reduced() -> list[Check]:
         (f"fedbug+{name}", "ratio 0 is the base", partial(reductions.fedbug_without_ratio, base))
         for name, base in bases.items()
     ]
-    rows += [
-        (method, "two stages are one", partial(reductions.two_stages, algorithm))
-        for method, algorithm in METHODS.items()
-    ]
     return [Check(method, name, "reduction", look) for method, name, look in rows]
 
 
 def derived() -> list[Check]:
-    """For every method: its gradient, where it comes to rest, both engines, frozen leaves, its value."""
-    objectives = {
-        "proximal": gradients.proximal,
-        "dynamic": gradients.dynamic,
-        "control": gradients.controlled,
-        "drift": gradients.drifting,
-        "decorrelation": gradients.decorrelated,
-        "not-true": gradients.distilled,
-    }
+    """For every method: its gradient, where it comes to rest, and what any method must have."""
     checks: list[Check] = []
 
     def add(method: str, name: str, kind: Kind, look: Callable[[], Finding]) -> None:
@@ -150,12 +145,12 @@ def derived() -> list[Check]:
 
     for method, algorithm in METHODS.items():
         slot = algorithm.corrections[0].name if algorithm.corrections else ""
-        objective = objectives.get(slot, gradients.plain)
+        objective = OBJECTIVES.get(slot, gradients.plain)
         unfreezing = UNFREEZING.get(method.partition("+")[0])
         opened = 2 if unfreezing else 3
         add(
             method,
-            "local gradient",
+            "closed form",
             "gradient",
             partial(gradients.local_gradient, algorithm, objective, opened),
         )
@@ -178,10 +173,5 @@ def derived() -> list[Check]:
                 "gradient",
                 partial(oracle_scaffold.mean_gradient, algorithm),
             )
-        add(method, "sequential is stacked", "engines", partial(agreement.engines_agree, algorithm))
-        momentum = 0.0 if slot in ("control", "drift") else 0.9
-        add(method, "units never opened", "frozen", partial(agreement.never_opened, algorithm, momentum))
-        if unfreezing:
-            add(method, "units opened late", "frozen", partial(agreement.opened_late, algorithm))
-        add(method, "pickle, hash, print", "value", partial(values.is_value, algorithm))
+        checks += universal(method, algorithm)
     return checks

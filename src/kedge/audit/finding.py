@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from torch import Tensor
 
 from kedge.core.tree import Tree, flatten
 
-Kind = Literal["oracle", "reduction", "gradient", "quadratic", "engines", "frozen", "value"]
+Kind = Literal["oracle", "reduction", "gradient", "quadratic", "engines", "frozen", "resume", "value"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 class Finding(NamedTuple):

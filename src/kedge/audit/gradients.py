@@ -1,27 +1,33 @@
 """The gradient a client really uses, against automatic differentiation of the papers' objectives.
 
-One kernel step of rate 1 from a random point with a random memory: the gradient used is w − w⁺.
+One kernel step of rate 1 from a random point, with the memories of a run: the gradient used is w − w⁺.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from kedge.audit.finding import Finding, agreed
-from kedge.audit.network import CLASSES, RAGGED, federation, perceptron
+from kedge.audit.network import CLASSES, RAGGED, federation, perceptron, trained
 from kedge.audit.reductions import features, forward
 from kedge.core.algorithm import Algorithm, Local
-from kedge.core.client import local_step, started
-from kedge.core.correction import Correction
-from kedge.core.model import Batch
+from kedge.core.client import Carry, Differentiate, by_transform, local_step, started
+from kedge.core.model import Batch, Model
 from kedge.core.optimizers import SGD
-from kedge.core.tree import Leaves, dot, sqnorm, sub
+from kedge.core.server import broadcast
+from kedge.core.tree import Leaves, Tree, add, dot, sqnorm, sub
+from kedge.engines.engine import trainable
+from kedge.engines.sequential import Sequential
 
 TOLERANCE = 1e-12
-Objective = Callable[[Tensor, Leaves, Leaves, dict[str, Any]], Tensor]  # f(w), w, anchor, what is known
+CLIENT = 3
+
+# f(w), w, the shared leaves as sent, and what is known: correction, state and cast of the first correction,
+# states and casts by slot, facts and number of the client, and its batch x, y.
+Objective = Callable[[Tensor, Leaves, Leaves, dict[str, Any]], Tensor]
 
 
 def plain(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
@@ -77,6 +83,49 @@ def distilled(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Te
     return f + beta * tau**2 * F.kl_div(here.log_softmax(1), there.softmax(1), reduction="batchmean")
 
 
+class Scene(NamedTuple):
+    """A client in the middle of a run: all that the kernel is given for a step."""
+
+    model: Model
+    w: Leaves
+    state: Tree  # memories by slot, as two rounds left them
+    batch: Batch
+    fixed: dict[str, Any]
+
+
+def scene(algorithm: Algorithm) -> Scene:
+    """Two rounds of the small perceptron, then a client well away from what the server sent."""
+    model, data = perceptron(algorithm), federation(RAGGED)
+    engine = Sequential(model, data)
+    server = trained(algorithm, Local(2, 5, SGD(0.3), clip=1.0), 2, data, model, engine).server
+    own = engine.memories.of(CLIENT, server.shared, server.buffers)
+    rows = torch.from_numpy(data.clients[CLIENT])
+    x, y = data.prepare(data.pool.x[rows]), data.pool.y[rows]
+    batch = Batch(x, y, torch.ones(len(y), dtype=x.dtype), torch.zeros(2, dtype=torch.int64))
+    fixed = {
+        "anchor": server.shared,
+        "buffers": own["buffers"],
+        "cast": broadcast(algorithm, server),
+        "facts": {k: v[CLIENT] for k, v in data.facts().items()},
+        "lr": torch.ones((), dtype=x.dtype),
+    }
+    return Scene(model, add(own["params"], drawn(own["params"], 2)), own["slots"], batch, fixed)
+
+
+def opened_leaves(model: Model, opened: int) -> tuple[str, ...]:
+    """The leaves that train while the first units are open."""
+    return trainable(model, [unit < opened for unit in range(len(model.units))])
+
+
+def stepped(
+    algorithm: Algorithm, at: Scene, leaves: tuple[str, ...], differentiate: Differentiate = by_transform
+) -> Carry:
+    """One kernel step of rate 1."""
+    local = Local(optimizer=SGD(1.0))
+    carry = started(local, at.w, at.fixed["buffers"], at.state)
+    return local_step(algorithm, at.model, local, leaves, carry, at.batch, at.fixed, differentiate)
+
+
 def drawn(leaves: Leaves, seed: int) -> Leaves:
     """Random leaves of these shapes."""
     chance = torch.Generator().manual_seed(seed)
@@ -85,32 +134,25 @@ def drawn(leaves: Leaves, seed: int) -> Leaves:
 
 def local_gradient(algorithm: Algorithm, objective: Objective, opened: int) -> Finding:
     """The gradient of the written-out objective in the open units, and exactly 0 in the frozen ones."""
-    model, data, client = perceptron(), federation(RAGGED), 3
-    start = model.init(0)[0]
-    anchor, w = drawn(start, 1), drawn(start, 2)
-    state = {c.name: memory(c.init_client(anchor), 3) for c in algorithm.corrections}
-    cast = {c.name: memory(c.broadcast(c.init_server(anchor)), 4) for c in algorithm.corrections}
-    rows = torch.from_numpy(data.clients[client])
-    x, y = data.prepare(data.pool.x[rows]), data.pool.y[rows]
-    batch = Batch(x, y, torch.ones(len(y), dtype=x.dtype), torch.zeros(2, dtype=torch.int64))
-    trainable = tuple(k for unit in model.units[:opened] for k in unit)
-    facts = {k: v[client] for k, v in data.facts().items()}
-    fixed = {"anchor": anchor, "cast": cast, "facts": facts, "lr": torch.ones((), dtype=x.dtype)}
-    local = Local(optimizer=SGD(1.0))
-    carry = started(local, w, {}, state)
-    used = sub(w, local_step(algorithm, model, local, trainable, carry, batch, fixed)["params"])
-
-    correction: Correction | None = next(iter(algorithm.corrections), None)
-    name = correction.name if correction else ""
-    known: dict[str, Any] = {"correction": correction, "client": client, "x": x, "y": y}
-    known |= {"state": state.get(name), "cast": cast.get(name)}
-    point = {k: v.clone().requires_grad_() for k, v in w.items()}
-    total = objective(F.cross_entropy(forward(point, x), y), point, anchor, known)
-    grads = dict(zip(point, torch.autograd.grad(total, list(point.values())), strict=True))
-    expected = {k: g if k in trainable else torch.zeros_like(g) for k, g in grads.items()}
-    return agreed(expected, used, grads, TOLERANCE)
-
-
-def memory(zeros: Any, seed: int) -> dict[str, Leaves]:
-    """A memory as a correction lays it out, with random numbers in it."""
-    return {k: drawn(v, seed) for k, v in zeros.items()}
+    at = scene(algorithm)
+    leaves = opened_leaves(at.model, opened)
+    used = sub(at.w, stepped(algorithm, at, leaves)["params"])
+    slots = [c.name for c in algorithm.corrections] or [""]
+    known = {
+        "correction": next(iter(algorithm.corrections), None),
+        "state": at.state.get(slots[0]),
+        "cast": at.fixed["cast"].get(slots[0]),
+        "states": at.state,
+        "casts": at.fixed["cast"],
+        "facts": at.fixed["facts"],
+        "client": CLIENT,
+        "x": at.batch.x,
+        "y": at.batch.y,
+    }
+    point = {k: v.clone().requires_grad_() for k, v in at.w.items()}
+    f = F.cross_entropy(forward(point, at.batch.x), at.batch.y)
+    total = objective(f, point, at.fixed["anchor"], known)
+    grads = torch.autograd.grad(total, list(point.values()), allow_unused=True, materialize_grads=True)
+    written = dict(zip(point, grads, strict=True))
+    expected = {k: g if k in leaves else torch.zeros_like(g) for k, g in written.items()}
+    return agreed(expected, used, written, TOLERANCE)

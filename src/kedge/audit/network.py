@@ -1,13 +1,13 @@
 """Small networks and clients of very unequal sizes, in float64, for checks on real losses."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import nn
 
 from kedge.core.algorithm import Algorithm, Local, Stage
-from kedge.core.model import Model, from_module, seeded
+from kedge.core.model import Model, Statistics, from_module, seeded
 from kedge.data.datasets import synthetic
 from kedge.data.federation import Federation
 from kedge.engines.engine import Engine
@@ -27,18 +27,18 @@ def federation(sizes: Sequence[int], shape: Sequence[int] = (6,)) -> Federation:
     return Federation(source.train, clients, none, None, CLASSES).to("cpu", torch.float64)
 
 
-def perceptron() -> Model:
-    """6 – 5 – 4 – 3, three units; its weights in float64 from a fixed seed."""
+def perceptron(algorithm: Algorithm | None = None) -> Model:
+    """6 – 5 – 4 – 3, three units, as the algorithm wants it; its weights in float64 from a fixed seed."""
 
     def build() -> nn.Module:
         layers = [nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, CLASSES)]
         return nn.Sequential(*layers).double()
 
-    return from_module(seeded(build, 0))
+    return suited(build, algorithm)
 
 
-def normalized() -> Model:
-    """Two convolutions with batch norm and a classifier, for images of 1×5×5."""
+def normalized(algorithm: Algorithm | None = None, statistics: Statistics = "shared") -> Model:
+    """Two convolutions with batch norm and a classifier, for images of 1×5×5, as the algorithm wants it."""
 
     def build() -> nn.Module:
         return nn.Sequential(
@@ -47,7 +47,17 @@ def normalized() -> Model:
             nn.Flatten(), nn.Linear(27, CLASSES),
         ).double()  # fmt: skip
 
-    return from_module(seeded(build, 0))
+    return suited(build, algorithm, statistics)
+
+
+def suited(
+    build: Callable[[], nn.Module], algorithm: Algorithm | None, statistics: Statistics = "shared"
+) -> Model:
+    """The network as the algorithm wants it."""
+    if algorithm is None:
+        return from_module(seeded(build, 0), statistics=statistics)
+    module = seeded(lambda: algorithm.rebuild(build()), 0)
+    return algorithm.adapt(from_module(module, statistics=statistics))
 
 
 def trained(

@@ -25,7 +25,7 @@ LOCAL = Local(2, 4, SGD(0.1, weight_decay=1e-2), clip=1.0)
 
 def after(algorithm: Algorithm, local: Local, rounds: int, sizes: Sequence[int]) -> Leaves:
     """The server's model of the small perceptron."""
-    model, data = perceptron(), federation(sizes)
+    model, data = perceptron(algorithm), federation(sizes)
     return trained(algorithm, local, rounds, data, model, Sequential(model, data)).server.shared
 
 
@@ -37,7 +37,8 @@ def same(left: Algorithm, right: Algorithm, rounds: int = 3, sizes: Sequence[int
 
 def two_stages(algorithm: Algorithm) -> Finding:
     """Two stages of one method are one: memories, round and learning rate run on."""
-    model, data, local = perceptron(), federation(RAGGED), replace(LOCAL, optimizer=SGD(0.1, decay=0.8))
+    model, data = perceptron(algorithm), federation(RAGGED)
+    local = replace(LOCAL, optimizer=SGD(0.1, decay=0.8))
     want = trained(algorithm, local, 3, data, model, Sequential(model, data)).server
     stages = (Stage(algorithm, 2, local), Stage(algorithm, 1, local))
     got = run(Task(stages, model, data), Sequential(model, data)).server

@@ -18,8 +18,8 @@ def is_value(algorithm: Algorithm) -> Finding:
         for field in fields(part)
     ]
     missing = [entry for entry in printed if entry not in text]
-    same = again == algorithm and hash(again) == hash(algorithm) and repr(again) == text
+    if not (again == algorithm and hash(again) == hash(algorithm) and repr(again) == text):
+        return holds(False, "pickled and read back it is another value: make its parts frozen dataclasses")
     return holds(
-        same and not missing,
-        f"prints {', '.join(printed) or 'no hyper-parameters'}; missing: {missing or 'none'}",
+        not missing, f"prints {', '.join(printed) or 'no hyper-parameters'}; missing: {missing or 'none'}"
     )

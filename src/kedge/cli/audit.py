@@ -1,43 +1,110 @@
-"""kedge audit: every method against its oracles."""
+"""kedge audit: every method against its oracles, and a user's own against all that can be asked of it."""
 
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
+from rich.text import Text
 
-from kedge.audit.audit import audit
+from kedge.audit.audit import planned, row_of
+from kedge.audit.finding import Check, Row
+from kedge.audit.summary import summary
 from kedge.cli.options import Debug, Json, console, guarded, show
+from kedge.core.errors import RequestError
+from kedge.report.audit_page import page
+from kedge.report.audit_table import failures, rendered
+from kedge.running.folder import write
+from kedge.version import __version__
 
 
 @guarded
 def command(
-    methods: Annotated[list[str] | None, typer.Argument(help="Only these methods; without it, all.")] = None,
+    methods: Annotated[
+        list[str] | None,
+        typer.Argument(help="Only these methods; your own as my_file.py:factory or package.module:factory."),
+    ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            help="Your method's local objective written out, my_file.py:function: a function of f(w), w, "
+            "anchor and what else is known, differentiated and compared with the gradient used."
+        ),
+    ] = None,
+    details: Annotated[bool, typer.Option("--details", help="List every check.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Write the table as one page that needs no other.")
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Check every method against answers obtained another way; exit 1 if one check fails."""
-    rows = audit(methods)
-    failed = [row for row in rows if not row.passed]
+    if html is not None and (html.is_dir() or not html.parent.is_dir()):
+        raise RequestError(f"--html {html}: need a file's name in a folder that exists.")
+    with redirect_stdout(sys.stderr):  # what a user's own code prints is not the result
+        plan = planned(methods, objective)
+        found = [row_of(check) for check in watched(plan.checks)]
+    table, rows = summary(found, plan.formulas), [row._asdict() for row in found]
+    failed = sum(not row.passed for row in found)
+    versions = {"kedge": __version__, "torch": torch.__version__}
+    if html is not None:
+        write(html, page(table, rows, plan.notes, versions).encode())
     if as_json:
         show(
             {
                 "passed": not failed,
                 "checks": len(rows),
-                "failed": len(failed),
-                "rows": [row._asdict() for row in rows],
+                "failed": failed,
+                "notes": plan.notes,
+                "methods": table,
+                "rows": rows,
             }
         )
     else:
-        table = Table(box=None, header_style="bold", pad_edge=False)
-        for name in ("method", "kind", "check", "", "error"):
-            table.add_column(name, justify="right" if name == "error" else "left")
-        for row in rows:
-            verdict = "[green]pass[/]" if row.passed else "[bold red]FAIL[/]"
-            error = "" if row.error is None else f"{row.error:.1e}"
-            table.add_row(row.method, row.kind, row.check, verdict, error)
-            if not row.passed:
-                table.add_row("", "", row.detail, "", "")
-        console().print(table)
-        console().print(f"\n{len(rows) - len(failed)} of {len(rows)} checks pass")
+        out = console()
+        if details:
+            out.print(listed(found))
+        else:
+            for line in rendered(table, out.width):
+                out.print(line, soft_wrap=True)
+            for text in failures(rows):
+                out.print(text)
+        for note in plan.notes:
+            out.print(Text(f"\n{note}", "yellow"))
+        out.print(f"\n{len(rows) - failed} of {len(rows)} checks pass")
+        if html is not None:
+            out.print(Text(f"page: {html}"), soft_wrap=True)
     if failed:
         raise typer.Exit(1)
+
+
+def listed(rows: Sequence[Row]) -> Table:
+    """Every check by itself."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("method", "kind", "check", "", "error"):
+        table.add_column(name, justify="right" if name == "error" else "left")
+    for row in rows:
+        verdict = Text("pass", "green") if row.passed else Text("FAIL", "bold red")
+        error = "" if row.error is None else f"{row.error:.1e}"
+        table.add_row(Text(row.method), row.kind, Text(row.check), verdict, error)
+        if not row.passed:
+            table.add_row("", "", Text(row.detail), "", "")
+    return table
+
+
+def watched(checks: Sequence[Check]) -> Iterator[Check]:
+    """The checks as they come, with a bar on standard error where that is a terminal."""
+    err = Console(stderr=True)
+    columns = (BarColumn(20), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task("", total=len(checks))
+        for check in checks:
+            progress.update(task, description=f"{check.method}, {check.kind}: {check.name}")
+            yield check
+            progress.advance(task)

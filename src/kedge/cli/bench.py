@@ -1,14 +1,17 @@
-"""kedge bench: samples per second of the engines on this machine."""
+"""kedge bench: samples per second of the engines on this machine, and what methods cost beside FedAvg."""
 
 import platform
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import torch
 import typer
 from rich.table import Table
 
-from kedge.bench.bench import bench
-from kedge.bench.workloads import WORKLOADS
+from kedge.bench.bench import Row, bench
+from kedge.bench.candidates import candidates
+from kedge.bench.methods import Cost, Ratio, method_costs
+from kedge.bench.workloads import METHODS, WORKLOADS, Workload
 from kedge.cli.options import Debug, Json, console, guarded, say, show
 from kedge.core.errors import RequestError, nearest
 from kedge.running.assemble import device_of
@@ -19,7 +22,11 @@ from kedge.running.schema import checked, parameters
 @guarded
 def command(
     workloads: Annotated[
-        list[str] | None, typer.Argument(help="overhead, compute; without it, both.")
+        list[str] | None,
+        typer.Argument(
+            help="overhead, compute: the engines; methods: every method's cost beside FedAvg, which takes "
+            "ten minutes or more. Without it, overhead and compute."
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     repeats: Annotated[int, typer.Option(help="Turns; the median is told.")] = 7,
@@ -30,18 +37,23 @@ def command(
     debug: Debug = False,
 ) -> None:
     """Time the plain per-client loop, each engine and central training on the same work, in one run."""
+    allowed = (*WORKLOADS, METHODS.name)
     for name in workloads or ():
-        if name not in WORKLOADS:
+        if name not in allowed:
             raise RequestError(
-                f"kedge bench {name}: no such workload.{nearest(name, WORKLOADS)} "
-                f"Allowed: {', '.join(WORKLOADS)}."
+                f"kedge bench {name}: no such workload.{nearest(name, allowed)} "
+                f"Allowed: {', '.join(allowed)}."
             )
     if repeats < 1:
         raise RequestError(f"--repeats {repeats}: need at least 1.")
     wanted = checked(parameters(EngineChoice)["device"][0], device, "--device")
     where = device_of(EngineChoice(device=wanted))
-    chosen = [WORKLOADS[name] for name in workloads or WORKLOADS]
+    chosen = [WORKLOADS[name] for name in workloads or WORKLOADS if name in WORKLOADS]
     rows = bench(chosen, where, repeats, compiled, say)
+    costs: list[Cost] = []
+    if METHODS.name in (workloads or ()):
+        listed = candidates(len(METHODS.task("cpu").model.units))
+        costs = method_costs(listed, METHODS, where, repeats, compiled, say)
     machine = {
         "device": torch.cuda.get_device_name()
         if where == "cuda"
@@ -50,25 +62,77 @@ def command(
         "torch": torch.__version__,
     }
     if as_json:
-        show({"machine": machine, "rows": [row._asdict() for row in rows]})
+        show({"machine": machine, "rows": [row._asdict() for row in rows], "methods": documents(costs)})
         return
     for work in chosen:
-        console().print(f"{work.name}: {work.about}", style="italic", highlight=False, soft_wrap=True)
-        table = Table(box=None, header_style="bold", pad_edge=False)
-        table.add_column("", no_wrap=True)
-        for name in ("samples/s", "to plain loop", "to central", "warm-up, s"):
-            table.add_column(name, justify="right", no_wrap=True)
-        for row in rows:
-            if row.workload == work.name:
-                table.add_row(
-                    row.how,
-                    f"{row.samples_per_second:,.0f}",
-                    f"{row.to_plain:.2f}×",
-                    f"{row.to_central:.2f}×",
-                    f"{row.warmup_seconds:.1f}",
-                )
-        console().print(table)
-        console().print()
+        print_engines(work, [row for row in rows if row.workload == work.name])
+    if costs:
+        print_methods(METHODS, costs)
     console().print(
         f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}", highlight=False
     )
+
+
+def print_engines(work: Workload, rows: Sequence[Row]) -> None:
+    """The ways to do the same work."""
+    table = headed(work, "samples/s", "to plain loop", "to central", "warm-up, s")
+    for row in rows:
+        table.add_row(
+            row.how,
+            f"{row.samples_per_second:,.0f}",
+            f"{row.to_plain:.2f}×",
+            f"{row.to_central:.2f}×",
+            f"{row.warmup_seconds:.1f}",
+        )
+    console().print(table)
+    console().print()
+
+
+def print_methods(work: Workload, costs: Sequence[Cost]) -> None:
+    """The methods beside FedAvg."""
+    columns = ("multiply-adds", "compiled", "quartiles", "uncompiled", "quartiles", "bound", "holds")
+    table = headed(work, *columns)
+    table.add_column()
+    holds = {True: "yes", False: "no", None: ""}
+    for cost in costs:
+        if cost.reason:
+            table.add_row(cost.method, *len(columns) * [""], cost.reason)
+            continue
+        table.add_row(
+            cost.method,
+            f"{cost.work:.2f}×",
+            *written(cost.compiled),
+            *written(cost.uncompiled),
+            f"{cost.bound:.2f}×" if cost.bound else "",
+            holds[cost.holds],
+        )
+    console().print(table)
+    console().print()
+
+
+def headed(work: Workload, *columns: str) -> Table:
+    """A table under the workload's description, which is printed here."""
+    console().print(f"{work.name}: {work.about}", style="italic", highlight=False, soft_wrap=True)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def written(ratio: Ratio | None) -> tuple[str, str]:
+    """A ratio's two cells."""
+    return (f"{ratio.middle:.2f}×", f"{ratio.low:.2f}–{ratio.high:.2f}") if ratio else ("", "")
+
+
+def documents(costs: Sequence[Cost]) -> list[dict[str, Any]]:
+    """The rows as JSON has them."""
+    return [
+        {
+            **cost._asdict(),
+            "compiled": cost.compiled and cost.compiled._asdict(),
+            "uncompiled": cost.uncompiled and cost.uncompiled._asdict(),
+            "holds": cost.holds,
+        }
+        for cost in costs
+    ]

@@ -79,7 +79,7 @@ def entries(kind: str) -> list[dict[str, Any]]:
 def entry(name: str, factory: Callable[..., Any]) -> dict[str, Any]:
     """What a factory says of itself; the paper is named in the first line of its module."""
     module = inspect.getdoc(sys.modules[factory.__module__]) or ""
-    paper = re.match(r"[\w-]+ \(([^()]*\b\d{4})\)", module)
+    paper = re.match(r"[\w→-]+ \(([^()]*)\)", module)
     summary = (inspect.getdoc(factory) or "").splitlines()[0]
     arguments = {
         k: "required" if p.default is inspect.Parameter.empty else p.default

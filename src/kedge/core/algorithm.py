@@ -1,17 +1,17 @@
 """Algorithm and Stage: a method as a value that prints, compares, hashes and pickles."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from kedge.core.correction import Correction, Step, Weight
 from kedge.core.errors import RequestError
 from kedge.core.losses import cross_entropy
 from kedge.core.model import Model, Output
 from kedge.core.optimizers import SGD, Optimizer
-from kedge.core.schedules import Schedule, all_units
+from kedge.core.schedules import FixLast, OnlyLast, Schedule, all_units
 from kedge.core.selections import Selection, everything
 from kedge.core.tree import Leaves
 
@@ -29,6 +29,11 @@ def equal(facts: Leaves) -> Tensor:
 def unchanged(model: Model) -> Model:
     """The model as it is."""
     return model
+
+
+def as_it_is(module: nn.Module) -> nn.Module:
+    """The network as it is."""
+    return module
 
 
 def logits(out: Output) -> Tensor:
@@ -55,6 +60,18 @@ class Local:
 
 
 @dataclass(frozen=True)
+class Tune:
+    """Personalise a copy of the model on a client's own data, to be measured and discarded."""
+
+    epochs: int = 5
+    what: Literal["all", "head", "body"] = "all"  # the head is the last unit
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1:
+            raise RequestError(f"tune.epochs = {self.epochs}: need a whole number of at least 1.")
+
+
+@dataclass(frozen=True)
 class Algorithm:
     """What a federated method is, axis by axis."""
 
@@ -63,19 +80,28 @@ class Algorithm:
     loss: Callable[[Step], Tensor] = cross_entropy  # the data term
     schedule: Schedule = all_units  # what trains when
     shared: Selection = everything  # what leaves the client
-    adapt: Callable[[Model], Model] = unchanged  # extra heads, or another head
+    rebuild: Callable[[nn.Module], nn.Module] = as_it_is  # another network; stages must agree on it
+    adapt: Callable[[Model], Model] = unchanged  # the same network with added heads
+    heads: tuple[str, ...] = ()  # the leaves that `adapt` adds
     weight: Weight = by_size  # in the mean of deltas
     predict: Callable[[Output], Tensor] = logits  # the logits a client uses
+    head_trains: bool = False  # whether a schedule that never opens the last unit contradicts the method
+    tune: Tune | None = None  # the method's own way to personalise; any other may be asked for
 
     def __post_init__(self) -> None:
         slots = [c.name for c in self.corrections]
         if len(set(slots)) < len(slots):
             raise RequestError(f"{self.name}: two corrections share a slot: {slots}.")
 
+    @property
+    def needs_class_means(self) -> bool:
+        """Whether clients look at all their data once more at the end of a round."""
+        return any(c.needs_class_means for c in self.corrections)
+
 
 @dataclass(frozen=True)
 class Stage:
-    """One method for some rounds."""
+    """One method for some rounds; what an earlier stage leaves over by its criterion comes on top."""
 
     algorithm: Algorithm
     rounds: int
@@ -83,7 +109,19 @@ class Stage:
     until: Callable[[Sequence[Mapping[str, Any]]], bool] | None = None  # end early, on the stage's history
 
     def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise RequestError(f"rounds = {self.rounds}: need a whole number of at least 1.")
+        if self.rounds < 0:
+            raise RequestError(f"rounds = {self.rounds}: need a whole number, not a negative one.")
         for correction in self.algorithm.corrections:
             correction.check(self.local)
+
+
+def fitted(algorithm: Algorithm, model: Model) -> Model:
+    """The model as this method sees it: heads that other stages' methods added are not its own."""
+    return replace(model, extra=tuple(k for k in model.extra if k in algorithm.heads))
+
+
+def tuning(algorithm: Algorithm, tune: Tune) -> Algorithm:
+    """Plain local training of a copy: the method's data term, none of its corrections."""
+    schedule: dict[str, Schedule] = {"all": all_units, "head": OnlyLast(1), "body": FixLast(1)}
+    heads = () if tune.what == "body" else algorithm.heads
+    return replace(algorithm, corrections=(), schedule=schedule[tune.what], heads=heads)

@@ -42,6 +42,8 @@ class Purpose(IntEnum):
     SYNTHETIC = 6
     DROPOUT = 7
     AUGMENT = 8
+    TUNE_SHUFFLE = 9
+    TUNE_DROPOUT = 10
 
 
 def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words]) -> tuple[Words, ...]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.func import grad
 
 from kedge.core.algorithm import Algorithm, Local
-from kedge.core.correction import Correction, End, Step
+from kedge.core.correction import ClassMeans, Correction, End, Step
 from kedge.core.model import Batch, Model, Output
 from kedge.core.tree import Leaves, Tree, dot, only, sub
 
@@ -22,7 +22,7 @@ Carry = dict[str, Any]  # params, buffers, opt, state (by slot), loss: what move
 Aux = tuple[Output, Leaves, Tensor]  # output, moved buffers, loss
 Objective = Callable[[Leaves], tuple[Tensor, Aux]]
 Differentiate = Callable[[Objective, Leaves], tuple[Leaves, Aux]]
-Fixed = dict[str, Any]  # anchor, cast (by slot), facts, lr: what stays through a round
+Fixed = dict[str, Any]  # anchor, buffers, cast (by slot), facts, lr: what stays through a round
 
 
 def local_step(
@@ -45,7 +45,7 @@ def local_step(
     def view(current: Leaves, out: Output, correction: Correction | None) -> Step:
         def at(leaves: Leaves) -> Output:
             constant = {k: v.detach() for k, v in {**current, **leaves}.items()}
-            return model.apply(constant, buffers, batch, False)[0]
+            return model.apply(constant, fixed["buffers"], batch, False)[0]
 
         slot = correction.name if correction else None
         return Step(
@@ -57,6 +57,7 @@ def local_step(
             state=carry["state"][slot] if slot else {},
             cast=fixed["cast"][slot] if slot else {},
             facts=fixed["facts"],
+            trainable=trainable,
         )
 
     def objective(train: Leaves) -> tuple[Tensor, Aux]:
@@ -142,7 +143,12 @@ def started(local: Local, params: Leaves, buffers: Leaves, state: Tree) -> Carry
 
 
 def finish(
-    algorithm: Algorithm, carry: Carry, fixed: Fixed, steps: Tensor, lr_time: Leaves
+    algorithm: Algorithm,
+    carry: Carry,
+    fixed: Fixed,
+    steps: Tensor,
+    lr_time: Leaves,
+    class_means: ClassMeans | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """After the last step: the memory a client keeps per slot, and its upload."""
     anchor = fixed["anchor"]
@@ -162,6 +168,7 @@ def finish(
             state=carry["state"][correction.name],
             cast=fixed["cast"][correction.name],
             facts=fixed["facts"],
+            class_means=class_means,
         )
         memory[correction.name], upload[correction.name] = correction.finish(end)
         if overrides(correction, "send"):
@@ -172,6 +179,18 @@ def finish(
         "buffers": carry["buffers"],
         "loss": carry["loss"] / steps,
     }
+
+
+def class_sums(model: Model, classes: int, params: Leaves, buffers: Leaves, batch: Batch) -> Leaves:
+    """Per class: the sum of the batch's features in evaluation mode, and its samples."""
+    features = model.apply(params, buffers, batch, False)[0].features
+    member = (batch.y[:, None] == torch.arange(classes, device=batch.y.device)) * batch.weight[:, None]
+    return {"sum": member.T @ features, "count": member.sum(0)}
+
+
+def class_means(sums: Leaves) -> ClassMeans:
+    """The means of sums by class; 0 where there is no sample."""
+    return ClassMeans(sums["sum"] / sums["count"].clamp_min(1)[:, None], sums["count"])
 
 
 def unit_time(count: Tensor, momentum: float) -> Tensor:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from kedge.core.model import Batch, Output
-from kedge.core.tree import Leaves, Tree
+from kedge.core.model import Batch, Model, Output
+from kedge.core.tree import Leaves, Tree, only
 
 if TYPE_CHECKING:
     from kedge.core.algorithm import Local
@@ -31,6 +31,14 @@ class Step:
     state: Tree  # this correction's memory here
     cast: Tree  # its broadcast
     facts: Leaves  # per-client constants
+    trainable: tuple[str, ...] = ()  # the leaves that move in this step
+
+
+class ClassMeans(NamedTuple):
+    """What a client's final model makes of its whole training set, class by class."""
+
+    mean: Tensor  # [classes, d]: of the features, in evaluation mode; 0 for a class it does not hold
+    samples: Tensor  # [classes]
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,7 @@ class End:
     state: Tree
     cast: Tree
     facts: Leaves
+    class_means: ClassMeans | None = None  # where a correction asks for it
 
 
 class Cohort(NamedTuple):
@@ -64,9 +73,15 @@ class Correction:
 
     name: ClassVar[str]  # its slot in memories, server state and messages
     weight: ClassVar[Weight | None] = None  # its own uploads' weights, where they differ from the algorithm's
+    needs_class_means: ClassVar[bool] = False  # a pass over every client's data at its end of a round
+    rests: ClassVar[bool] = True  # its server state keeps the leaves that trained on nobody
 
     def check(self, local: "Local") -> None:
         """Raise RequestError where this correction and this way of training contradict each other."""
+
+    def reach(self, model: Model) -> frozenset[str] | None:
+        """The leaves that `init_client` and `init_server` are given; None: those that are shared."""
+        return None
 
     def init_client(self, shared: Leaves) -> Tree:
         """A client's memory before its first round."""
@@ -111,3 +126,13 @@ class Correction:
     def views(self, shared: Leaves, state: Tree) -> dict[str, Leaves]:
         """Other models worth evaluating, by name."""
         return {}
+
+    def measures(self, state: Tree) -> dict[str, Tensor]:
+        """Numbers of the server's state worth a place in the history, by name."""
+        return {}
+
+
+def within(correction: Correction, model: Model, shared: Leaves, own: Leaves) -> Leaves:
+    """The leaves a correction keeps something about; what it names may also be a client's own."""
+    reach = correction.reach(model)
+    return shared if reach is None else only({**own, **shared}, reach)

@@ -17,6 +17,7 @@ from kedge.core.chance import Purpose, words
 from kedge.core.errors import RequestError
 from kedge.core.layers import exchange_layers, tap_features
 from kedge.core.tree import Leaves
+from kedge.core.units import Granularity, units_of
 
 Statistics = Literal["shared", "local", "frozen"]
 
@@ -48,6 +49,7 @@ class Model:
     extra: tuple[str, ...] = ()  # leaves of added heads: in no unit, always train
     statistics: Statistics = "shared"  # batch norm's: averaged, kept by each client, or never moved
     random: bool = False  # whether apply draws chance (dropout)
+    classifier: tuple[str, ...] = ()  # the last linear layer's weight and bias: what takes the features in
     constants: tuple[tuple[str, Tensor], ...] = ()  # integer buffers: part of the state_dict, never change
 
 
@@ -55,6 +57,7 @@ def from_module(
     module: nn.Module,
     build: Callable[[], nn.Module] | None = None,
     statistics: Statistics = "shared",
+    units: Granularity = "listed",
 ) -> Model:
     """The pure model of a module; `build` makes a fresh one for each seed, else its weights are kept."""
     own = copy.deepcopy(module)
@@ -94,11 +97,20 @@ def from_module(
     return Model(
         init=init,
         apply=apply,
-        units=units_of(module),  # not `own`, whose norm layers are exchanged
+        units=units_of(module, units),  # not `own`, whose norm layers are exchanged
         statistics=statistics,
         random=bool(key_names),
+        classifier=classifier_of(own, tapped),
         constants=tuple(constants.items()),
     )
+
+
+def classifier_of(module: nn.Module, tapped: str | None) -> tuple[str, ...]:
+    """The parameters of the layer whose input was tapped."""
+    if tapped is None:
+        return ()
+    path = tapped.removesuffix("features")
+    return tuple(k for k, _ in module.named_parameters() if k in (f"{path}weight", f"{path}bias"))
 
 
 def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
@@ -106,46 +118,3 @@ def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(words(seed, Purpose.INIT)[0]))
         return build()
-
-
-NORMS = (
-    nn.modules.batchnorm._BatchNorm,
-    nn.GroupNorm,
-    nn.LayerNorm,
-    nn.modules.instancenorm._InstanceNorm,
-)
-
-
-def units_of(module: nn.Module) -> tuple[tuple[str, ...], ...]:
-    """The units a module lists (`units`: module names per unit), else its parameterised layers in order.
-
-    A norm layer that is not listed belongs to the layer before it.
-    """
-    listed = getattr(module, "units", None)
-    names = [k for k, _ in module.named_parameters()]
-    if listed is not None:
-        units = tuple(
-            tuple(k for k in names if any(k == u or k.startswith(u + ".") for u in unit)) for unit in listed
-        )
-        flat = [k for unit in units for k in unit]
-        if sorted(flat) != sorted(names) or not all(units):
-            missing, twice = sorted(set(names) - set(flat)), sorted({k for k in flat if flat.count(k) > 1})
-            raise RequestError(
-                f"{type(module).__name__}.units must hold every parameter exactly once and no empty unit: "
-                f"missing {missing}, twice {twice}, units {units}."
-            )
-        return units
-    found: list[list[str]] = []
-    joins = False  # a norm at the very front takes the layer after it along
-    for prefix, layer in module.named_modules():
-        own = [f"{prefix}.{k}" if prefix else k for k, _ in layer.named_parameters(recurse=False)]
-        own = [k for k in own if k in names]
-        if not own:
-            continue
-        norm = isinstance(layer, NORMS)
-        if found and (norm or joins):
-            found[-1] += own
-        else:
-            found.append(own)
-        joins = norm and len(found) == 1 and found[0] == own
-    return tuple(tuple(unit) for unit in found)

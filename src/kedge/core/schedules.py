@@ -82,6 +82,55 @@ class FixLast:
 
 
 @dataclass(frozen=True)
+class OnlyLast:
+    """The last `count` units train, no other."""
+
+    count: int
+
+    def __call__(self, clock: Clock, units: int) -> Mask:
+        return tuple(unit >= units - self.count for unit in range(units))
+
+
+@dataclass(frozen=True)
+class HeadThenBody:
+    """The last `count` units train in the first `share` of a client's local steps, the others in the rest.
+
+    The number of steps is rounded to the nearest; the body has at least one.
+    """
+
+    share: float
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise RequestError(
+                f"head_share = {self.share}: need 0 < head_share < 1, the share of local steps on the head."
+            )
+
+    def __call__(self, clock: Clock, units: int) -> Mask:
+        steps = min(int(Fraction(str(self.share)) * clock.steps + Fraction(1, 2)), clock.steps - 1)
+        return tuple((unit >= units - self.count) == (clock.step < steps) for unit in range(units))
+
+
+@dataclass(frozen=True)
+class Both:
+    """A schedule over a method that has one of its own: a unit trains where both open it."""
+
+    first: Schedule
+    second: Schedule
+
+    def __call__(self, clock: Clock, units: int) -> Mask:
+        return tuple(
+            a and b for a, b in zip(self.first(clock, units), self.second(clock, units), strict=True)
+        )
+
+
+def over(base: Schedule, schedule: Schedule) -> Schedule:
+    """The schedule laid over a method's own."""
+    return schedule if base is all_units else base if schedule is all_units else Both(base, schedule)
+
+
+@dataclass(frozen=True)
 class Thaw:
     """The k-th base unit trains from round thaw[k] on, rounds counted from 1; the head (last unit) always.
 

@@ -1,7 +1,9 @@
 """Which leaves of a model: everything, the body, the head."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
+from kedge.core.errors import RequestError
 from kedge.core.model import Model
 
 Selection = Callable[[Model], frozenset[str]]
@@ -20,3 +22,34 @@ def body(model: Model) -> frozenset[str]:
 def head(model: Model) -> frozenset[str]:
     """The last unit."""
     return frozenset(model.units[-1])
+
+
+@dataclass(frozen=True)
+class Last:
+    """The last `count` units."""
+
+    count: int
+
+    def __call__(self, model: Model) -> frozenset[str]:
+        check_part(self.count, model)
+        return frozenset(k for unit in model.units[-self.count :] for k in unit)
+
+
+@dataclass(frozen=True)
+class AllButLast:
+    """All units but the last `count`."""
+
+    count: int
+
+    def __call__(self, model: Model) -> frozenset[str]:
+        check_part(self.count, model)
+        return frozenset(k for unit in model.units[: -self.count] for k in unit)
+
+
+def check_part(count: int, model: Model) -> None:
+    """Raise where so many last units are not a part of the model."""
+    if not 0 < count < len(model.units):
+        raise RequestError(
+            f"the last {count} units cannot be parted from a model of {len(model.units)}: "
+            f"give a number from 1 to {len(model.units) - 1}."
+        )

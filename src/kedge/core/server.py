@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from kedge.core.algorithm import Algorithm
-from kedge.core.correction import Cohort, Correction, Weight
+from kedge.core.algorithm import Algorithm, fitted
+from kedge.core.correction import Cohort, Correction, Weight, within
 from kedge.core.model import Model
 from kedge.core.tree import Leaves, Tree, add, flatten, only
 
@@ -33,12 +33,16 @@ class Server(NamedTuple):
     buffers: Leaves  # batch norm's statistics, averaged
     slots: dict[str, Tree]  # each correction's server state
     average: Leaves  # the plain weighted mean of the last participants
+    own: Leaves  # leaves that are not shared, as a client begins with them
 
 
 def opened(algorithm: Algorithm, model: Model, params: Leaves, buffers: Leaves) -> Server:
     """The server before its first round."""
-    shared = only(params, algorithm.shared(model))
-    return Server(shared, buffers, {c.name: c.init_server(shared) for c in algorithm.corrections}, shared)
+    model = fitted(algorithm, model)
+    names = algorithm.shared(model)
+    shared, own = only(params, names), {k: v for k, v in params.items() if k not in names}
+    slots = {c.name: c.init_server(within(c, model, shared, own)) for c in algorithm.corrections}
+    return Server(shared, buffers, slots, shared, own)
 
 
 def broadcast(algorithm: Algorithm, server: Server) -> dict[str, Tree]:
@@ -62,8 +66,9 @@ def server_update(algorithm: Algorithm, server: Server, reply: Reply, population
     frozen = frozenset(server.shared) - reply.trained
     if frozen:
         moved = {k: server.shared[k] if k in frozen else v for k, v in moved.items()}
-        slots = keep(server.slots, slots, frozen)
-    return Server(moved, mean["buffers"], slots, average)
+        resting = {c.name for c in algorithm.corrections if c.rests}
+        slots |= keep(server.slots, {k: v for k, v in slots.items() if k in resting}, frozen)
+    return Server(moved, mean["buffers"], slots, average, server.own)
 
 
 def keep(old: Tree, new: Tree, names: frozenset[str]) -> dict[str, Any]:
@@ -75,25 +80,28 @@ def keep(old: Tree, new: Tree, names: frozenset[str]) -> dict[str, Any]:
 
 
 def hand_over(
-    before: Algorithm, after: Algorithm, server: Server, model: Model, params: Leaves
+    before: Algorithm, after: Algorithm, server: Server, model: Model
 ) -> tuple[Server, frozenset[str]]:
     """The server at the start of the next stage, and the slots whose memory goes on.
 
     A correction of the same name and kind in both stages keeps its state, if it is about the same leaves; the
-    others begin anew.
-    `params` supplies leaves that were not shared before and are now.
+    others begin anew. A leaf that is shared from now on starts as every client's did, one that no longer is
+    starts from the server's.
     """
-    fresh = opened(after, model, {**params, **server.shared}, server.buffers)
-    old = {c.name: (type(c), leaves_of(c, server.shared)) for c in before.corrections}
+    fresh = opened(after, model, {**server.own, **server.shared}, server.buffers)
+    old = {c.name: (type(c), leaves_of(c, fitted(before, model), server)) for c in before.corrections}
     kept = frozenset(
-        c.name for c in after.corrections if old.get(c.name) == (type(c), leaves_of(c, fresh.shared))
+        c.name
+        for c in after.corrections
+        if old.get(c.name) == (type(c), leaves_of(c, fitted(after, model), fresh))
     )
     slots = {k: server.slots[k] if k in kept else v for k, v in fresh.slots.items()}
     return fresh._replace(slots=slots), kept
 
 
-def leaves_of(correction: Correction, shared: Leaves) -> tuple[set[str], set[str]]:
+def leaves_of(correction: Correction, model: Model, server: Server) -> tuple[set[str], set[str]]:
     """The names of what a correction keeps, on a client and on the server."""
+    shared = within(correction, model, server.shared, server.own)
     return set(flatten(correction.init_client(shared))), set(flatten(correction.init_server(shared)))
 
 

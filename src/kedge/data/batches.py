@@ -49,8 +49,12 @@ def plan(
     stage_round: int,
     width: int | None = None,
     random: bool = False,
+    tuning: bool = False,
 ) -> Plan:
-    """The round's plan for these clients, whose samples are `members`; batches are padded to `width`."""
+    """The round's plan for these clients, whose samples are `members`; batches are padded to `width`.
+
+    Fine-tuning after a round draws chance of its own.
+    """
     ids = np.asarray(clients, dtype=np.int64)
     sizes = np.array([len(own) for own in members], dtype=np.int64)
     batch, per_epoch = step_counts(sizes, local)
@@ -58,7 +62,7 @@ def plan(
     longest = int(sizes.max())
     shuffle = bits(
         seed,
-        Purpose.SHUFFLE,
+        Purpose.TUNE_SHUFFLE if tuning else Purpose.SHUFFLE,
         round=round,
         client=ids[:, None, None],
         step=np.arange(local.epochs)[None, :, None],
@@ -78,17 +82,21 @@ def plan(
     place = np.arange(width)
     step = np.maximum(own_step, 0)
     epoch, number = step // per_epoch, step % per_epoch
-    position = number[..., None] * batch[:, None] + place  # [rows, clients, width]
+    first = number[..., None] * batch[:, None]
+    position = first + place  # [rows, clients, width]
     valid = (place < batch[:, None]) & (position < sizes[:, None])
     row = np.arange(len(ids))[:, None]
-    chosen = order[row, epoch[..., None], np.where(valid, position, 0)]
+    # Padding repeats the batch's own first sample: normalised by others' statistics, a stranger's activations
+    # could grow from layer to layer until they overflow, and 0 · inf is NaN.
+    chosen = order[row, epoch[..., None], np.where(valid, position, first)]
     pool = np.concatenate(members)
     starts = np.cumsum(sizes) - sizes
     index = pool[starts[:, None] + chosen]
 
     key = np.zeros((*own_step.shape, 2), dtype=np.int64)
     if random:
-        key = words(seed, Purpose.DROPOUT, round=round, client=ids, step=step)[..., :2].astype(np.int64)
+        dropout = Purpose.TUNE_DROPOUT if tuning else Purpose.DROPOUT
+        key = words(seed, dropout, round=round, client=ids, step=step)[..., :2].astype(np.int64)
     opened = {k: np.sum(np.array(v, dtype=np.int64), axis=0) for k, v in sequences.items()}
     return Plan(
         masks=masks,
@@ -98,6 +106,18 @@ def plan(
         key=key,
         steps=steps,
         trained=np.stack([opened[int(k)] for k in steps]),
+    )
+
+
+def survey(members: Sequence[Ints], width: int) -> tuple[Ints, NDArray[np.float32]]:
+    """Every sample of these clients once, in order: indices and weights [rows, clients, width]; 0 pads."""
+    rows = -(-max(len(own) for own in members) // width)
+    index = np.stack([np.resize(own, rows * width) for own in members])
+    real = np.arange(rows * width) < np.array([len(own) for own in members])[:, None]
+    shape = (len(members), rows, width)
+    return (
+        index.reshape(shape).transpose(1, 0, 2),
+        real.astype(np.float32).reshape(shape).transpose(1, 0, 2),
     )
 
 

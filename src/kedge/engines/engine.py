@@ -1,12 +1,12 @@
 """Engine: what the runner asks of a place where clients train; it arranges the kernel, no more."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from kedge.core.algorithm import Algorithm, Stage
+from kedge.core.algorithm import Algorithm, Stage, Tune
 from kedge.core.client import unit_time
 from kedge.core.correction import Weight
 from kedge.core.model import Model
@@ -33,6 +33,9 @@ class Engine(Protocol):
 
     def begin(self, stage: Stage, params: Leaves, kept: frozenset[str]) -> None: ...
     def round(self, order: Order, clients: Sequence[int]) -> Reply: ...
+    def tuned(
+        self, order: Order, clients: Sequence[int], tune: Tune
+    ) -> Iterator[tuple[int, Leaves, Leaves]]: ...
     def personal(self, client: int, shared: Leaves, buffers: Leaves) -> tuple[Leaves, Leaves]: ...
     def save(self) -> Tree: ...
     def load(self, saved: Tree) -> None: ...

@@ -3,6 +3,7 @@
 from typing import Any
 
 from kedge.core.algorithm import Algorithm
+from kedge.core.correction import within
 from kedge.core.model import Model
 from kedge.core.tree import Leaves, Tree, only
 
@@ -14,18 +15,22 @@ class Memories:
         self.rows: dict[int, dict[str, Any]] = {}
 
     def begin(self, algorithm: Algorithm, model: Model, params: Leaves, kept: frozenset[str]) -> None:
-        """A new stage: slots that do not go on are dropped, local leaves run on."""
+        """A new stage: slots that do not go on are dropped, leaves that stay local run on."""
         self.algorithm, self.model = algorithm, model
         self.shared = algorithm.shared(model)
         self.local = {k: v for k, v in params.items() if k not in self.shared}
         for row in self.rows.values():
             row["slots"] = {k: v for k, v in row["slots"].items() if k in kept}
+            row["local"] = only(row["local"], self.local)
 
     def of(self, client: int, shared: Leaves, buffers: Leaves) -> dict[str, Any]:
         """A client's memory: parameters complete with its own leaves, statistics, correction slots."""
         row = self.rows.get(client, {"slots": {}, "local": {}, "buffers": {}})
         missing = [c for c in self.algorithm.corrections if c.name not in row["slots"]]
-        slots = {**row["slots"], **{c.name: c.init_client(shared) for c in missing}}
+        slots = {
+            **row["slots"],
+            **{c.name: c.init_client(within(c, self.model, shared, self.local)) for c in missing},
+        }
         return {
             "params": {**self.local, **row["local"], **shared},
             "buffers": {**buffers, **row["buffers"]} if self.model.statistics == "local" else buffers,

@@ -3,6 +3,7 @@
 from __future__ import annotations  # dynamo does not evaluate the annotations of inner functions
 
 from collections.abc import Callable
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from kedge.core.algorithm import Algorithm, Local
-from kedge.core.client import Carry, finish, local_step
+from kedge.core.client import Carry, class_means, class_sums, finish, local_step
 from kedge.core.model import Batch, Model
 from kedge.core.server import weights
 from kedge.core.tree import Leaves, Tree, finite_rows, tree_map, where
@@ -37,19 +38,20 @@ def stacked_step(
     key: Tensor,
     alive: Tensor,
     facts: Leaves,
+    statistics: Leaves,
     anchor: Leaves,
     cast: Tree,
     lr: Tensor,
 ) -> Carry:
-    """One step of every row."""
+    """One step of every row; `statistics` are batch norm's at the start of the round."""
     batch = Batch(federation.prepare(pool_x[index]), pool_y[index], weight, key)
 
-    def one(carry: Carry, batch: Batch, alive: Tensor, facts: Leaves) -> Carry:
-        fixed = {"anchor": anchor, "cast": cast, "facts": facts, "lr": lr}
+    def one(carry: Carry, batch: Batch, alive: Tensor, facts: Leaves, sent: Leaves) -> Carry:
+        fixed = {"anchor": anchor, "buffers": sent, "cast": cast, "facts": facts, "lr": lr}
         moved = local_step(algorithm, model, local, leaves, carry, batch, fixed)
         return where(alive, moved, carry) if masked else moved
 
-    after: Carry = vmap(one)(carry, batch, alive, facts)
+    after: Carry = vmap(one)(carry, batch, alive, facts, statistics)
     # One layout of inputs and outputs, hence one program for the first and for every later step.
     return tree_map(torch.Tensor.contiguous, after) if torch.compiler.is_compiling() else after
 
@@ -64,19 +66,37 @@ def stacked_end(
     steps: Tensor,
     times: Leaves,
     living: Tensor,
+    sums: Leaves | None,
 ) -> tuple[dict[str, Any], dict[str, Any], Tensor, Totals]:
     """Memories and uploads of every row, whether they are finite, and the sums over the living rows."""
 
     def one(
-        carry: Carry, facts: Leaves, steps: Tensor, times: Leaves
+        carry: Carry, facts: Leaves, steps: Tensor, times: Leaves, sums: Leaves | None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         fixed = {"anchor": anchor, "cast": cast, "facts": facts, "lr": lr}
-        return finish(algorithm, carry, fixed, steps, times)
+        return finish(algorithm, carry, fixed, steps, times, class_means(sums) if sums else None)
 
-    slots, uploads = vmap(one)(carry, facts, steps, times)
+    slots, uploads = vmap(one)(carry, facts, steps, times, sums or {})
     own_leaves = {k: v for k, v in carry["params"].items() if k not in anchor}
     admitted = finite_rows({"slots": slots, "uploads": uploads, "local": own_leaves})
     return slots, uploads, admitted, weighted_totals(weights(algorithm), uploads, facts, living)
+
+
+def stacked_survey(
+    model: Model,
+    federation: Federation,
+    params: Leaves,
+    buffers: Leaves,
+    pool_x: Tensor,
+    pool_y: Tensor,
+    index: Tensor,
+    weight: Tensor,
+) -> Leaves:
+    """Sums by class of the features of one batch of every row."""
+    key = torch.zeros(len(index), 2, dtype=torch.int64, device=index.device)
+    batch = Batch(federation.prepare(pool_x[index]), pool_y[index], weight, key)
+    sums: Leaves = vmap(partial(class_sums, model, federation.classes))(params, buffers, batch)
+    return sums
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

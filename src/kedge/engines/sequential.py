@@ -1,15 +1,19 @@
 """One client after another, batches unpadded: the reference, and the debugger's friend."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from kedge.core.algorithm import Stage
-from kedge.core.client import Fixed, by_autograd, finish, local_step, started
+from kedge.core.algorithm import Stage, Tune, fitted, tuning
+from kedge.core.client import Carry, Fixed, by_autograd, class_means, class_sums, finish, local_step, started
+from kedge.core.correction import ClassMeans
 from kedge.core.model import Batch, Model
 from kedge.core.server import Reply
-from kedge.core.tree import Leaves, Tree, finite, tree_map
-from kedge.data.batches import Plan, plan
+from kedge.core.tree import Leaves, Tree, add, finite, tree_map
+from kedge.data.batches import Plan, plan, survey
 from kedge.data.federation import Federation
 from kedge.engines.engine import Mean, Order, lr_times, trainable
 from kedge.engines.memory import Memories
@@ -19,56 +23,92 @@ class Sequential:
     """The plain loop over clients and their batches."""
 
     def __init__(self, model: Model, federation: Federation) -> None:
-        self.model, self.federation = model, federation
+        self.network, self.model, self.federation = model, model, federation
         self.facts = federation.facts()
         self.memories = Memories()
 
     def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
         """Start a stage; memories of the slots in `kept` go on."""
-        self.stage = stage
+        self.stage, self.model = stage, fitted(stage.algorithm, self.network)
         self.memories.begin(stage.algorithm, self.model, params, kept)
 
     def round(self, order: Order, clients: Sequence[int]) -> Reply:
         """Train these clients from the order; the weighted mean of their uploads."""
-        algorithm, local, data = self.stage.algorithm, self.stage.local, self.federation
-        like = next(iter(order.shared.values()))
-        lr = torch.tensor(local.optimizer.rate(order.round), dtype=like.dtype, device=like.device)
+        algorithm = self.stage.algorithm
         mean = Mean(algorithm)
         after = []
         trained: set[str] = set()
         for client in clients:
-            own = plan(
-                [data.clients[client]], [client], local, algorithm.schedule, len(self.model.units),
-                order.seed, order.round, order.stage_round, random=self.model.random,
-            )  # fmt: skip
-            memory = self.memories.of(client, order.shared, order.buffers)
-            facts = {k: v[client] for k, v in self.facts.items()}
-            fixed: Fixed = {"anchor": order.shared, "cast": order.cast, "facts": facts, "lr": lr}
-            carry = started(local, memory["params"], memory["buffers"], memory["slots"])
-            for number, mask in enumerate(own.masks):
-                leaves = trainable(self.model, mask)
-                trained |= set(leaves)
-                batch = self.batch(own, number)
-                carry = local_step(algorithm, self.model, local, leaves, carry, batch, fixed, by_autograd)
-            steps, times = lr_times(self.model, own, lr, local.optimizer.momentum)
-            slots, upload = finish(algorithm, carry, fixed, steps[0], {k: v[0] for k, v in times.items()})
+            carry, own, fixed = self.trained(self.stage, self.model, order, client)
+            trained |= {k for mask in set(own.masks) for k in trainable(self.model, mask)}
+            momentum = self.stage.local.optimizer.momentum
+            steps, times = lr_times(self.model, own, fixed["lr"], momentum)
+            means = self.surveyed(carry, client) if algorithm.needs_class_means else None
+            slots, upload = finish(
+                algorithm, carry, fixed, steps[0], {k: v[0] for k, v in times.items()}, means
+            )
             own_leaves = {k: v for k, v in carry["params"].items() if k not in order.shared}
             admitted = finite({"upload": upload, "slots": slots, "local": own_leaves})
             row = tree_map(lambda v: v.unsqueeze(0), upload)
-            mean.add(row, {k: v.unsqueeze(0) for k, v in facts.items()}, admitted.unsqueeze(0), [client])
+            facts = {k: v.unsqueeze(0) for k, v in fixed["facts"].items()}
+            mean.add(row, facts, admitted.unsqueeze(0), [client])
             if admitted and self.memories.needed:
                 after.append((client, carry["params"], carry["buffers"], slots))
         for kept in after:
             self.memories.keep(*kept)
         return mean.reply(frozenset(trained))
 
-    def batch(self, own: Plan, number: int) -> Batch:
-        """The batch of a client's step, without padding."""
+    def tuned(self, order: Order, clients: Sequence[int], tune: Tune) -> Iterator[tuple[int, Leaves, Leaves]]:
+        """Each client's model fine-tuned on its own data: client, parameters, statistics; nothing is kept."""
+        algorithm = tuning(self.stage.algorithm, tune)
+        stage = replace(self.stage, algorithm=algorithm, local=replace(self.stage.local, epochs=tune.epochs))
+        for client in clients:
+            carry, _, _ = self.trained(stage, fitted(algorithm, self.model), order, client, tuning=True)
+            yield client, carry["params"], carry["buffers"]
+
+    def trained(
+        self, stage: Stage, model: Model, order: Order, client: int, tuning: bool = False
+    ) -> tuple[Carry, Plan, Fixed]:
+        """A client after its last step, its plan, and what stayed through the round."""
+        algorithm, local = stage.algorithm, stage.local
+        like = next(iter(order.shared.values()))
+        own = plan(
+            [self.federation.clients[client]], [client], local, algorithm.schedule, len(model.units),
+            order.seed, order.round, order.stage_round, random=model.random, tuning=tuning,
+        )  # fmt: skip
+        memory = self.memories.of(client, order.shared, order.buffers)
+        fixed: Fixed = {
+            "anchor": order.shared,
+            "buffers": memory["buffers"],
+            "cast": order.cast,
+            "facts": {k: v[client] for k, v in self.facts.items()},
+            "lr": torch.tensor(local.optimizer.rate(order.round), dtype=like.dtype, device=like.device),
+        }
+        carry = started(local, memory["params"], memory["buffers"], memory["slots"])
+        for number, mask in enumerate(own.masks):
+            leaves = trainable(model, mask)
+            batch = self.batch(own.index[number, 0], own.weight[number, 0], own.key[number, 0])
+            carry = local_step(algorithm, model, local, leaves, carry, batch, fixed, by_autograd)
+        return carry, own, fixed
+
+    @torch.no_grad()
+    def surveyed(self, carry: Carry, client: int) -> ClassMeans:
+        """Class means of the features over a client's whole training set."""
+        sums: Leaves = {}
+        index, weight = survey([self.federation.clients[client]], self.stage.local.batch)
+        for number in range(len(index)):
+            batch = self.batch(index[number, 0], weight[number, 0], np.zeros(2, dtype=np.int64))
+            part = class_sums(self.model, self.federation.classes, carry["params"], carry["buffers"], batch)
+            sums = add(part, sums) if sums else part
+        return class_means(sums)
+
+    def batch(self, index: NDArray[np.int64], weight: NDArray[np.float32], key: NDArray[np.int64]) -> Batch:
+        """The samples of weight 1."""
         data = self.federation
-        real = torch.from_numpy(own.index[number, 0][own.weight[number, 0] > 0]).to(data.pool.y.device)
+        real = torch.from_numpy(index[weight > 0]).to(data.pool.y.device)
         x = data.prepare(data.pool.x[real])
-        key = torch.from_numpy(own.key[number, 0]).to(x.device)
-        return Batch(x, data.pool.y[real], torch.ones(len(real), dtype=x.dtype, device=x.device), key)
+        ones = torch.ones(len(real), dtype=x.dtype, device=x.device)
+        return Batch(x, data.pool.y[real], ones, torch.from_numpy(key).to(x.device))
 
     def personal(self, client: int, shared: Leaves, buffers: Leaves) -> tuple[Leaves, Leaves]:
         """A client's own model: the shared leaves with those it keeps."""

@@ -1,10 +1,11 @@
 """Accuracy and loss of a model, sample by sample, on the common test set and on clients' local tests."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -61,36 +62,64 @@ def on_test(
     return {"global.accuracy": result.accuracy(), "global.loss": result.mean_loss()}
 
 
+class Local(NamedTuple):
+    """A model's answers on one client's own test."""
+
+    samples: int
+    correct: int
+    loss: float  # summed
+
+
 def on_local_tests(
+    model: Model, predict: Callable[[Output], Tensor], params: Leaves, buffers: Leaves, data: Federation
+) -> dict[int, Local]:
+    """One model's answers on the local tests, by client; clients without a test are not there."""
+    sizes = {client: len(own) for client, own in enumerate(data.local_tests) if len(own)}
+    if not sizes:
+        return {}
+    result = of_samples(model, predict, params, buffers, np.concatenate(data.local_tests), data)
+    correct, loss = (torch.split(v.double().cpu(), list(sizes.values())) for v in result)
+    return {client: summed(a, b) for client, a, b in zip(sizes, correct, loss, strict=True)}
+
+
+def of_clients(
     model: Model,
     predict: Callable[[Output], Tensor],
-    models: Callable[[int], tuple[Leaves, Leaves]] | tuple[Leaves, Leaves],
+    models: Iterable[tuple[int, Leaves, Leaves]],
     data: Federation,
-) -> tuple[dict[str, float], list[float | None]]:
-    """Accuracy and loss over all local tests, by samples, and every client's accuracy (None: no test).
+) -> dict[int, Local]:
+    """Every client's own model (client, parameters, statistics) on its own test."""
+    return {
+        client: summed(*of_samples(model, predict, params, buffers, data.local_tests[client], data))
+        for client, params, buffers in models
+    }
 
-    `models` is one model for everybody, or gives each client's own.
-    """
-    everything = np.concatenate(data.local_tests) if data.local_tests else np.empty(0, dtype=np.int64)
-    if not len(everything):
-        return {}, []
-    if callable(models):
-        parts = []
-        for client, own in enumerate(data.local_tests):
-            index = torch.from_numpy(own).to(data.pool.y.device)
-            if len(own):
-                parts.append(
-                    scores(
-                        model, predict, *models(client), data.pool.x[index], data.pool.y[index], data.prepare
-                    )
-                )
-        result = Scores(torch.cat([p.correct for p in parts]), torch.cat([p.loss for p in parts]))
-    else:
-        index = torch.from_numpy(everything).to(data.pool.y.device)
-        result = scores(model, predict, *models, data.pool.x[index], data.pool.y[index], data.prepare)
-    sizes = [len(own) for own in data.local_tests]
-    by_client = [
-        float(part.double().mean()) if len(part) else None
-        for part in torch.split(result.correct.cpu(), sizes)
-    ]
-    return {"local.accuracy": result.accuracy(), "local.loss": result.mean_loss()}, by_client
+
+def of_samples(
+    model: Model,
+    predict: Callable[[Output], Tensor],
+    params: Leaves,
+    buffers: Leaves,
+    samples: NDArray[np.int64],
+    data: Federation,
+) -> Scores:
+    """The scores of some samples of the pool."""
+    index = torch.from_numpy(samples).to(data.pool.y.device)
+    return scores(model, predict, params, buffers, data.pool.x[index], data.pool.y[index], data.prepare)
+
+
+def summed(correct: Tensor, loss: Tensor) -> Local:
+    """The sums of one value a sample."""
+    return Local(len(correct), int(correct.sum()), float(loss.double().sum()))
+
+
+def together(clients: Iterable[Local]) -> dict[str, float]:
+    """Accuracy and loss over all samples of these clients; nothing for none."""
+    every = list(clients)
+    samples = sum(one.samples for one in every)
+    if not samples:
+        return {}
+    return {
+        "accuracy": sum(one.correct for one in every) / samples,
+        "loss": sum(one.loss for one in every) / samples,
+    }

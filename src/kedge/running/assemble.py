@@ -1,24 +1,25 @@
 """From a resolved experiment to the objects that run it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from kedge.algorithms import METHODS, SCHEDULES
-from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.algorithms import METHODS, RULES, SCHEDULES
+from kedge.core.algorithm import Algorithm, Local, Stage, Tune
 from kedge.core.errors import DataError, RequestError, nearest
 from kedge.core.model import Batch, Model, from_module, seeded
-from kedge.core.schedules import Clock
+from kedge.core.schedules import Clock, over
 from kedge.data.datasets import Source, load
 from kedge.data.federation import Federation, federate
 from kedge.data.partition import PARTITIONS
+from kedge.measure.latest import Latest
 from kedge.models import MODELS
-from kedge.running.config import EngineChoice, Experiment, label_of
+from kedge.running.config import EngineChoice, Evaluation, Experiment, label_of
 from kedge.running.document import OPTIMIZERS
 from kedge.running.task import Task
 
@@ -33,20 +34,15 @@ def assemble(experiment: Experiment) -> Task:
     factory, options = MODELS[experiment.model["name"]], options_of(experiment.model)
     shape = tuple(federation.pool.x.shape[1:])
 
-    def build() -> nn.Module:
-        return factory(shape, federation.classes, **options)
+    stages = stages_of(experiment)
+    rebuild = rebuilding(stages)
 
-    local = local_of(experiment)
-    stages = tuple(
-        Stage(algorithm_of(method, schedule), rounds, local) for method, schedule, rounds in experiment.stages
-    )
-    adaptations = {stage.algorithm.adapt for stage in stages}
-    if len(adaptations) > 1:
-        raise RequestError(
-            f"{experiment.label}: these methods need different networks, so none can follow another."
-        )
-    plain = from_module(seeded(build, experiment.seed), build, experiment.training.statistics)
-    model = adaptations.pop()(plain)
+    def build() -> nn.Module:
+        return rebuild(factory(shape, federation.classes, **options))
+
+    training = experiment.training
+    plain = from_module(seeded(build, experiment.seed), build, training.statistics, training.units)
+    model = adapted(plain, stages)
     check_model(model, federation)
     check_schedules(stages, model)
     return Task(
@@ -57,7 +53,52 @@ def assemble(experiment: Experiment) -> Task:
         seed=experiment.seed,
         evaluate_every=experiment.evaluation.every,
         on_divergence=experiment.training.on_divergence,
+        tune=tune_of(experiment.evaluation),
+        tune_every=experiment.evaluation.tune_every,
+        headline=experiment.evaluation.headline,
     )
+
+
+def stages_of(experiment: Experiment) -> tuple[Stage, ...]:
+    """The stages with what has to be seen of them: by the rules that end them, and for the `all` model."""
+    stages = []
+    for method, schedule, rounds, rule in experiment.stages:
+        algorithm = algorithm_of(method, schedule)
+        until = RULES[rule["name"]](**options_of(rule)) if rule else None
+        if until:
+            algorithm = until.watched(algorithm)
+        if experiment.evaluation.all:
+            algorithm = replace(algorithm, corrections=(*algorithm.corrections, Latest()))
+        stages.append(Stage(algorithm, rounds, local_of(experiment), until))
+    return tuple(stages)
+
+
+def rebuilding(stages: Sequence[Stage]) -> Callable[[nn.Module], nn.Module]:
+    """What the methods make of the network; stages must agree on it."""
+    ways = {stage.algorithm.rebuild: stage.algorithm.name for stage in stages}
+    if len(ways) > 1:
+        raise RequestError(
+            f"{' -> '.join(stage.algorithm.name for stage in stages)}: these methods train different "
+            "networks, so none can follow another. For moon, projection = 0 leaves the network as it is."
+        )
+    return next(iter(ways))
+
+
+def adapted(model: Model, stages: Sequence[Stage]) -> Model:
+    """The model with the heads that the methods of all stages add."""
+    for adapt in dict.fromkeys(stage.algorithm.adapt for stage in stages):
+        model = adapt(model)
+    unknown = set(model.extra) - {k for stage in stages for k in stage.algorithm.heads}
+    if unknown:
+        raise RequestError(f"heads that no method lists: {', '.join(sorted(unknown))}. Set Algorithm.heads.")
+    return model
+
+
+def tune_of(evaluation: Evaluation) -> Tune | Literal["method", "off"]:
+    """How personal models are fine-tuned before they are measured."""
+    if evaluation.tune == "method" or evaluation.tune == "off":
+        return evaluation.tune
+    return Tune(evaluation.tune_epochs, evaluation.tune)
 
 
 def federation_of(experiment: Experiment) -> Federation:
@@ -87,12 +128,12 @@ def natural_keys(source: Source, partition: dict[str, Any]) -> NDArray[Any] | No
 
 
 def algorithm_of(method: dict[str, Any], schedule: dict[str, Any]) -> Algorithm:
-    """The method under its schedule; a method with a schedule of its own keeps it unless another is named."""
+    """The method under its schedule; where a method has one of its own, a unit trains if both open it."""
     base = METHODS[method["name"]](**options_of(method))
     if schedule["name"] == "all":
         return base
     named = SCHEDULES[schedule["name"]](**options_of(schedule))
-    return replace(base, name=label_of(method, schedule), schedule=named)
+    return replace(base, name=label_of(method, schedule), schedule=over(base.schedule, named))
 
 
 def local_of(experiment: Experiment) -> Local:
@@ -117,9 +158,23 @@ def device_of(choice: EngineChoice) -> str:
 
 
 def check_schedules(stages: Sequence[Stage], model: Model) -> None:
-    """Raise where a schedule does not fit the model's units, before anything is made."""
+    """Raise where a schedule does not fit the model's units or the method, before anything is made."""
+    units = len(model.units)
+    last = max(sum(stage.rounds for stage in stages) - 1, 0)
     for stage in stages:
-        stage.algorithm.schedule(Clock(0, 0, 0, 1), len(model.units))
+        algorithm = stage.algorithm
+        masks = [algorithm.schedule(Clock(r, r, step, 10), units) for r in (0, last) for step in range(10)]
+        wrong = next((mask for mask in masks if len(mask) != units), None)
+        if wrong is not None:
+            raise RequestError(
+                f"{algorithm.name}: its schedule gives {len(wrong)} flags for a model of {units} units; "
+                "need one a unit."
+            )
+        if algorithm.head_trains and not any(mask[-1] for mask in masks):
+            raise RequestError(
+                f"{algorithm.name}: its schedule never trains the head, but the method is about how the head "
+                "is trained. Use another schedule, or a method such as fedbabu."
+            )
 
 
 def check_model(model: Model, federation: Federation) -> None:

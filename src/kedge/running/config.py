@@ -10,8 +10,9 @@ import tomli_w
 
 from kedge.core.errors import RequestError
 from kedge.core.model import Statistics
+from kedge.core.units import Granularity
 from kedge.data.datasets import BUILT_IN, folder
-from kedge.running.document import FACTORIES, expanded
+from kedge.running.document import FACTORIES, STAGED, expanded
 from kedge.running.sampling import Participation
 from kedge.running.schema import filled, named, parameters
 
@@ -27,15 +28,21 @@ class Training:
     clip: float | None = None
     drop_last: bool = False
     statistics: Statistics = "shared"  # batch norm's running statistics
+    units: Granularity = "listed"  # what schedules freeze
     on_divergence: Literal["stop", "drop"] = "stop"
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How often, and which share of each client's samples is held out as its own test."""
+    """How often, on what, and which models beside the distributed one and the average."""
 
     every: int = 1
-    local_test: float = 0.0
+    local_test: float = 0.0  # the share of each client's samples held out as its own test
+    all: bool = False  # the mean of all clients' last models; stores a model per client
+    tune: Literal["method", "off", "all", "head", "body"] = "method"  # fine-tune personal models
+    tune_epochs: int = 5
+    tune_every: int = 0  # 0: after the last round
+    headline: Literal["all", "seen"] = "all"  # whether clients never sampled count in personal means
 
 
 @dataclass(frozen=True)
@@ -75,9 +82,8 @@ class Experiment:
     evaluation: Evaluation = Evaluation()
     checkpoint: Checkpoints = Checkpoints()
     engine: EngineChoice = EngineChoice()
-    then: tuple[
-        dict[str, Any], ...
-    ] = ()  # what follows: at (a round, or a share of the rounds), method, schedule
+    # What follows: at (a round, or a share of the rounds, at the latest), when (a rule), method, schedule.
+    then: tuple[dict[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.+-]+", self.name):
@@ -90,22 +96,35 @@ class Experiment:
             "training.batch": self.training.batch,
             "evaluation.every": self.evaluation.every,
             "checkpoint.every": self.checkpoint.every,
+            "evaluation.tune_epochs": self.evaluation.tune_epochs,
         }
         for key, value in positive.items():
             if value < 1:
                 raise RequestError(f"{key} = {value}: need a whole number of at least 1.")
-        for key, value in {"engine.chunk": self.engine.chunk, "engine.threads": self.engine.threads}.items():
+        automatic = {
+            "engine.chunk": self.engine.chunk,
+            "engine.threads": self.engine.threads,
+            "evaluation.tune_every": self.evaluation.tune_every,
+        }
+        for key, value in automatic.items():
             if value < 0:
                 raise RequestError(f"{key} = {value}: need 0 (automatic) or a positive number.")
         if not 0 <= self.seed < 2**32:
             raise RequestError(f"seed = {self.seed}: need 0 ≤ seed < 2³².")
 
-        starts = [0, *(self.start(row["at"]) for row in self.then), self.rounds]
-        if any(after <= before for before, after in pairwise(starts)):
-            raise RequestError(
-                f"then.at gives stages from the rounds {starts[:-1]} on, of {self.rounds}: "
-                "each must begin after the one before, and before the end."
-            )
+        starts = [0, *self.starts]
+        late = [row["when"] is None for row in self.then]
+        for (before, after), fixed in zip(pairwise(starts), late, strict=True):
+            if after <= before or (fixed and after >= self.rounds):
+                raise RequestError(
+                    f"then.at gives stages from the rounds {starts} on, of {self.rounds}: "
+                    "each must begin after the one before, and before the end."
+                )
+
+    @property
+    def starts(self) -> list[int]:
+        """The round after which each following stage begins, at the latest."""
+        return [self.rounds if row["at"] is None else self.start(row["at"]) for row in self.then]
 
     def start(self, at: int | float) -> int:
         """The rounds before a stage: a share of all below 1, else their number."""
@@ -114,19 +133,20 @@ class Experiment:
         return round(at * self.rounds) if at < 1 else int(at)
 
     @property
-    def stages(self) -> list[tuple[dict[str, Any], dict[str, Any], int]]:
-        """Method, schedule and rounds of every stage."""
+    def stages(self) -> list[tuple[dict[str, Any], dict[str, Any], int, dict[str, Any] | None]]:
+        """Method, schedule, rounds and the rule that ends it early, of every stage."""
         rows = [{"method": self.method, "schedule": self.schedule}, *self.then]
-        starts = [0, *(self.start(row["at"]) for row in self.then), self.rounds]
+        ends = [*self.starts, self.rounds]
+        rules = [*(row["when"] for row in self.then), None]
         return [
-            (row["method"], row["schedule"], after - before)
-            for row, (before, after) in zip(rows, pairwise(starts), strict=True)
+            (row["method"], row["schedule"], max(after - before, 0), rule)
+            for row, (before, after), rule in zip(rows, pairwise([0, *ends]), rules, strict=True)
         ]
 
     @property
     def label(self) -> str:
         """The methods in one word, each with its schedule before it."""
-        return "->".join(label_of(method, schedule) for method, schedule, _ in self.stages)
+        return "->".join(label_of(method, schedule) for method, schedule, *_ in self.stages)
 
     def toml(self) -> str:
         """The configuration with every default written out."""
@@ -153,20 +173,26 @@ def resolve(raw: Mapping[str, Any]) -> Experiment:
             raise RequestError(f"{key} = {inner!r}: need a table [{key}] with {', '.join(parameters(hint))}.")
         values[key] = hint(**filled(hint, inner, key))
     defaults = Experiment("defaults")
-    for key in FACTORIES:
+    for key in FACTORIES.keys() - STAGED:
         values[key] = factory_table(key, table.get(key, getattr(defaults, key)))
     if not isinstance(later, list):
-        raise RequestError(f"then = {later!r}: need a list of tables [[then]] with at and method.")
+        raise RequestError(f"then = {later!r}: need a list of tables [[then]] with at or when, and method.")
     values["then"] = tuple(following(**filled(following, row, "then")) for row in later)
     return Experiment(**values)
 
 
 def following(
-    at: int | float, method: dict[str, Any], schedule: dict[str, Any] | None = None
+    method: dict[str, Any],
+    schedule: dict[str, Any] | None = None,
+    at: int | float | None = None,
+    when: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """A stage that follows: from which round or share of the rounds on, and what."""
+    """A stage that follows: from which round or share of the rounds on, or by which rule, and what."""
+    if at is None and when is None:
+        raise RequestError("then: need at (a round, or a share of the rounds), or when (a rule), or both.")
     return {
         "at": at,
+        "when": factory_table("when", when) if when else None,
         "method": factory_table("method", method),
         "schedule": factory_table("schedule", schedule or {"name": "all"}),
     }

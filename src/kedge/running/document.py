@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kedge.algorithms import METHODS, SCHEDULES
+from kedge.algorithms import METHODS, RULES, SCHEDULES
 from kedge.core.errors import RequestError, nearest
 from kedge.core.optimizers import SGD, Adam
 from kedge.data.datasets import BUILT_IN
@@ -27,7 +27,9 @@ FACTORIES: dict[str, Mapping[str, Any]] = {
     "method": METHODS,
     "schedule": SCHEDULES,
     "optimizer": OPTIMIZERS,
+    "when": RULES,
 }
+STAGED = ("when",)  # tables that stand in [[then]] only
 
 
 def expanded(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,28 +39,28 @@ def expanded(raw: Mapping[str, Any]) -> dict[str, Any]:
         written = stage_tables(table["method"])
         table |= written if written["then"] or "then" not in table else {**written, "then": table["then"]}
     if isinstance(table.get("then"), list):
-        table["then"] = [
-            {**row, **method_tables(row["method"])}
-            if isinstance(row, dict) and isinstance(row.get("method"), str)
-            else row
-            for row in table["then"]
-        ]
+        table["then"] = [stage_row(row) if isinstance(row, dict) else row for row in table["then"]]
     for key in FACTORIES:
         if isinstance(table.get(key), str):
             table[key] = {"name": table[key]}
     return table
 
 
+def stage_row(row: dict[str, Any]) -> dict[str, Any]:
+    """A table [[then]] with its shorthand written out."""
+    if isinstance(row.get("method"), str):
+        row = {**row, **method_tables(row["method"])}
+    if isinstance(row.get("when"), str):
+        row = {**row, "when": called(row["when"], "then.when")}
+    return row
+
+
 def method_tables(text: str) -> dict[str, dict[str, Any]]:
     """'fedbug(ratio=0.2)+feddyn' as the tables [schedule] and [method]."""
     tables: dict[str, dict[str, Any]] = {}
     for part in re.split(r"\+(?![^(]*\))", text):
-        match = re.fullmatch(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", part)
-        if not match:
-            raise RequestError(
-                f"method = {text!r}: cannot read {part!r}. Write name, name(key=value) or schedule+name."
-            )
-        name, inside = match.groups()
+        table = called(part, "method")
+        name = table["name"]
         key = "schedule" if name in SCHEDULES else "method"
         if name not in SCHEDULES and name not in METHODS:
             allowed = [*METHODS, *SCHEDULES]
@@ -68,22 +70,49 @@ def method_tables(text: str) -> dict[str, dict[str, Any]]:
             )
         if key in tables:
             raise RequestError(f"method = {text!r}: it names two {key}s, {tables[key]['name']} and {name}.")
-        pairs = re.split(r",(?![^\[]*\])", inside or "")  # a comma inside a list parts nothing
-        options = [pair.split("=", 1) for pair in pairs if pair.strip()]
-        if any(len(pair) != 2 for pair in options):
-            raise RequestError(f"method = {text!r}: arguments are written key=value.")
-        tables[key] = {"name": name, **{k.strip(): literal(v) for k, v in options}}
+        tables[key] = table
     return {"method": {"name": "fedavg"}, "schedule": {"name": "all"}, **tables}
 
 
+def called(text: str, path: str) -> dict[str, Any]:
+    """'name(key=value, …)' as a table."""
+    match = re.fullmatch(r"\s*([\w.:/-]+)\s*(?:\((.*)\))?\s*", text)
+    if not match:
+        raise RequestError(
+            f"{path} = {text!r}: cannot read it. Write name, name(key=value) or schedule+name."
+        )
+    name, inside = match.groups()
+    pairs = re.split(r",(?![^\[]*\])", inside or "")  # a comma inside a list parts nothing
+    options = [pair.split("=", 1) for pair in pairs if pair.strip()]
+    if any(len(pair) != 2 for pair in options):
+        raise RequestError(f"{path} = {text!r}: arguments are written key=value.")
+    return {"name": name, **{k.strip(): literal(v) for k, v in options}}
+
+
 def stage_tables(text: str) -> dict[str, Any]:
-    """'feddyn -> fedavg@0.75' as [method], [schedule] and [[then]]: what follows, and from when on."""
+    """'feddyn -> fedavg@0.75' as [method], [schedule] and [[then]]: what follows, and from when on.
+
+    After the @ stands a round, a share of the rounds, or a rule: 'feddyn -> fedavg@plateau(patience=5)'.
+    """
     first, *later = text.split("->")
     rows = []
     for part in later:
         method, sign, at = part.partition("@")
-        rows.append({"at": literal(at) if sign else SWITCH, **method_tables(method)})
+        moment = literal(at) if sign else SWITCH
+        when = {"when": rule_table(moment)} if isinstance(moment, str) else {"at": moment}
+        rows.append({**when, **method_tables(method)})
     return {**method_tables(first), "then": rows}
+
+
+def rule_table(text: str) -> dict[str, Any]:
+    """What stands after the @ if it is no number."""
+    table = called(text, "then.at")
+    if table["name"] not in RULES:
+        raise RequestError(
+            f"then.at = {text!r}: need a share of the rounds (0.75), a round (150), "
+            f"or a rule: {', '.join(RULES)}.{nearest(table['name'], RULES)}"
+        )
+    return table
 
 
 def literal(text: str) -> Any:

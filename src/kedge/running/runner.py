@@ -12,7 +12,7 @@ from typing import Any
 from kedge.core.algorithm import Stage
 from kedge.core.errors import Diverged
 from kedge.core.server import Reply, broadcast, hand_over, opened, server_update
-from kedge.core.tree import Leaves, cast, finite
+from kedge.core.tree import cast, finite
 from kedge.engines.engine import Engine, Order
 from kedge.running import checkpoint
 from kedge.running.folder import Lines
@@ -39,7 +39,7 @@ def run(
     engine.begin(first, params, frozenset())
     saved = checkpoint.load(folder / "checkpoint", observer.say) if folder else None
     if saved:
-        progress = restored(task, engine, params, saved, folder)
+        progress = restored(task, engine, saved, folder)
     lengths = saved.facts["lengths"] if saved else {}
     files = {
         name: Lines(folder / f"{name}.jsonl", lengths.get(name, 0))
@@ -49,10 +49,10 @@ def run(
     try:
         while progress.stage < len(task.stages):
             stage = task.stages[progress.stage]
-            if progress.stage_round == stage.rounds or ended_early(stage, progress):
-                next_stage(task, engine, params, progress)
+            if stage_over(task, progress):
+                next_stage(task, engine, progress)
                 continue
-            line, by_client = one_round(task, engine, stage, progress, params, files)
+            line, by_client = one_round(task, engine, stage, progress, files)
             if files:
                 files["history"].append(line)
                 if by_client:
@@ -70,12 +70,12 @@ def run(
         for file in files.values():
             file.close()
     if folder:
-        write_models(folder, task, progress.server, params)
+        write_models(folder, task, progress.server)
     return progress
 
 
 def one_round(
-    task: Task, engine: Engine, stage: Stage, progress: Progress, start: Leaves, files: dict[str, Lines]
+    task: Task, engine: Engine, stage: Stage, progress: Progress, files: dict[str, Lines]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Sample, train, update, measure: the history's line and the clients' values."""
     began = time.perf_counter()
@@ -104,10 +104,13 @@ def one_round(
         progress.round + 1,
         progress.stage_round + 1,
     )
+    progress.seen |= set(clients)
     line |= {k: number(v) for k, v in reply.metrics.items()}
+    for c in algorithm.corrections:
+        line |= {k: number(float(v)) for k, v in c.measures(server.slots[c.name]).items()}
     by_client: dict[str, Any] = {}
     if progress.round % task.evaluate_every == 0 or progress.round == task.rounds:
-        metrics, by_client = measured(task, engine, stage, server, start)
+        metrics, by_client = measured(task, engine, stage, progress)
         line |= {k: number(v) for k, v in metrics.items()}
         by_client = {"round": progress.round, **by_client} if by_client else {}
     samples = sum(len(data.clients[c]) for c in clients) * stage.local.epochs
@@ -133,22 +136,24 @@ def fail(line: dict[str, Any], reply: Reply, files: dict[str, Lines]) -> None:
 
 def ends(task: Task, progress: Progress) -> bool:
     """Whether the round just done was the run's last."""
-    stage = task.stages[progress.stage]
     last = progress.stage == len(task.stages) - 1
-    return last and (progress.stage_round == stage.rounds or ended_early(stage, progress))
+    return progress.round == task.rounds or (last and stage_over(task, progress))
 
 
-def ended_early(stage: Stage, progress: Progress) -> bool:
-    """Whether the stage's criterion on its own history is met."""
+def stage_over(task: Task, progress: Progress) -> bool:
+    """Whether the stage is at its end: its rounds are done, or its criterion on its own history is met."""
+    stage = task.stages[progress.stage]
+    if progress.round == task.end(progress.stage):
+        return True
     own = progress.history[len(progress.history) - progress.stage_round :]
     return bool(own) and stage.until is not None and stage.until(own)
 
 
-def next_stage(task: Task, engine: Engine, params: Leaves, progress: Progress) -> None:
+def next_stage(task: Task, engine: Engine, progress: Progress) -> None:
     """Hand over to the next stage, if there is one."""
     before = task.stages[progress.stage].algorithm
     progress.stage, progress.stage_round = progress.stage + 1, 0
     if progress.stage < len(task.stages):
         after = task.stages[progress.stage]
-        progress.server, kept = hand_over(before, after.algorithm, progress.server, task.model, params)
-        engine.begin(after, params, kept)
+        progress.server, kept = hand_over(before, after.algorithm, progress.server, task.model)
+        engine.begin(after, {**progress.server.own, **progress.server.shared}, kept)

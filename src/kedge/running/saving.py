@@ -5,9 +5,9 @@ from typing import Any
 
 import safetensors.torch
 
+from kedge.core.algorithm import fitted
 from kedge.core.errors import CheckpointError
-from kedge.core.server import Server, opened
-from kedge.core.tree import Leaves
+from kedge.core.server import Server
 from kedge.engines.engine import Engine
 from kedge.running import checkpoint
 from kedge.running.folder import Lines, read_lines, write
@@ -28,16 +28,13 @@ def state_of(
     return checkpoint.State(facts, {"server": progress.server._asdict(), "clients": engine.save()})
 
 
-def restored(
-    task: Task, engine: Engine, params: Leaves, saved: checkpoint.State, folder: Path | None
-) -> Progress:
+def restored(task: Task, engine: Engine, saved: checkpoint.State, folder: Path | None) -> Progress:
     """The progress a checkpoint describes; the engine takes its clients' memories up."""
     facts = saved.facts
     tensors = checkpoint.same_device(saved.tensors, task.federation.pool.x)
     stage = task.stages[facts["stage"]]
-    empty = opened(stage.algorithm, task.model, params, {})
     old = tensors["server"]
-    if set(old["shared"]) != set(empty.shared):
+    if set(old["shared"]) != stage.algorithm.shared(fitted(stage.algorithm, task.model)):
         raise CheckpointError(f"the checkpoint in {folder} is of another model: its leaves differ.")
     names = (c.name for c in stage.algorithm.corrections)
     server = Server(
@@ -45,19 +42,24 @@ def restored(
         buffers=old.get("buffers", {}),
         slots={name: old.get("slots", {}).get(name, {}) for name in names},
         average=old["average"],
+        own=old.get("own", {}),
     )
-    engine.begin(stage, params, frozenset(c.name for c in stage.algorithm.corrections))
+    engine.begin(
+        stage, {**server.own, **server.shared}, frozenset(c.name for c in stage.algorithm.corrections)
+    )
     engine.load(tensors.get("clients", {}))
     lines = read_lines(folder / "history.jsonl") if folder else []
-    return Progress(server, facts["round"], facts["stage"], facts["stage_round"], lines[: facts["round"]])
+    history = lines[: facts["round"]]
+    seen = {client for line in history for client in line["clients"]}
+    return Progress(server, facts["round"], facts["stage"], facts["stage_round"], seen, history)
 
 
-def write_models(folder: Path, task: Task, server: Server, params: Leaves) -> None:
+def write_models(folder: Path, task: Task, server: Server) -> None:
     """The final distributed model, and the views beside it."""
     algorithm = task.stages[-1].algorithm
     views = {"model": server.shared, "average": server.average}
     for c in algorithm.corrections:
         views |= c.views(server.shared, server.slots[c.name])
     for name, leaves in views.items():
-        whole = {**params, **leaves, **server.buffers, **dict(task.model.constants)}
+        whole = {**server.own, **leaves, **server.buffers, **dict(task.model.constants)}
         write(folder / f"{name}.safetensors", safetensors.torch.save(checkpoint.packed(whole)))

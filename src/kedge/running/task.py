@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from kedge.core.algorithm import Stage
+from kedge.core.algorithm import Stage, Tune
 from kedge.core.model import Model
 from kedge.core.server import Server
 from kedge.data.federation import Federation
@@ -24,11 +24,18 @@ class Task:
     seed: int = 0
     evaluate_every: int = 1
     on_divergence: Literal["stop", "drop"] = "stop"
+    tune: Tune | Literal["method", "off"] = "method"  # fine-tuning before personal models are measured
+    tune_every: int = 0  # 0: after the last round
+    headline: Literal["all", "seen"] = "all"  # whether clients never sampled count in personal means
 
     @property
     def rounds(self) -> int:
-        """Rounds of all stages together."""
+        """Rounds of all stages together; a stage that ends early leaves its rest to the next."""
         return sum(stage.rounds for stage in self.stages)
+
+    def end(self, stage: int) -> int:
+        """The round after which this stage ends at the latest."""
+        return sum(one.rounds for one in self.stages[: stage + 1])
 
 
 @dataclass(eq=False)
@@ -48,6 +55,7 @@ class Progress:
     round: int = 0  # rounds done
     stage: int = 0
     stage_round: int = 0
+    seen: set[int] = field(default_factory=set)  # clients that took part in a round
     history: History = field(default_factory=list)
 
 

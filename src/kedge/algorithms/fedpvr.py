@@ -1,0 +1,22 @@
+"""FedPVR (Li et al., 2023): SCAFFOLD's control variates on the last units only.
+
+There c and c_i are SCAFFOLD's, elsewhere they are 0 and clients train as in FedAvg; means are uniform. The
+authors' code corrects the parameters from an index on: the classifier of ResNet-8 (last = 1), the three
+fully connected layers of VGG-11 (last = 3).
+"""
+
+from dataclasses import replace
+
+from kedge.algorithms.fedavg import fedavg
+from kedge.algorithms.scaffold import ControlVariates
+from kedge.core.algorithm import Algorithm
+from kedge.core.errors import RequestError
+
+
+def fedpvr(last: int = 1, allow_momentum: bool = False) -> Algorithm:
+    """Control variates on the last units only, where clients differ most."""
+    if last < 1:
+        raise RequestError(f"fedpvr(last={last}): need a whole number of at least 1; none is fedavg.")
+    return replace(
+        fedavg("uniform"), name="fedpvr", corrections=(ControlVariates(allow_momentum, last, "fedpvr"),)
+    )

@@ -1,0 +1,110 @@
+"""FedTR (Chen et al.): global feature tracking and released client drift, each usable alone.
+
+Client: min f_i(w) + λ_R·mean_j ‖φ(x_j) − C_{y_j}‖² + λ_G·‖d_i + w − wᵗ‖², φ the features, C the global
+class centroids, d_i the client's drift. drift="gradient" (Algorithm 1): after every step d_i ← d_i −
+η_g·2(d_i + w − wᵗ); "accumulate" (the rule of its proof, FedDC's): once, d_i ← d_i + (w_i − wᵗ). The
+client sends w_i + d_i and its class means c_ij of φ over all its samples. Server: w ← Σ λ_i (w_i + d_i),
+λ_i = n_i/Σn; C_j ← Σ n_ij c_ij / Σ n_ij. R is a mean over the batch (the paper's sum depends on its size),
+0 for a class without a centroid, hence in the first round. The gradient rule draws the upload back to wᵗ,
+the other doubles the update: see the docs.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from kedge.algorithms.fedavg import Weights, fedavg
+from kedge.core.algorithm import Algorithm, by_size
+from kedge.core.correction import Cohort, Correction, End, Step
+from kedge.core.errors import RequestError
+from kedge.core.losses import weighted_mean
+from kedge.core.model import Model
+from kedge.core.tree import Leaves, Tree, add, sqnorm, sub, zeros
+
+
+@dataclass(frozen=True)
+class ReleasedDrift(Correction):
+    """λ ‖d_i + w − wᵗ‖²; d_i learns the client's drift instead of forbidding it."""
+
+    strength: float
+    rule: Literal["gradient", "accumulate"]
+    rate: float  # η_g of the gradient rule
+    name = "released-drift"
+
+    def init_client(self, shared: Leaves) -> Tree:
+        return {"d": zeros(shared)}
+
+    def loss(self, step: Step) -> Tensor:
+        return self.strength * sqnorm(add(step.state["d"], sub(step.params, step.anchor)))
+
+    def advance(self, step: Step) -> Tree:
+        if self.rule == "accumulate":
+            return step.state
+        moved = {
+            k: v - self.rate * 2 * (v + step.params[k] - step.anchor[k]) for k, v in step.state["d"].items()
+        }
+        return {"d": {k: moved[k] if k in step.trainable else v for k, v in step.state["d"].items()}}
+
+    def finish(self, end: End) -> tuple[Tree, Tree]:
+        return (end.state if self.rule == "gradient" else {"d": add(end.state["d"], end.delta)}), {}
+
+    def send(self, delta: Leaves, end: End) -> Leaves:
+        return {k: v + torch.where(end.lr_time[k] > 0, end.state["d"][k], 0.0) for k, v in delta.items()}
+
+
+@dataclass(frozen=True)
+class TrackedFeatures(Correction):
+    """λ · mean_j ‖φ(x_j) − C_{y_j}‖²; C_j are the global class centroids."""
+
+    strength: float
+    name = "centroids"
+    weight = by_size
+    needs_class_means = True
+
+    def reach(self, model: Model) -> frozenset[str]:
+        if not model.classifier:
+            raise RequestError("fedtr needs features: the model has no linear layer that takes any in.")
+        return frozenset(model.classifier[:1])
+
+    def init_server(self, shared: Leaves) -> Tree:
+        (weight,) = shared.values()  # [classes, d], as the centroids are
+        return {"mean": torch.zeros_like(weight), "known": torch.zeros_like(weight[:, 0])}
+
+    def broadcast(self, state: Tree) -> Tree:
+        return state
+
+    def loss(self, step: Step) -> Tensor:
+        y = step.batch.y
+        away = (step.out.features - step.cast["mean"][y]).square().sum(1)
+        return self.strength * weighted_mean(step.cast["known"][y] * away, step.batch)
+
+    def finish(self, end: End) -> tuple[Tree, Tree]:
+        assert end.class_means is not None
+        share = end.class_means.samples / end.facts["examples"]
+        return end.state, {"mean": share[:, None] * end.class_means.mean, "share": share}
+
+    def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
+        there = mean["share"] > 0
+        fresh = mean["mean"] / torch.where(there, mean["share"], 1.0)[:, None]
+        centroids = torch.where(there[:, None], fresh, state["mean"])
+        return update, {"mean": centroids, "known": torch.where(there, 1.0, state["known"])}
+
+
+def fedtr(
+    strength_features: float = 1.0,
+    strength_drift: float = 1.0,
+    drift: Literal["gradient", "accumulate"] = "gradient",
+    drift_rate: float = 0.1,
+    weights: Weights = "size",
+) -> Algorithm:
+    """Features are held near global class centroids, and clients learn their drift and send it along."""
+    if not (strength_features >= 0 and strength_drift >= 0):
+        raise RequestError(
+            f"fedtr(strength_features={strength_features}, strength_drift={strength_drift}): "
+            "need both ≥ 0; 0 leaves that correction out."
+        )
+    features = (TrackedFeatures(strength_features),) if strength_features else ()
+    released = (ReleasedDrift(strength_drift, drift, drift_rate),) if strength_drift else ()
+    return replace(fedavg(weights), name="fedtr", corrections=(*features, *released))

@@ -1,0 +1,91 @@
+"""MOON (Li et al., 2021): features stay near the global model's and away from the client's previous model's.
+
+Each client minimises f_i(w) + μ·ℓ, ℓ = −log(e^{cos(z, z_g)/τ} / (e^{cos(z, z_g)/τ} + e^{cos(z, z_p)/τ})),
+with z, z_g, z_p the features of the model in training, of the one that was sent and of the client's own of
+its last round; the latter two are constants, in evaluation mode and with the batch-norm statistics that
+were sent. A client without a previous model has ℓ = 0 (the authors' pool is empty then too). projection >
+0 is the authors' network: the classifier sits on Linear–ReLU–Linear of that width, so no stage of another
+method can follow; projection = 0 contrasts the features of the network as it is.
+"""
+
+import copy
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from kedge.algorithms.fedavg import Weights, fedavg
+from kedge.core.algorithm import Algorithm
+from kedge.core.correction import Correction, End, Step
+from kedge.core.errors import RequestError
+from kedge.core.losses import weighted_mean
+from kedge.core.model import Model
+from kedge.core.tree import Leaves, Tree, zeros
+
+
+@dataclass(frozen=True)
+class Contrast(Correction):
+    """μ·log(1 + e^{(cos(z, z_p) − cos(z, z_g))/τ})."""
+
+    mu: float
+    temperature: float
+    name = "contrast"
+
+    def __post_init__(self) -> None:
+        if not self.mu >= 0:
+            raise RequestError(f"moon(mu={self.mu}): need mu ≥ 0; 0 is FedAvg.")
+        if not self.temperature > 0:
+            raise RequestError(f"moon(temperature={self.temperature}): need temperature > 0.")
+
+    def init_client(self, shared: Leaves) -> Tree:
+        first = next(iter(shared.values()))
+        return {"previous": zeros(shared), "known": first.new_zeros(())}
+
+    def loss(self, step: Step) -> Tensor:
+        z = step.out.features
+        near = F.cosine_similarity(z, step.at(step.anchor).features)
+        far = F.cosine_similarity(z, step.at(step.state["previous"]).features)
+        term = weighted_mean(F.softplus((far - near) / self.temperature), step.batch)
+        known: Tensor = step.state["known"]
+        return self.mu * known * term
+
+    def finish(self, end: End) -> tuple[Tree, Tree]:
+        return {"previous": end.params, "known": end.state["known"] * 0 + 1}, {}
+
+
+@dataclass(frozen=True)
+class Projected:
+    """The network with Linear–ReLU–Linear before a new classifier, in the place of its last linear layer."""
+
+    width: int
+
+    def __call__(self, module: nn.Module) -> nn.Module:
+        own = copy.deepcopy(module)
+        linears = [name for name, layer in own.named_modules() if isinstance(layer, nn.Linear) and name]
+        if not linears:
+            raise RequestError(f"moon needs features: {type(module).__name__} has no linear layer inside it.")
+        parent, _, last = linears[-1].rpartition(".")
+        old = own.get_submodule(linears[-1])
+        assert isinstance(old, nn.Linear)
+        inner = (nn.Linear(old.in_features, old.in_features), nn.ReLU())
+        projection = nn.Sequential(*inner, nn.Linear(old.in_features, self.width))
+        head = nn.Linear(self.width, old.out_features, bias=old.bias is not None)
+        layers = OrderedDict(projection=projection, classifier=head)
+        setattr(own.get_submodule(parent), last, nn.Sequential(layers).to(old.weight))
+        return own
+
+
+def featured(model: Model) -> Model:
+    """The model, if it has features to contrast."""
+    if not model.classifier:
+        raise RequestError("moon needs features: the model has no linear layer that takes any in.")
+    return model
+
+
+def moon(
+    mu: float = 1.0, temperature: float = 0.5, projection: int = 256, weights: Weights = "size"
+) -> Algorithm:
+    """A loss term that holds features near the global model's and away from the client's previous ones."""
+    base = replace(fedavg(weights), name="moon", corrections=(Contrast(mu, temperature),), adapt=featured)
+    return replace(base, rebuild=Projected(projection)) if projection else base

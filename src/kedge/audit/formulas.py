@@ -1,0 +1,37 @@
+"""A method's formula in one line, as the module of its factory writes it."""
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kedge.algorithms import METHODS, SCHEDULES
+
+FACTORIES: Mapping[str, Callable[..., Any]] = {**SCHEDULES, **METHODS}
+HEADING = re.compile(r"[\w→-]+ \([^()]*\b\d{4}\)[:,]\s*")  # "FedProx (Li et al., 2020): "
+SENTENCE = re.compile(r"\.(?:\s+|$)")
+BETWEEN = " — "  # the formulas of a schedule and of the method it is over
+SIGNS = re.compile(r"[←∇‖⟨⌈Σ√·+=]")
+
+
+def formula(method: str) -> str:
+    """The formulas of a method's parts; empty where none has one."""
+    names = [part.partition("(")[0] for part in method.split("+")]
+    return BETWEEN.join(written(FACTORIES[name]) for name in names if name in FACTORIES)
+
+
+def written(factory: Callable[..., Any]) -> str:
+    """As the docstring of the factory's module has it; where that is about several, the factory's own."""
+    own, shared = inspect.getdoc(factory), inspect.getdoc(sys.modules[factory.__module__])
+    alone = [one.__module__ for one in FACTORIES.values()].count(factory.__module__) < 2
+    return first_formula((alone and shared) or own or "")
+
+
+def first_formula(text: str) -> str:
+    """The first sentence with a formula in it, else the first; to a client's belongs the server's."""
+    sentences = [" ".join(part.split()) for part in SENTENCE.split(HEADING.sub("", text, count=1))]
+    sentences = [sentence for sentence in sentences if sentence]
+    found = next((one for one in sentences if SIGNS.search(one)), sentences[0] if sentences else "")
+    server = next((one for one in sentences if one.startswith("Server:")), None)
+    return f"{found}. {server}" if server and found.startswith("Client:") else found

@@ -1,0 +1,132 @@
+"""Units: what a schedule freezes and opens. Every parameter is in exactly one, input side first, head last.
+
+A module has units at up to three granularities. "layer": each layer with parameters. "module" and "block",
+for residual networks, which are known by their children layer1, layer2, …, each an nn.Sequential of blocks:
+{stem, layer1} | layer2 | … | {last layer, classifier}, and the same with the blocks of the layers.
+A module may list its units itself: `units = [["stem", "blocks.0"], ["blocks.1", "fc"]]`, names of modules or
+parameters for each unit, or `units = {"layer": […], "block": […]}`, one such list a granularity.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from torch import nn
+
+from kedge.core.errors import RequestError, nearest
+
+Granularity = Literal["listed", "layer", "module", "block"]  # "listed": what the module lists, else "layer"
+Units = tuple[tuple[str, ...], ...]
+
+KINDS = ("layer", "module", "block")
+NORMS = (
+    nn.modules.batchnorm._BatchNorm,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.modules.instancenorm._InstanceNorm,
+)
+
+
+def units_of(module: nn.Module, granularity: Granularity = "listed") -> Units:
+    """The parameters of each unit, by name; what the module lists goes before what its structure tells."""
+    lists, openings = lists_of(module), openings_of(module)
+    if granularity in lists:
+        return listed_units(module, granularity, lists[granularity])
+    if granularity in openings:
+        return opened_at(module, openings[granularity])
+    if granularity in ("listed", "layer"):
+        return layer_units(module)
+    there = list(dict.fromkeys(["listed", "layer", *openings, *lists]))
+    raise RequestError(
+        f"units = {granularity!r}: {type(module).__name__} has no such units.{nearest(granularity, there)} "
+        f"It has: {', '.join(there)}. Residual networks whose children layer1, layer2, … are nn.Sequential "
+        'have "module", and "block" where these hold blocks; any module may list its own: '
+        'self.units = {"block": [["stem", "blocks.0"], ["blocks.1", "fc"]]}.'
+    )
+
+
+def lists_of(module: nn.Module) -> dict[str, Sequence[Sequence[str]]]:
+    """What a module lists, by granularity; an attribute `units` that is neither list nor mapping is none."""
+    written = getattr(module, "units", None)
+    if isinstance(written, list | tuple):
+        return {"listed": written}
+    if not isinstance(written, Mapping):
+        return {}
+    if not written or not set(written) <= set(KINDS):
+        raise RequestError(
+            f"{type(module).__name__}.units lists units for {list(written)}: "
+            f"the keys may be {', '.join(KINDS)}, at least one of them."
+        )
+    return {"listed": written.get("layer", next(iter(written.values()))), **written}
+
+
+def listed_units(module: nn.Module, granularity: str, lists: Sequence[Sequence[str]]) -> Units:
+    """The units of a list of module or parameter names for each."""
+    nested = isinstance(lists, list | tuple) and all(isinstance(unit, list | tuple) for unit in lists)
+    if not nested or not all(isinstance(name, str) for unit in lists for name in unit):
+        raise RequestError(
+            f"{type(module).__name__}.units = {lists!r} ({granularity}): need a list of names for each unit, "
+            'as in [["stem", "blocks.0"], ["fc"]]. If this attribute is about something else, '
+            'use units = "layer".'
+        )
+    names = [k for k, _ in module.named_parameters()]
+    units = tuple(
+        tuple(k for k in names if any(k == u or k.startswith(u + ".") for u in unit)) for unit in lists
+    )
+    flat = [k for unit in units for k in unit]
+    if sorted(flat) != sorted(names) or not all(units):
+        missing, twice = sorted(set(names) - set(flat)), sorted({k for k in flat if flat.count(k) > 1})
+        raise RequestError(
+            f"{type(module).__name__}.units ({granularity}) must hold every parameter exactly once and no "
+            f"empty unit: missing {missing}, twice {twice}, units {units}."
+        )
+    return units
+
+
+def layer_units(module: nn.Module) -> Units:
+    """The layers with parameters, in order; a norm layer belongs to the layer before it."""
+    names = {k for k, _ in module.named_parameters()}
+    found: list[list[str]] = []
+    joins = False  # a norm at the very front takes the layer after it along
+    for prefix, layer in module.named_modules():
+        own = [f"{prefix}.{k}" if prefix else k for k, _ in layer.named_parameters(recurse=False)]
+        own = [k for k in own if k in names]
+        if not own:
+            continue
+        norm = isinstance(layer, NORMS)
+        if found and (norm or joins):
+            found[-1] += own
+        else:
+            found.append(own)
+        joins = norm and len(found) == 1 and found[0] == own
+    return tuple(tuple(unit) for unit in found)
+
+
+def openings_of(module: nn.Module) -> dict[str, list[str]]:
+    """Where units begin in a residual network: its layers, and their blocks; nothing for other modules."""
+    layers = {
+        name: child
+        for name, child in module.named_children()
+        if re.fullmatch(r"layer[1-9]\d*", name) and isinstance(child, nn.Sequential)
+    }
+    if len(layers) < 2 or list(layers) != [f"layer{number}" for number in range(1, len(layers) + 1)]:
+        return {}
+    blocks = {
+        f"{layer}.{name}": block
+        for layer, child in layers.items()
+        for name, block in child.named_children()
+        if any(True for _ in block.parameters())
+    }
+    # A layer1 of bare convolutions and norms, as in many a plain CNN, holds no blocks.
+    composed = bool(blocks) and all(any(True for _ in block.children()) for block in blocks.values())
+    return {"module": list(layers), **({"block": list(blocks)} if composed else {})}
+
+
+def opened_at(module: nn.Module, openings: Sequence[str]) -> Units:
+    """A unit begins at each of these; what is before the first goes with it, what follows one as well."""
+    units: list[list[str]] = [[] for _ in openings]
+    now = 0
+    for name, _ in module.named_parameters():
+        now = next((n for n, opening in enumerate(openings) if name.startswith(opening + ".")), now)
+        units[now].append(name)
+    return tuple(tuple(unit) for unit in units if unit)

@@ -1,0 +1,123 @@
+"""Residual networks (He et al., 2016) of basic blocks, with group norm of 2 groups or batch norm.
+
+ResNet-18 and -34 in the ImageNet layout (7×7 stem of stride 2, 3×3 max pooling), as FedBug's authors use it
+even on 32×32 images, or with a 3×3 stem of stride 1 and no pooling ("cifar"). ResNet-20 for small images has
+shortcuts without parameters. Parameters are named as in torchvision, so that its state_dicts of batch-norm
+networks load; initial weights are torch's defaults, not torchvision's. Their parameter counts are tested.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from kedge.core.errors import RequestError
+from kedge.models.cnn import normalization
+
+Norm = Literal["group", "batch"]
+Stem = Literal["imagenet", "cifar"]
+Shortcut = Callable[[int, int, int, Norm], nn.Module]  # channels before and after, stride, norm
+
+
+class Subsampled(nn.Module):
+    """Option A: every stride-th pixel, zeros for the added channels."""
+
+    def __init__(self, added: int, stride: int) -> None:
+        super().__init__()
+        self.added, self.stride = added, stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.added))
+
+
+def option_a(before: int, after: int, stride: int, norm: Norm) -> nn.Module:
+    """A shortcut without parameters."""
+    return Subsampled(after - before, stride)
+
+
+def projection(before: int, after: int, stride: int, norm: Norm) -> nn.Module:
+    """Option B: a 1×1 convolution with its norm."""
+    return nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), *normalization(norm, after))
+
+
+class Block(nn.Module):
+    """Two 3×3 convolutions with their norms, added to the shortcut."""
+
+    def __init__(self, before: int, after: int, stride: int, norm: Norm, shortcut: Shortcut) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, after, 3, stride, 1, bias=False)
+        [self.bn1] = normalization(norm, after)
+        self.conv2 = nn.Conv2d(after, after, 3, 1, 1, bias=False)
+        [self.bn2] = normalization(norm, after)
+        same = before == after and stride == 1
+        self.downsample = nn.Identity() if same else shortcut(before, after, stride, norm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.bn1(self.conv1(x)))
+        return F.relu(self.bn2(self.conv2(y)) + self.downsample(x))
+
+
+class ResNet(nn.Module):
+    """Stem, layers of blocks (each after the first halves the image and doubles the width), classifier."""
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        classes: int,
+        blocks: Sequence[int],
+        width: int,
+        norm: Norm,
+        stem: Stem,
+        shortcut: Shortcut,
+    ) -> None:
+        super().__init__()
+        if len(shape) != 3:
+            raise RequestError(
+                f"a ResNet needs images [channels, height, width]; the data have shape {tuple(shape)}. "
+                "Use mlp."
+            )
+        if width < 1 or (norm == "group" and width % 2):
+            raise RequestError(
+                f"width = {width}: need at least 1 channel, and an even number for group norm (2 groups)."
+            )
+        large = stem == "imagenet"
+        kernel, stride = (7, 2) if large else (3, 1)
+        self.conv1 = nn.Conv2d(shape[0], width, kernel, stride, kernel // 2, bias=False)
+        [self.bn1] = normalization(norm, width)
+        self.pool = nn.MaxPool2d(3, 2, 1) if large else nn.Identity()
+        self.names = [f"layer{number}" for number in range(1, len(blocks) + 1)]
+        before = width
+        for level, (name, count) in enumerate(zip(self.names, blocks, strict=True)):
+            after, first = width * 2**level, 1 if level == 0 else 2
+            layer = [Block(before, after, first, norm, shortcut)]
+            layer += [Block(after, after, 1, norm, shortcut) for _ in range(count - 1)]
+            self.add_module(name, nn.Sequential(*layer))
+            before = after
+        self.fc = nn.Linear(before, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pool(F.relu(self.bn1(self.conv1(x))))
+        for name in self.names:
+            x = getattr(self, name)(x)
+        logits: Tensor = self.fc(x.mean((2, 3)))
+        return logits
+
+
+def resnet18(
+    shape: Sequence[int], classes: int, norm: Norm = "group", stem: Stem = "imagenet", width: int = 64
+) -> nn.Module:
+    """ResNet-18: four layers of 2, 2, 2, 2 blocks."""
+    return ResNet(shape, classes, (2, 2, 2, 2), width, norm, stem, projection)
+
+
+def resnet34(
+    shape: Sequence[int], classes: int, norm: Norm = "group", stem: Stem = "imagenet", width: int = 64
+) -> nn.Module:
+    """ResNet-34: four layers of 3, 4, 6, 3 blocks."""
+    return ResNet(shape, classes, (3, 4, 6, 3), width, norm, stem, projection)
+
+
+def resnet20(shape: Sequence[int], classes: int, norm: Norm = "batch", width: int = 16) -> nn.Module:
+    """ResNet-20 for small images: three layers of 3 blocks, shortcuts without parameters."""
+    return ResNet(shape, classes, (3, 3, 3), width, norm, "cifar", option_a)

@@ -1,0 +1,137 @@
+"""What a user names: `package.module:attribute` or `path/to/file.py:attribute`."""
+
+import hashlib
+import importlib
+import inspect
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from kedge.core.algorithm import Algorithm
+from kedge.core.errors import RequestError, nearest
+
+FORMS = "Write path/to/file.py:name or package.module:name."
+
+
+def imported(name: str) -> Any:
+    """The attribute that `name` names; its file or module is loaded once."""
+    place, attribute = parted(name)
+    module = module_of(name)
+    if not hasattr(module, attribute):
+        known = [k for k, v in vars(module).items() if not k.startswith("_") and not inspect.ismodule(v)]
+        own = [k for k in known if getattr(getattr(module, k), "__module__", None) == module.__name__]
+        raise RequestError(
+            f"{name}: {place} has no {attribute!r}.{nearest(attribute, known)} "
+            f"It defines: {', '.join(own) or 'nothing'}."
+        )
+    return getattr(module, attribute)
+
+
+def imported_method(name: str) -> Algorithm:
+    """The algorithm that `name` names, or the one its factory makes without arguments."""
+    found = imported(name)
+    if isinstance(found, Algorithm):
+        return found
+    if not callable(found):
+        raise RequestError(
+            f"{name} is of type {type(found).__name__}: need a kedge Algorithm, or a function that returns "
+            "one and whose arguments all have defaults."
+        )
+    made = called(name, found)
+    if not isinstance(made, Algorithm):
+        raise RequestError(
+            f"{name} returns a {type(made).__name__}, not a kedge Algorithm. A correction or a schedule "
+            "alone is no method: return dataclasses.replace(kedge.fedavg(), name=…, corrections=(…,))."
+        )
+    return made
+
+
+def called(name: str, factory: Any) -> Any:
+    """What a factory makes without arguments."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"{name}: its arguments cannot be read ({error}): name a function.") from error
+    needed = [
+        p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    if needed:
+        raise RequestError(
+            f"{name} needs arguments: {', '.join(needed)}. Give them defaults, or name a function without "
+            "arguments that calls it."
+        )
+    with reported(name, "calling it"):
+        return factory()
+
+
+def module_of(name: str) -> ModuleType:
+    """The module of what `name` names."""
+    place, _ = parted(name)
+    if not place.endswith(".py"):
+        reachable(Path.cwd())
+        with reported(name, f"importing {place}", missing=place):
+            return importlib.import_module(place)
+    path = Path(place).expanduser()
+    if not path.is_file():
+        wrong = "is a folder" if path.is_dir() else "there is no such file"
+        near = nearest(path.name, [p.name for p in path.parent.glob("*.py")]) if path.parent.is_dir() else ""
+        raise RequestError(f"{name}: {path}: {wrong}.{near} {FORMS}")
+    return loaded(name, path.resolve())
+
+
+def parted(name: str) -> tuple[str, str]:
+    """Where, and what there."""
+    place, _, attribute = name.rpartition(":")
+    if not place or not attribute.isidentifier():
+        missing = "it does not say what in the file" if name.endswith(".py") else "this is not its form"
+        raise RequestError(f"{name}: {missing}. {FORMS}")
+    return place, attribute
+
+
+def loaded(name: str, path: Path) -> ModuleType:
+    """The module a file makes, under a name that depends on path and content: its classes pickle."""
+    source = path.read_bytes()
+    digest = hashlib.sha256(bytes(path) + b"\0" + source).hexdigest()[:12]
+    known = f"kedge_file_{path.stem}_{digest}"
+    if known in sys.modules:
+        return sys.modules[known]
+    reachable(path.parent)
+    module = ModuleType(known)
+    module.__file__ = str(path)
+    sys.modules[known] = module  # before it runs: dataclasses look their module up
+    try:
+        with reported(name, f"running {path}", path):
+            exec(compile(source, str(path), "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[known]
+        raise
+    return module
+
+
+def reachable(folder: Path) -> None:
+    """Let modules of this folder be imported, as Python does for a script's."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+@contextmanager
+def reported(name: str, doing: str, path: Path | None = None, missing: str | None = None) -> Iterator[None]:
+    """A user's code may raise anything: it becomes an error of the request that says what and where."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        if missing and isinstance(error, ModuleNotFoundError) and f"{missing}.".startswith(f"{error.name}."):
+            raise RequestError(
+                f"{name}: there is no module {error.name!r}, neither installed nor in {Path.cwd()}. {FORMS}"
+            ) from error
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if path and frame.filename == str(path)]
+        where = f" (line {lines[-1]})" if lines else ""
+        raise RequestError(
+            f"{name}: {doing} failed{where}: {type(error).__name__}: {error}. "
+            "Correct that; --debug shows the traceback."
+        ) from error

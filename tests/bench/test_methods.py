@@ -1,0 +1,161 @@
+"""The table of methods: its rows, what its ratios mean, and how turns are taken."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+
+import pytest
+from tests.cli.command import kedge
+from torch import Tensor
+
+from kedge.algorithms import METHODS as ALL
+from kedge.algorithms import fedavg, fedprox
+from kedge.bench import methods as module
+from kedge.bench.bench import Row
+from kedge.bench.candidates import Candidate, candidates
+from kedge.bench.loops import Round
+from kedge.bench.methods import Cost, Ratio, method_costs, turn
+from kedge.bench.work import multiply_adds
+from kedge.bench.workloads import METHODS, Workload
+from kedge.core.algorithm import Algorithm
+from kedge.core.correction import Correction, Step
+from kedge.core.errors import RequestError
+
+SMALL = replace(METHODS, clients=3, per_round=2, samples=20)
+
+
+@dataclass(frozen=True)
+class FiveTimesMore(Correction):
+    name = "slow"
+
+    def loss(self, step: Step) -> Tensor:
+        """Five forward passes that no compiler and no cache can take for one another."""
+        leaves, total = step.anchor, step.out.logits.sum() * 0
+        for number in range(5):
+            leaves = {k: v + number * 1e-3 for k, v in leaves.items()}
+            total = total + step.at(leaves).logits.sum()
+        return 0 * total
+
+
+def slow() -> Algorithm:
+    return replace(fedavg(), corrections=(FiveTimesMore(),))
+
+
+def refused() -> Algorithm:
+    raise RequestError("not on this network")
+
+
+BASE = Candidate("fedavg", fedavg)
+COMMAND = import_module("kedge.cli.bench")  # the package's attribute of this name is the command itself
+
+
+@pytest.fixture
+def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BLOCK_SECONDS", 0.01)
+
+
+@pytest.mark.usefixtures("short_blocks")
+def test_a_method_that_does_more_shows_a_ratio_above_one() -> None:
+    rows = [BASE, Candidate("slow", slow, 1.25), Candidate("refused", refused, 1.0)]
+    said: list[str] = []
+    table = {
+        cost.method: cost for cost in method_costs(rows, SMALL, repeats=3, compiled=False, say=said.append)
+    }
+    assert list(table) == ["fedavg", "slow", "refused"]
+    assert table["fedavg"].work == 1
+    seen = table["slow"].uncompiled
+    assert seen is not None
+    assert seen.low <= seen.middle <= seen.high
+    assert seen.middle > 1.2  # it takes about 2.5
+    assert table["slow"].compiled is None
+    assert table["slow"].holds is None
+    assert table["refused"] == Cost("refused", None, None, None, 1.0, "not on this network")
+    assert "methods: warming up slow (2 of 3)" in said
+    assert said[-1] == "methods: measuring, turn 3 of 3"
+
+
+def test_ratios_are_to_the_neighboring_blocks_of_fedavg(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks A A A B A of 1, 1, 2, 9 and 4 s: FedAvg's row is 1/1.5, and B's 9/3, not 9/2 or 9/4."""
+    seconds = iter([1.0, 1.0, 2.0, 9.0, 4.0])
+    order: list[Round] = []
+
+    def block(one: Round, device: str) -> float:
+        order.append(one)
+        return next(seconds)
+
+    monkeypatch.setattr(module, "block", block)
+    a: Callable[[int], int] = lambda number: 0  # noqa: E731
+    b: Callable[[int], int] = lambda number: 1  # noqa: E731
+    assert turn({"fedavg": a, "b": b}, "cpu") == {"fedavg": 2 / 3, "b": 3.0}
+    assert order == [a, a, a, b, a]
+
+
+def test_a_bound_holds_by_the_compiled_median() -> None:
+    def cost(middle: float, bound: float | None) -> Cost:
+        return Cost("m", 1.0, Ratio(middle, 1.0, 2.0), Ratio(3.0, 3.0, 3.0), bound)
+
+    assert cost(1.25, 1.25).holds is True
+    assert cost(1.26, 1.25).holds is False
+    assert cost(1.26, None).holds is None
+
+
+def test_every_method_and_every_phase_has_a_row() -> None:
+    names = [row.name for row in candidates(units=4)]
+    assert names[0] == "fedavg"
+    assert len(names) == len(set(names))
+    assert set(ALL) | {"fedbug", "top-down"} <= set(names)
+    assert {f"{n}, phase {p} of 3" for n in ("vanilla", "anti") for p in (1, 2, 3)} <= set(names)
+    assert all(row.make() for row in candidates(units=4))
+
+
+def test_work_is_counted_forward_and_backward_and_less_where_layers_are_frozen() -> None:
+    """Small CNN on 1×8×8, multiply-adds a sample: layers of 9216, 73728, 8192 and 640, forward; all again for
+    the weights' gradients, all but the first for the inputs'. Anti's first phase trains the last two: their
+    weights' gradients and the input's of the last. A round's mean adds one for each of 13706 parameters.
+    """
+    layers = [9216, 73728, 8192, 640]
+    forward, whole = sum(layers), 3 * sum(layers) - layers[0]
+    anti = next(row for row in candidates(units=4) if row.name == "anti, phase 1 of 3").make()
+    expected = [
+        (fedavg(), whole),
+        (fedprox(), whole),
+        (anti, forward + layers[2] + 2 * layers[3]),
+        (slow(), whole + 5 * forward),
+    ]
+    for algorithm, each in expected:
+        assert multiply_adds(SMALL, algorithm) == each * SMALL.samples + 13706
+
+
+@pytest.mark.usefixtures("short_blocks")
+def test_the_command_prints_the_table_and_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [BASE, Candidate("fedprox", fedprox, 1.25), Candidate("refused", refused)]
+    monkeypatch.setattr(COMMAND, "candidates", lambda units: rows)
+    monkeypatch.setattr(COMMAND, "METHODS", SMALL)
+    words = ("bench", "methods", "--no-compile", "--repeats", "1")
+    answer = kedge(*words, "--json")
+    assert answer.code == 0
+    assert "warming up fedprox" in answer.err
+    document = answer.json()
+    assert document["rows"] == []
+    first, second, third = document["methods"]
+    assert first["work"] == second["work"] == 1
+    assert second["bound"] == 1.25
+    assert second["uncompiled"]["middle"] > 0
+    assert second["compiled"] is second["holds"] is None
+    assert third["reason"] == "not on this network"
+    out = kedge(*words).out
+    assert "1.25×" in out
+    assert "not on this network" in out
+
+
+def test_without_arguments_the_methods_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def bench(workloads: Sequence[Workload], *rest: object) -> list[Row]:
+        asked.extend(work.name for work in workloads)
+        return []
+
+    monkeypatch.setattr(COMMAND, "bench", bench)
+    monkeypatch.setattr(COMMAND, "method_costs", lambda *rest: asked.append("methods"))
+    assert kedge("bench").code == 0
+    assert asked == ["overhead", "compute"]

@@ -1,0 +1,122 @@
+"""The audit as a table for a terminal and as a page."""
+
+import re
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from kedge.audit.audit import planned
+from kedge.audit.finding import KINDS, Row
+from kedge.audit.summary import summary
+from kedge.report.audit_page import MEANINGS, page
+from kedge.report.audit_table import failures, rendered, short
+
+PLAN = planned()
+VERSIONS = {"kedge": "0.1.0", "torch": "2.13"}
+BAD = '<w> & "[red]w"'
+
+
+def found(wrong: str = "") -> list[Row]:
+    """What an audit would find if all checks passed but those of one name."""
+    return [
+        Row(c.method, c.name, c.kind, c.name != wrong, 2e-15 if c.name != wrong else 0.5, f"{c.name}: {BAD}")
+        for c in PLAN.checks
+    ]
+
+
+def methods(rows: list[Row]) -> list[dict[str, Any]]:
+    return summary(rows, PLAN.formulas)
+
+
+def lines(rows: list[Row], width: int) -> list[str]:
+    return [line.plain for line in rendered(methods(rows), width)]
+
+
+@pytest.mark.parametrize("width", [64, 80, 100, 140, 200])
+@pytest.mark.parametrize("wrong", ["", "finite differences"])
+def test_the_table_fits_the_terminal_and_has_a_row_for_every_method(width: int, wrong: str) -> None:
+    shown = lines(found(wrong), width)
+    assert max(map(len, shown)) <= width
+    first = [line.split()[0] for line in shown if not line.startswith("  ")]
+    assert first == ["method", *dict.fromkeys(c.method for c in PLAN.checks)]
+
+
+def test_a_wide_table_shows_counts_errors_and_every_kind() -> None:
+    shown = lines(found(), 120)
+    assert shown[0].split() == ["method", *KINDS]
+    fedavg = next(line for line in shown if line.startswith("fedavg "))
+    assert re.split(r"\s{2,}", fedavg)[1:4] == ["6 ✓ 2e-15", "3 ✓ 2e-15", "2 ✓ 2e-15"]
+    protocol = next(line for line in shown if line.startswith("protocol"))
+    assert protocol.count("–") == len(KINDS) - 1
+
+
+def test_eighty_columns_still_name_every_kind() -> None:
+    assert lines(found(), 80)[0].split() == ["method", *KINDS]
+    assert "2e-15" not in "".join(lines(found(), 80))
+
+
+def test_a_failure_is_red_counted_and_told() -> None:
+    rows = found("finite differences")
+    row = next(line for line in rendered(methods(rows), 120) if line.plain.startswith("fedprox"))
+    assert "1/2 ✗ 5e-01" in row.plain
+    spans = {row.plain[span.start : span.end].strip(): str(span.style) for span in row.spans}
+    assert spans["1/2 ✗ 5e-01"] == "bold red"
+    told = list(failures([r._asdict() for r in rows if r.method == "fedprox"]))
+    assert str(told[0]) == "\n✗ fedprox, gradient: finite differences"
+    assert len(told) == 2
+    assert not list(failures([r._asdict() for r in found()]))
+
+
+def test_formulas_stand_under_the_names_each_once() -> None:
+    shown = lines(found(), 200)
+    prox = "  each client minimises f_i(w) + μ/2 ‖w − wᵗ‖²"
+    assert shown[shown.index(next(line for line in shown if line.startswith("fedprox"))) + 1] == prox
+    assert sum("μ/2 ‖w − wᵗ‖²" in line for line in shown) == 1
+
+
+@pytest.mark.parametrize(("error", "text"), [(0.0, "0"), (2.4e-16, "2e-16"), (0.5, "5e-01")])
+def test_an_error_in_few_letters(error: float, text: str) -> None:
+    assert short(error) == text
+
+
+def tree(rows: list[Row], notes: tuple[str, ...] = ()) -> ElementTree.Element:
+    text = page(methods(rows), [row._asdict() for row in rows], notes, VERSIONS)
+    assert text.startswith("<!DOCTYPE html>\n")
+    return ElementTree.fromstring(text.partition("\n")[2])
+
+
+def words(element: ElementTree.Element) -> str:
+    return "".join(element.itertext())
+
+
+def test_the_page_is_well_formed_and_has_every_method_formula_and_check() -> None:
+    root = tree(found())
+    names = [words(head) for head in root.iter("th") if head.get("scope") == "row"]
+    assert names == list(dict.fromkeys(c.method for c in PLAN.checks))
+    everything = words(root)
+    assert all(text in everything for text in PLAN.formulas.values())
+    assert all(f"{c.name}: {BAD}" in everything for c in PLAN.checks)
+    assert f"{len(PLAN.checks)} of {len(PLAN.checks)} checks pass" in everything
+    assert "kedge 0.1.0 · torch 2.13" in everything
+    assert [words(head) for head in root.iter("th") if head.get("title")] == list(KINDS)
+    assert set(MEANINGS) == set(KINDS)
+
+
+def test_the_page_needs_nothing_else_and_is_the_same_every_time() -> None:
+    rows = found()
+    text = page(methods(rows), [row._asdict() for row in rows], (), VERSIONS)
+    assert not re.search(r"https?:|src=|<link|<script|@import|url\(", text)
+    assert text == page(methods(rows), [row._asdict() for row in rows], (), VERSIONS)
+
+
+def test_the_page_unfolds_methods_that_fail_and_colors_the_cell() -> None:
+    root = tree(found("finite differences"), ("mine: not checked & why",))
+    opened = sum(part.get("open") is not None for part in root.iter("details"))
+    assert opened == len({c.method for c in PLAN.checks if c.name == "finite differences"})
+    bad = [words(cell) for cell in root.iter("td") if cell.get("class") == "cell bad"]
+    assert bad == ["1 of 2 ✗ 5e-01"] * opened
+    titles = [cell.get("title", "") for cell in root.iter("td") if cell.get("class") == "cell bad"]
+    assert "✓ closed form\n✗ finite differences" in titles
+    assert "mine: not checked & why" in words(root)
+    assert not [part for part in tree(found()).iter("details") if part.get("open")]
