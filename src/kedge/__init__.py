@@ -25,6 +25,7 @@ from kedge.algorithms import (
     plateau,
     proposition1,
     scaffold,
+    scheduled,
 )
 from kedge.api import run, train
 from kedge.core.algorithm import Tune
@@ -72,5 +73,6 @@ __all__ = [
     "proposition1",
     "run",
     "scaffold",
+    "scheduled",
     "train",
 ]

@@ -120,3 +120,10 @@ def test_the_page_unfolds_methods_that_fail_and_colors_the_cell() -> None:
     assert "✓ closed form\n✗ finite differences" in titles
     assert "mine: not checked & why" in words(root)
     assert not [part for part in tree(found()).iter("details") if part.get("open")]
+
+
+def test_a_long_name_is_cut_in_front_where_there_is_no_room() -> None:
+    kinds = {kind: {"checks": 1, "failed": 0, "error": 0.0} for kind in KINDS}
+    one = {"method": "my.long.package.of.methods:mine", "formula": "", "passed": True, "kinds": kinds}
+    assert [line.plain.split()[0] for line in rendered([one], 160)][1] == one["method"]
+    assert [line.plain.split()[0] for line in rendered([one], 70)][1] == "…of.methods:mine"

@@ -25,6 +25,7 @@ from kedge.algorithms.layer_expansion import anti, vanilla
 from kedge.algorithms.lg_fedavg import lg_fedavg
 from kedge.algorithms.moon import moon
 from kedge.algorithms.scaffold import scaffold
+from kedge.algorithms.scheduled import scheduled
 from kedge.algorithms.switching import Plateau, Proposition1, plateau, proposition1
 from kedge.algorithms.top_down import top_down
 from kedge.core.algorithm import Algorithm
@@ -58,6 +59,7 @@ __all__ = [
     "plateau",
     "proposition1",
     "scaffold",
+    "scheduled",
 ]
 
 

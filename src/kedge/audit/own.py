@@ -66,9 +66,10 @@ def own_method(given: str, name: str, objective: gradients.Objective | None) -> 
 
 
 def formula_of(given: str) -> str:
-    """The formula in the docstring of its module, or else of the function itself."""
+    """The formula in the docstring of the module that defines it, or else of the function itself."""
     own = imported(given)
-    return first_formula(module_of(given).__doc__ or (callable(own) and inspect.getdoc(own)) or "")
+    home = (inspect.getmodule(own) if callable(own) else None) or module_of(given)
+    return first_formula(home.__doc__ or (callable(own) and inspect.getdoc(own)) or "")
 
 
 def short_name(given: str) -> str:

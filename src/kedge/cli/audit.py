@@ -6,7 +6,6 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -21,7 +20,7 @@ from kedge.core.errors import RequestError
 from kedge.report.audit_page import page
 from kedge.report.audit_table import failures, rendered
 from kedge.running.folder import write
-from kedge.version import __version__
+from kedge.running.versions import versions
 
 
 @guarded
@@ -52,9 +51,8 @@ def command(
         found = [row_of(check) for check in watched(plan.checks)]
     table, rows = summary(found, plan.formulas), [row._asdict() for row in found]
     failed = sum(not row.passed for row in found)
-    versions = {"kedge": __version__, "torch": torch.__version__}
     if html is not None:
-        write(html, page(table, rows, plan.notes, versions).encode())
+        write(html, page(table, rows, plan.notes, versions()).encode())
     if as_json:
         show(
             {

@@ -1,6 +1,6 @@
 """What trains when: a schedule maps clock and number of units to one flag a unit, input side first."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
@@ -110,6 +110,22 @@ class HeadThenBody:
     def __call__(self, clock: Clock, units: int) -> Mask:
         steps = min(int(Fraction(str(self.share)) * clock.steps + Fraction(1, 2)), clock.steps - 1)
         return tuple((unit >= units - self.count) == (clock.step < steps) for unit in range(units))
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A function of one's own: (clock, units) → one flag a unit, as any sequence."""
+
+    function: Callable[[Clock, int], Sequence[bool]]
+
+    def __call__(self, clock: Clock, units: int) -> Mask:
+        mask = tuple(bool(opened) for opened in self.function(clock, units))
+        if len(mask) != units:
+            name = getattr(self.function, "__name__", str(self.function))
+            raise RequestError(
+                f"the schedule {name} gives {len(mask)} flags for a model of {units} units: need one a unit."
+            )
+        return mask
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,6 @@ from typing import Any, NamedTuple
 from rich.padding import Padding
 from rich.text import Text
 
-NAME = 24  # a longer method's name is cut
-
 
 class Layout(NamedTuple):
     """How wide the table may be."""
@@ -15,14 +13,16 @@ class Layout(NamedTuple):
     errors: bool  # whether cells show the largest error
     gap: int
     heading: int  # letters
+    name: int
 
 
 LAYOUTS = (
-    Layout(True, 2, 9),
-    Layout(True, 1, 9),
-    Layout(False, 2, 9),
-    Layout(False, 1, 9),
-    Layout(False, 1, 5),
+    Layout(True, 2, 9, 60),
+    Layout(True, 1, 9, 60),
+    Layout(False, 2, 9, 60),
+    Layout(False, 1, 9, 60),
+    Layout(False, 1, 5, 60),
+    Layout(False, 1, 5, 16),
 )
 
 
@@ -35,15 +35,16 @@ def rendered(methods: Sequence[Mapping[str, Any]], width: int) -> Iterator[Text]
         rows = [[cell(method["kinds"][kind], layout.errors, digits) for kind in kinds] for method in methods]
         headings = [kind[: layout.heading] for kind in kinds]
         wide = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-        first = max(len("method"), *(len(shortened(method["method"], NAME)) for method in methods))
+        names = [ending(method["method"], layout.name) for method in methods]
+        first = max(map(len, ["method", *names]))
         if first + sum(wide) + layout.gap * len(wide) <= width:
             break
     space = " " * layout.gap
     yield joined([Text("method".ljust(first)), *aligned(headings, wide)], space, "bold")
     told: set[str] = set()
-    for method, cells in zip(methods, rows, strict=True):
-        name = Text(shortened(method["method"], NAME).ljust(first), "" if method["passed"] else "bold red")
-        yield joined([name, *aligned(cells, wide)], space)
+    for method, name, cells in zip(methods, names, rows, strict=True):
+        title = Text(name.ljust(first), "" if method["passed"] else "bold red")
+        yield joined([title, *aligned(cells, wide)], space)
         new = [part for part in method["formula"].split(" — ") if part and part not in told]
         told |= set(new)
         if new:
@@ -74,6 +75,11 @@ def shortened(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
+def ending(text: str, width: int) -> str:
+    """The end of a text: it tells methods of one file apart."""
+    return text if len(text) <= width else "…" + text[1 - width :]
+
+
 def aligned(texts: Sequence[str | Text], wide: Sequence[int]) -> list[Text]:
     """Each filled up to its column's width."""
     filled = []
@@ -97,4 +103,4 @@ def failures(rows: Sequence[Mapping[str, Any]]) -> Iterator[Text | Padding]:
     for row in rows:
         if not row["passed"]:
             yield Text(f"\n✗ {row['method']}, {row['kind']}: {row['check']}", "bold red")
-            yield Padding(Text(row["detail"]), (0, 0, 0, 2))
+            yield Padding(Text(row["detail"]), (0, 0, 0, 2), expand=False)

@@ -21,6 +21,7 @@ from kedge.measure.latest import Latest
 from kedge.models import MODELS
 from kedge.running.config import EngineChoice, Evaluation, Experiment, label_of
 from kedge.running.document import OPTIMIZERS
+from kedge.running.factories import factory_of
 from kedge.running.task import Task
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
@@ -129,10 +130,14 @@ def natural_keys(source: Source, partition: dict[str, Any]) -> NDArray[Any] | No
 
 def algorithm_of(method: dict[str, Any], schedule: dict[str, Any]) -> Algorithm:
     """The method under its schedule; where a method has one of its own, a unit trains if both open it."""
-    base = METHODS[method["name"]](**options_of(method))
+    base = factory_of("method", METHODS, method["name"])(**options_of(method))
+    if not isinstance(base, Algorithm):
+        raise RequestError(
+            f"method.name = {method['name']!r}: it returns a {type(base).__name__}, no Algorithm."
+        )
     if schedule["name"] == "all":
         return base
-    named = SCHEDULES[schedule["name"]](**options_of(schedule))
+    named = factory_of("schedule", SCHEDULES, schedule["name"])(**options_of(schedule))
     return replace(base, name=label_of(method, schedule), schedule=over(base.schedule, named))
 
 

@@ -13,8 +13,9 @@ from kedge.core.model import Statistics
 from kedge.core.units import Granularity
 from kedge.data.datasets import BUILT_IN, folder
 from kedge.running.document import FACTORIES, STAGED, expanded
+from kedge.running.factories import factory_of
 from kedge.running.sampling import Participation
-from kedge.running.schema import filled, named, parameters
+from kedge.running.schema import filled, parameters
 
 GIVEN = {"model": ("shape", "classes"), "data": ("name",)}  # arguments that the program supplies
 
@@ -155,8 +156,8 @@ class Experiment:
 
 def label_of(method: dict[str, Any], schedule: dict[str, Any]) -> str:
     """A method in one word, the schedule before it."""
-    name: str = method["name"]
-    return name if schedule["name"] == "all" else f"{schedule['name']}+{name}"
+    names = [table["name"].rpartition(":")[2] for table in (schedule, method)]
+    return names[1] if schedule["name"] == "all" else "+".join(names)
 
 
 def resolve(raw: Mapping[str, Any]) -> Experiment:
@@ -208,7 +209,8 @@ def factory_table(key: str, table: Mapping[str, Any]) -> dict[str, Any]:
     name = table["name"]
     options = {k: v for k, v in table.items() if k != "name"}
     # A dataset that is not built in is a file in the data folder.
-    target = folder if key == "data" and name not in BUILT_IN else named(FACTORIES[key], name, f"{key}.name")
+    file = key == "data" and name not in BUILT_IN
+    target = folder if file else factory_of(key, FACTORIES[key], name)
     return {"name": name, **filled(target, options, key, GIVEN.get(key, ()))}
 
 

@@ -16,6 +16,7 @@ from kedge.core.optimizers import SGD, Adam
 from kedge.data.datasets import BUILT_IN
 from kedge.data.partition import PARTITIONS
 from kedge.models import MODELS
+from kedge.running.factories import role_of
 
 OPTIMIZERS: dict[str, Any] = {"sgd": SGD, "adam": Adam}
 SWITCH = 0.75  # the share of the rounds after which FedDyn→FedAvg's authors switch
@@ -61,8 +62,8 @@ def method_tables(text: str) -> dict[str, dict[str, Any]]:
     for part in re.split(r"\+(?![^(]*\))", text):
         table = called(part, "method")
         name = table["name"]
-        key = "schedule" if name in SCHEDULES else "method"
-        if name not in SCHEDULES and name not in METHODS:
+        key = role_of(name) if ":" in name else "schedule" if name in SCHEDULES else "method"
+        if ":" not in name and name not in SCHEDULES and name not in METHODS:
             allowed = [*METHODS, *SCHEDULES]
             raise RequestError(
                 f"method = {text!r}: no method or schedule is called {name!r}.{nearest(name, allowed)} "

@@ -1,0 +1,24 @@
+"""Scheduled: any method under a schedule of one's own, a plain function of the clock and the number of units.
+
+clock.round and clock.step count from 0, clock.steps are the client's local steps of the round; the answer is
+one flag a unit, input side first:
+
+    def one_more_a_round(clock, units):
+        return [unit <= clock.round for unit in range(units)]
+
+    method = scheduled(feddyn(), one_more_a_round)
+
+A function of a module (no lambda) lets the method pickle.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from kedge.core.algorithm import Algorithm
+from kedge.core.schedules import Clock, Plain, over
+
+
+def scheduled(base: Algorithm, function: Callable[[Clock, int], Sequence[bool]]) -> Algorithm:
+    """The base method under a schedule of one's own; a unit trains where the base's schedule opens it too."""
+    name = f"{getattr(function, '__name__', 'scheduled')}+{base.name}"
+    return replace(base, name=name, schedule=over(base.schedule, Plain(function)))
