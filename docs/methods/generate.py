@@ -1,8 +1,9 @@
-"""The pages of this folder: one a method, one a schedule, and the index, from texts.toml and from the code.
+"""The pages of this folder: one a method, one a schedule, and the index, from the texts and from the code.
 
     python docs/methods/generate.py [--check]
 
-Arguments come from the factories' signatures, checks from the audit, costs from rounds that are run here.
+The texts are src/kedge/algorithms/texts.toml. Arguments come from the factories' signatures, checks from the
+audit, costs from rounds that are run here.
 """
 
 import argparse
@@ -10,7 +11,6 @@ import inspect
 import json
 import re
 import sys
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -21,6 +21,7 @@ import numpy as np
 
 import kedge
 from kedge.algorithms import METHODS, SCHEDULES
+from kedge.algorithms.texts import cells_in, texts
 from kedge.audit.audit import chosen
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.errors import RequestError
@@ -37,8 +38,7 @@ from kedge.models.mlp import mlp
 FOLDER = Path(__file__).parent
 PACKAGES = Path(kedge.__file__).parent.parent
 MADE = "<!-- Made by generate.py from texts.toml and the code: edit those, then run make docs. -->"
-FIELDS = ("paper", "idea", "equation", "use", "cost", "disagree", "reports")
-METRIC = r"`[\w-]+\.(?:global|local)\.accuracy(?:\.tuned)?`"
+FIELDS = ("paper", "idea", "equation", "use", "cost", "disagree", "cell", "reports")
 
 WIDTHS = (20, 30, 10)  # the perceptron on which traffic and memory are counted
 DEEP = (20, 30, 30, 30, 10)  # the one for schedules: three base units and the head
@@ -227,8 +227,8 @@ def entry(name: str, text: Text) -> tuple[str, str, str, str]:
     """A row of the index: name, idea, authors and year, the cell the paper reports."""
     idea = plain(text["idea"].splitlines()[0]).rstrip(".")
     paper = re.match(r"[^*]*?\b\d{4}|[^,(:]*", text["paper"])
-    metric = re.search(METRIC, text["reports"])
-    return f"[{name}]({name}.md)", idea, paper[0].strip() if paper else "", metric[0] if metric else "–"
+    cell = next((f"`{cell}`" for cell in cells_in(text)), "–")
+    return f"[{name}]({name}.md)", idea, paper[0].strip() if paper else "", cell
 
 
 def index(known: dict[str, Text]) -> str:
@@ -251,11 +251,6 @@ def index(known: dict[str, Text]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def texts() -> dict[str, Text]:
-    """The hand-written part: index, methods, schedules."""
-    return tomllib.loads((FOLDER / "texts.toml").read_text())
-
-
 def untold(known: dict[str, Text]) -> list[str]:
     """The tables that methods and schedules should have and do not."""
     return [f"[{kind}.{name}]" for kind, names in KINDS.items() for name in names if name not in known[kind]]
@@ -265,7 +260,7 @@ def pages() -> dict[str, str]:
     """All pages, by file name."""
     known = texts()
     if missing := untold(known):
-        raise RequestError(f"docs/methods/texts.toml lacks {', '.join(missing)}: write it, with {FIELDS}.")
+        raise RequestError(f"algorithms/texts.toml lacks {', '.join(missing)}: write it, with {FIELDS}.")
     every = [(name, make, known[kind][name]) for kind, names in KINDS.items() for name, make in names.items()]
     return {"README.md": index(known), **{f"{name}.md": page(name, *rest) for name, *rest in every}}
 

@@ -26,6 +26,7 @@ from kedge.algorithms import (
     proposition1,
     scaffold,
     scheduled,
+    threshold_of,
 )
 from kedge.api import run, train
 from kedge.core.algorithm import Tune
@@ -74,5 +75,6 @@ __all__ = [
     "run",
     "scaffold",
     "scheduled",
+    "threshold_of",
     "train",
 ]

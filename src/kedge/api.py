@@ -18,6 +18,7 @@ from kedge.core.optimizers import SGD, Optimizer
 from kedge.core.units import Granularity
 from kedge.data.dataset import Dataset
 from kedge.data.federation import joined
+from kedge.measure.latest import Latest
 from kedge.running.assemble import DTYPES, adapted, algorithm_of, check_model, check_schedules, device_of
 from kedge.running.bar import Bar
 from kedge.running.config import EngineChoice, factory_table, resolve
@@ -63,6 +64,8 @@ def train(
     evaluate_every: int = 1,
     tune: Tune | Literal["method", "off"] = "method",
     tune_every: int = 0,
+    all: bool = False,
+    headline: Literal["all", "seen"] = "all",
     on_divergence: Literal["stop", "drop"] = "stop",
     precision: Literal["fp32", "fp64"] = "fp32",
     engine: Literal["auto", "sequential", "stacked"] = "auto",
@@ -76,6 +79,9 @@ def train(
     """Train a module on clients' own data. The module is left untouched; training starts from its weights.
 
     With `out`, the run is on disk as it happens; the same call with resume=True goes on where it stopped.
+    `tune` fine-tunes a copy of each client's model before it is measured on its local test (every tune_every
+    rounds, 0: after the last one), all=True measures the mean of all clients' last models as well, and
+    headline="seen" leaves clients that never took part out of the personal means.
     """
     if rounds < 1:
         raise RequestError(f"rounds = {rounds}: need a whole number of at least 1.")
@@ -92,7 +98,8 @@ def train(
     federation = replace(federation, classes=outputs).to(device_of(wanted), DTYPES[precision])
     rebuilt = seeded(lambda: algorithm.rebuild(own), seed)
     local = Local(epochs, batch, optimizer or SGD(), clip, drop_last)
-    stages = (Stage(algorithm, rounds, local),)
+    measured = replace(algorithm, corrections=(*algorithm.corrections, Latest())) if all else algorithm
+    stages = (Stage(measured, rounds, local),)
     model = adapted(from_module(rebuilt, statistics=statistics, units=units), stages)
     check_model(model, federation)
     participation = Participation(sampling, per_round, share)
@@ -108,6 +115,7 @@ def train(
         on_divergence,
         tune,
         tune_every,
+        headline,
     )
     folder = Path(out) if out else None
     if resume and not folder:

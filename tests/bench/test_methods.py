@@ -51,7 +51,7 @@ COMMAND = import_module("kedge.cli.bench")  # the package's attribute of this na
 
 @pytest.fixture
 def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BLOCK_SECONDS", 0.01)
+    monkeypatch.setattr(module, "BLOCK_ROUNDS", 2)
 
 
 @pytest.mark.usefixtures("short_blocks")

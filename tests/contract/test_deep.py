@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.contract.algorithms import ALGORITHMS
+from tests.contract.algorithms import ALGORITHMS, BUILT_IN
 from tests.contract.problem import (
     CLASSES,
     TOLERANCE,
@@ -70,7 +70,7 @@ def test_a_ragged_round_of_twenty_batch_norms_is_finite_and_equals_sequential() 
     """One round: without shortcuts each layer multiplies rounding, and batch norm makes the map steep."""
     local = Local(1, 4, SGD(0.01), clip=1.0)
     data = federation((4, 12))
-    assert disagreement(ALGORITHMS["fedavg"], local, plain20(), data, [[0, 1]]) < TOLERANCE
+    assert disagreement(BUILT_IN["fedavg"], local, plain20(), data, [[0, 1]]) < TOLERANCE
 
 
 @pytest.mark.parametrize("kind", [Sequential, Stacked])
@@ -82,5 +82,5 @@ def test_padding_beside_a_batch_of_one_sample_stays_finite_in_single_precision(
     data = federation((5, 9), shape=(1, 8, 8), dtype=torch.float32)
     model = from_module(seeded(lambda: resnet18((1, 8, 8), CLASSES, norm="batch", width=4), 0))
     local = Local(1, 4, SGD(0.01))
-    server = play(ALGORITHMS["fedavg"], local, kind(model, data), model, data, [[0, 1]])
+    server = play(BUILT_IN["fedavg"], local, kind(model, data), model, data, [[0, 1]])
     assert all(v.isfinite().all() for v in (*server.shared.values(), *server.buffers.values()))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from tests.contract.algorithms import ALGORITHMS, NO_ADAM, NO_MOMENTUM
+from tests.contract.algorithms import ALGORITHMS, BUILT_IN, NO_ADAM, NO_MOMENTUM
 from tests.contract.problem import (
     EVERYBODY,
     SOME,
@@ -128,7 +128,7 @@ def test_dropout_is_not_idle() -> None:
     for dropout in (0.4, 1e-12):
         model = network("none", dropout=dropout)
         engine = Sequential(model, data)
-        server = play(ALGORITHMS["fedavg"], local, engine, model, data, EVERYBODY)
+        server = play(BUILT_IN["fedavg"], local, engine, model, data, EVERYBODY)
         ended.append({k.rpartition(".")[2] + str(v.shape): v for k, v in server.shared.items()})
     assert any(not torch.allclose(v, ended[1][k]) for k, v in ended[0].items())
 

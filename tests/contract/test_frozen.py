@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.contract.algorithms import ALGORITHMS, NO_MOMENTUM
+from tests.contract.algorithms import ALGORITHMS, BUILT_IN, NO_MOMENTUM
 from tests.contract.problem import EVERYBODY, SOME, federation, network, perceptron, play
 
 from kedge.audit.agreement import never_opened, opened_late, second_unit
@@ -68,7 +68,7 @@ def no_unit(clock: Clock, units: int) -> Mask:
 
 def test_adam_leaves_frozen_units_alone() -> None:
     model, data = perceptron(), federation()
-    algorithm = replace(ALGORITHMS["feddyn"], schedule=second_unit)
+    algorithm = replace(BUILT_IN["feddyn"], schedule=second_unit)
     start = model.init(0)[0]
     for kind in (Sequential, Stacked):
         local = Local(2, 4, Adam(0.01, weight_decay=1e-2))

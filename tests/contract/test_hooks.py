@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.contract.algorithms import ALGORITHMS
+from tests.contract.algorithms import ALGORITHMS, BUILT_IN
 from tests.contract.problem import CLASSES, SIZES, federation, perceptron
 
 from kedge.core.correction import ClassMeans, Cohort, Correction, End, Step, within
@@ -61,7 +61,7 @@ class Scene:
 
 
 def scene(correction: Correction, dtype: torch.dtype) -> Scene:
-    data, model = federation(dtype=dtype), perceptron(of=ALGORITHMS["moon-features"])
+    data, model = federation(dtype=dtype), perceptron(of=BUILT_IN["moon-features"])
     start = cast(model.init(0)[0], dtype)
     params, anchor, grads = drawn(start, 1), drawn(start, 2), drawn(start, 3)
     known = within(correction, model, anchor, {})

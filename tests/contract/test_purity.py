@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.contract.algorithms import ALGORITHMS
+from tests.contract.algorithms import ALGORITHMS, BUILT_IN
 from tests.contract.problem import federation, network
 
 from kedge.core.algorithm import Local, Stage
@@ -45,7 +45,7 @@ def test_a_round_modifies_no_input(name: str, kind: type[Sequential] | type[Stac
 @pytest.mark.parametrize("kind", [Sequential, Stacked])
 def test_a_round_repeated_gives_the_same_bits(kind: type[Sequential] | type[Stacked]) -> None:
     """FedAvg keeps no memory, so the same order must give the same reply."""
-    algorithm, data, model = ALGORITHMS["fedavg"], federation(), network("batch", dropout=0.3)
+    algorithm, data, model = BUILT_IN["fedavg"], federation(), network("batch", dropout=0.3)
     engine = kind(model, data)
     params, buffers = (cast(part, torch.float64) for part in model.init(0))
     engine.begin(Stage(algorithm, 1, Local(2, 4, SGD(0.1))), params, frozenset())

@@ -4,7 +4,7 @@ import pickle
 from dataclasses import FrozenInstanceError, replace
 
 import pytest
-from tests.contract.algorithms import ALGORITHMS
+from tests.contract.algorithms import ALGORITHMS, BUILT_IN
 
 from kedge.algorithms import fedbug, feddyn, fedprox, scaffold
 from kedge.audit.values import is_value
@@ -39,7 +39,7 @@ def test_hyper_parameters_make_different_values() -> None:
 
 def test_an_algorithm_cannot_be_changed() -> None:
     with pytest.raises(FrozenInstanceError):
-        ALGORITHMS["fedavg"].name = "other"  # type: ignore[misc]  # that is the point
+        BUILT_IN["fedavg"].name = "other"  # type: ignore[misc]  # that is the point
 
 
 def test_two_corrections_of_one_slot_are_refused() -> None:

@@ -48,7 +48,7 @@ class ReleasedDrift(Correction):
         return {"d": {k: moved[k] if k in step.trainable else v for k, v in step.state["d"].items()}}
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
-        return (end.state if self.rule == "gradient" else {"d": add(end.state["d"], end.delta)}), {}
+        return ({"d": add(end.state["d"], end.delta)} if self.rule == "accumulate" else end.state), {}
 
     def send(self, delta: Leaves, end: End) -> Leaves:
         return {k: v + torch.where(end.lr_time[k] > 0, end.state["d"][k], 0.0) for k, v in delta.items()}
@@ -100,10 +100,10 @@ def fedtr(
     weights: Weights = "size",
 ) -> Algorithm:
     """Features are held near global class centroids, and clients learn their drift and send it along."""
-    if not (strength_features >= 0 and strength_drift >= 0):
+    if not (strength_features >= 0 and strength_drift >= 0 and drift_rate >= 0):
         raise RequestError(
-            f"fedtr(strength_features={strength_features}, strength_drift={strength_drift}): "
-            "need both ≥ 0; 0 leaves that correction out."
+            f"fedtr(strength_features={strength_features}, strength_drift={strength_drift}, drift_rate="
+            f"{drift_rate}): need all ≥ 0; a strength of 0 leaves that correction out."
         )
     features = (TrackedFeatures(strength_features),) if strength_features else ()
     released = (ReleasedDrift(strength_drift, drift, drift_rate),) if strength_drift else ()

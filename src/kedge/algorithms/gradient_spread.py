@@ -1,13 +1,16 @@
 """How far every client's gradient at its own model is from its mean over the rounds; for Proposition 1.
 
 Follows FedDyn's g_k = −α u_k and its running mean ḡ_k on each client. The server keeps the mean of ‖g_k −
-ḡ_k‖² over ALL clients, stale ones included: each sends by how much its own changed.
+ḡ_k‖² over ALL clients, stale ones included: each sends by how much its own changed. ḡ_k counts the rounds
+client k took part in; one that has taken part once, or never, has 0.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
 
+from kedge.algorithms.feddyn import DynamicRegularizer
 from kedge.core.algorithm import equal
 from kedge.core.correction import Cohort, Correction, End
 from kedge.core.tree import Leaves, Tree, add, axpy, sqnorm, sub, zeros
@@ -18,6 +21,7 @@ class GradientSpread(Correction):
     """Follows g_k = −α u_k and its mean ḡ_k on every client; the server keeps the mean of ‖g_k − ḡ_k‖²."""
 
     alpha: float
+    scaling: Literal["uniform", "data"] = "uniform"  # as FedDyn's: with "data" α is a client's own
     name = "spread"
     weight = equal
     rests = False
@@ -31,7 +35,8 @@ class GradientSpread(Correction):
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
         rounds = end.state["rounds"] + 1
-        g = axpy(-self.alpha, end.delta, end.state["g"])
+        alpha = DynamicRegularizer(self.alpha, self.scaling).strength(end.facts)
+        g = axpy(-alpha, end.delta, end.state["g"])
         middle = add(end.state["mean"], {k: v / rounds for k, v in sub(g, end.state["mean"]).items()})
         spread = sqnorm(sub(g, middle))
         upload = {"spread": spread - end.state["spread"]}

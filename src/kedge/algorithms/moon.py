@@ -21,7 +21,7 @@ from kedge.core.correction import Correction, End, Step
 from kedge.core.errors import RequestError
 from kedge.core.losses import weighted_mean
 from kedge.core.model import Model
-from kedge.core.tree import Leaves, Tree, zeros
+from kedge.core.tree import Leaves, Tree
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,14 @@ class Contrast(Correction):
 
     def init_client(self, shared: Leaves) -> Tree:
         first = next(iter(shared.values()))
-        return {"previous": zeros(shared), "known": first.new_zeros(())}
+        return {"previous": shared, "known": first.new_zeros(())}  # of all zeros features may not be finite
 
     def loss(self, step: Step) -> Tensor:
         z = step.out.features
         near = F.cosine_similarity(z, step.at(step.anchor).features)
         far = F.cosine_similarity(z, step.at(step.state["previous"]).features)
-        term = weighted_mean(F.softplus((far - near) / self.temperature), step.batch)
+        lead = (far - near) / self.temperature
+        term = weighted_mean(F.softplus(lead, threshold=40.0), step.batch)  # from there on it is linear
         known: Tensor = step.state["known"]
         return self.mu * known * term
 
@@ -87,5 +88,7 @@ def moon(
     mu: float = 1.0, temperature: float = 0.5, projection: int = 256, weights: Weights = "size"
 ) -> Algorithm:
     """A loss term that holds features near the global model's and away from the client's previous ones."""
+    if projection < 0:
+        raise RequestError(f"moon(projection={projection}): need a width, or 0 for the network as it is.")
     base = replace(fedavg(weights), name="moon", corrections=(Contrast(mu, temperature),), adapt=featured)
     return replace(base, rebuild=Projected(projection)) if projection else base

@@ -12,7 +12,7 @@ FACTORIES: Mapping[str, Callable[..., Any]] = {**SCHEDULES, **METHODS}
 HEADING = re.compile(r"[\w→-]+ \([^()]*\b\d{4}\)[:,]\s*")  # "FedProx (Li et al., 2020): "
 SENTENCE = re.compile(r"\.(?:\s+|$)")
 BETWEEN = " — "  # the formulas of a schedule and of the method it is over
-SIGNS = re.compile(r"[←∇‖⟨⌈Σ√·+=]")
+SIGNS = re.compile(r"[←∇‖⟨⌈Σ√·]")  # not = and +, which prose has too
 
 
 def formula(method: str) -> str:

@@ -7,16 +7,18 @@ row like any other: how far it is from 1 is the error of the clock.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from statistics import median, quantiles
+from statistics import quantiles
 from typing import NamedTuple
 
-from kedge.bench.bench import BLOCK_SECONDS, rounds_of, synchronize
+from kedge.bench.bench import rounds_of, synchronize
 from kedge.bench.candidates import BASE, Candidate
 from kedge.bench.loops import Round
 from kedge.bench.work import multiply_adds, task_of
 from kedge.bench.workloads import Workload
 from kedge.core.errors import RequestError
 from kedge.engines.stacked import Stacked
+
+BLOCK_ROUNDS = 5
 
 
 class Ratio(NamedTuple):
@@ -116,14 +118,14 @@ def turn(rounds: Mapping[str, Round], device: str) -> dict[str, float]:
 
 
 def block(one: Round, device: str) -> float:
-    """Seconds of a round: the median over a block, for now and then another process takes the cores."""
-    seconds: list[float] = []
-    while sum(seconds) < BLOCK_SECONDS:
+    """Seconds of a round: the fastest of a block, for other processes only ever make one slower."""
+    seconds = []
+    for number in range(BLOCK_ROUNDS):
         start = time.perf_counter()
-        one(len(seconds) + 2)
+        one(number + 2)
         synchronize(device)
         seconds.append(time.perf_counter() - start)
-    return median(seconds)
+    return min(seconds)
 
 
 def summary(ratios: Sequence[float]) -> Ratio | None:

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from kedge.algorithms import METHODS, SCHEDULES
+from kedge.algorithms import METHODS, RULES, SCHEDULES
+from kedge.algorithms.texts import cells_in, texts
 from kedge.cli.options import Debug, Json, console, guarded, show
 from kedge.core.errors import RequestError, nearest
 from kedge.data.datasets import BUILT_IN
@@ -21,10 +22,14 @@ from kedge.engines.stacked import Stacked
 from kedge.models import MODELS
 from kedge.running.document import OPTIMIZERS, SHIPPED
 
-KINDS = ("methods", "schedules", "models", "datasets", "partitions", "optimizers", "experiments", "engines")
+KINDS = (
+    "methods", "schedules", "rules", "models", "datasets", "partitions", "optimizers", "experiments",
+    "engines",
+)  # fmt: skip
 FACTORIES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "methods": METHODS,
     "schedules": SCHEDULES,
+    "rules": RULES,
     "models": MODELS,
     "partitions": PARTITIONS,
     "optimizers": OPTIMIZERS,
@@ -39,7 +44,7 @@ def command(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List methods, schedules, models, datasets, partitions, optimizers, experiments, engines."""
+    """List methods, schedules, rules, models, datasets, partitions, optimizers, experiments, engines."""
     if kind and kind not in KINDS:
         raise RequestError(
             f"kedge list {kind}: no such kind.{nearest(kind, KINDS)} Allowed: {', '.join(KINDS)}."
@@ -73,7 +78,10 @@ def entries(kind: str) -> list[dict[str, Any]]:
             for n in available()
         ]
         return found + files
-    return [entry(name, factory) for name, factory in FACTORIES[kind].items()]
+    listed = [entry(name, factory) for name, factory in FACTORIES[kind].items()]
+    if kind not in ("methods", "schedules"):
+        return listed
+    return [{**row, "reports": list(cells_in(texts()[kind].get(row["name"], {})))} for row in listed]
 
 
 def entry(name: str, factory: Callable[..., Any]) -> dict[str, Any]:

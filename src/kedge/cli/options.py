@@ -8,7 +8,7 @@ import functools
 import json
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 import typer
@@ -61,6 +61,12 @@ def say(message: str) -> None:
 def show(document: Any) -> None:
     """The result as JSON, on standard output."""
     print(json.dumps(document, indent=1, allow_nan=False))
+
+
+def notes(lines: Iterable[str]) -> None:
+    """What is to be said of the table above."""
+    for line in lines:
+        console().print(line, style="dim", markup=False, highlight=False)
 
 
 def console() -> Console:

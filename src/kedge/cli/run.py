@@ -13,8 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from kedge.cli.options import Debug, Json, check_target, console, guarded, say, show
+from kedge.cli.options import Debug, Json, check_target, console, guarded, notes, say, show
 from kedge.core.errors import Diverged, RequestError
+from kedge.report.matrix import metric_notes
 from kedge.report.plots import accuracy_plot
 from kedge.report.runs import PLAN, Run, read_run
 from kedge.report.tables import comparison, rendered
@@ -198,6 +199,7 @@ def tell(runs: list[Run], top: Path, target: float | None, quiet: bool, as_json:
         show({"folder": str(top), "plot": plot and str(plot), "runs": rows})
     elif not quiet:
         console().print(rendered(rows, target))
+        notes(metric_notes(rows))
         console().print(f"\n{top}" + (f"  plot: {plot}" if plot else ""), highlight=False, soft_wrap=True)
 
 

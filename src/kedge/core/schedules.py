@@ -136,9 +136,13 @@ class Both:
     second: Schedule
 
     def __call__(self, clock: Clock, units: int) -> Mask:
-        return tuple(
-            a and b for a, b in zip(self.first(clock, units), self.second(clock, units), strict=True)
-        )
+        masks = self.first(clock, units), self.second(clock, units)
+        for mask in masks:
+            if len(mask) != units:
+                raise RequestError(
+                    f"a schedule gives {len(mask)} flags for a model of {units} units: need one a unit."
+                )
+        return tuple(a and b for a, b in zip(*masks, strict=True))
 
 
 def over(base: Schedule, schedule: Schedule) -> Schedule:

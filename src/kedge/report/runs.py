@@ -2,12 +2,13 @@
 
 import json
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kedge.core.errors import DataError, RequestError
+from kedge.core.errors import DataError, RequestError, nearest
+from kedge.measure.cells import cells, curve, in_order
 from kedge.running.folder import read_lines
 
 PLAN = "runs.json"  # in the folder of several runs: what each of them is
@@ -38,13 +39,19 @@ class Run:
         """Whether it ended in numbers that are not finite."""
         return bool(self.history and self.history[-1].get("diverged"))
 
-    def curve(self, metric: str | None = None) -> list[tuple[int, float]]:
-        """(round, value) of a metric; by default the first accuracy there is."""
-        for name in (metric,) if metric else ACCURACIES:
-            found = [(line["round"], line[name]) for line in self.history if line.get(name) is not None]
-            if found:
-                return found
-        return []
+    @property
+    def accuracies(self) -> list[str]:
+        """The cells of the evaluation matrix that are accuracies."""
+        return [name for name in cells(self.history) if ".accuracy" in name]
+
+    @property
+    def last_evaluation(self) -> int:
+        """The last round in which accuracies were measured; 0 for none."""
+        return max((round for name in self.accuracies for round, _ in self.curve(name)), default=0)
+
+    def curve(self, metric: str | None) -> list[tuple[int, float]]:
+        """(round, value) of a metric."""
+        return curve(self.history, metric) if metric else []
 
 
 def read_run(folder: Path) -> Run:
@@ -70,6 +77,21 @@ def find_runs(folders: Iterable[Path]) -> list[Run]:
             inside.sort(key=lambda p: order.index(p) if p in order else len(order))
         found += [read_run(p) for p in inside]
     return found
+
+
+def metric_of(runs: Sequence[Run], wanted: str | None = None) -> str | None:
+    """The accuracy by which runs are compared: the one asked for, or the first that all of them have."""
+    each = [run.accuracies for run in runs if run.history]
+    every = in_order(name for names in each for name in names)
+    if wanted is None:
+        common = [name for name in ACCURACIES if all(name in names for names in each)]
+        return next((name for name in (*common, *ACCURACIES) if name in every), None)
+    if wanted not in every:
+        raise RequestError(
+            f"--metric {wanted}: no run here has it.{nearest(wanted, every)} "
+            f"There are: {', '.join(every) or 'none'}."
+        )
+    return wanted
 
 
 def grouped(runs: Iterable[Run]) -> list[list[Run]]:

@@ -6,20 +6,27 @@ from typing import Any
 
 from rich.table import Table
 
-from kedge.report.runs import Run, grouped
+from kedge.algorithms.texts import cells_of
+from kedge.measure.cells import in_order, reading
+from kedge.report.runs import Run, grouped, metric_of
+
+NOTHING: dict[str, Any] = {"last": None, "last_std": None, "best": None, "best_std": None, "earlier": False}
 
 
-def comparison(runs: Sequence[Run], target: float | None = None) -> list[dict[str, Any]]:
+def comparison(
+    runs: Sequence[Run], target: float | None = None, metric: str | None = None
+) -> list[dict[str, Any]]:
     """One row a group of runs: accuracy at the last and at the best round, rounds to a target, cost."""
     labels = [group[0].label for group in grouped(runs)]
-    return [row_of(group, labels, target) for group in grouped(runs)]
+    metric = metric_of(runs, metric)
+    return [row_of(group, labels, target, metric) for group in grouped(runs)]
 
 
-def row_of(group: list[Run], labels: list[str], target: float | None) -> dict[str, Any]:
-    """The row of runs that differ only in the seed; per-seed values beside means."""
-    curves = [run.curve() for run in group if run.curve()]
-    last = [curve[-1][1] for curve in curves]
-    best = [max(value for _, value in curve) for curve in curves]
+def row_of(group: list[Run], labels: list[str], target: float | None, metric: str | None) -> dict[str, Any]:
+    """The row of runs that differ only in the seed; per-seed values beside means, and every other cell."""
+    curves = [run.curve(metric) for run in group if run.curve(metric)]
+    cells = {name: cell_of(group, name) for name in in_order(n for run in group for n in run.accuracies)}
+    shown = cells.get(metric or "", NOTHING)
     label = group[0].label
     if labels.count(label) > 1:  # the folder tells equal methods apart
         label = group[0].folder.name
@@ -29,15 +36,19 @@ def row_of(group: list[Run], labels: list[str], target: float | None) -> dict[st
         "rounds": min(len(run.history) for run in group),
         "complete": all(run.complete for run in group),
         "diverged": any(run.diverged for run in group),
-        "accuracy": mean(last) if last else None,
-        "accuracy_std": stdev(last) if len(last) > 1 else None,
-        "best": mean(best) if best else None,
-        "best_std": stdev(best) if len(best) > 1 else None,
+        "metric": metric,
+        "accuracy": shown["last"],
+        "accuracy_std": shown["last_std"],
+        "best": shown["best"],
+        "best_std": shown["best_std"],
+        "earlier": shown["earlier"],
         "seconds": mean(
             sum(line["time"]["seconds"] for line in run.history if "time" in line) for run in group
         ),
         "folders": [str(run.folder) for run in group],
-        "accuracies": last,
+        "accuracies": [curve[-1][1] for curve in curves],
+        "cells": cells,
+        "reports": list(cells_of(group[0].label)),
     }
     if target is not None:
         reached = [next((r for r, value in curve if value >= target), None) for curve in curves]
@@ -47,11 +58,25 @@ def row_of(group: list[Run], labels: list[str], target: float | None) -> dict[st
     return row
 
 
-def percent(value: float | None, spread: float | None = None) -> str:
-    """A share for reading."""
+def cell_of(group: Sequence[Run], name: str) -> dict[str, Any]:
+    """A cell over the seeds: last and best; `earlier` where the last value is not of the last evaluation."""
+    found = [(reading(run.history, name), run) for run in group if name in run.accuracies]
+    last, best = [one.last for one, _ in found], [one.best for one, _ in found]
+    return {
+        "last": mean(last),
+        "last_std": stdev(last) if len(last) > 1 else None,
+        "best": mean(best),
+        "best_std": stdev(best) if len(best) > 1 else None,
+        "earlier": any(one.last_round < run.last_evaluation for one, run in found),
+    }
+
+
+def percent(value: float | None, spread: float | None = None, earlier: bool = False) -> str:
+    """A share for reading; in parentheses where it is of an earlier round than others are."""
     if value is None:
         return "–"
-    return f"{100 * value:.2f}" + (f" ± {100 * spread:.2f}" if spread is not None else "")
+    text = f"{100 * value:.2f}" + (f" ± {100 * spread:.2f}" if spread is not None else "")
+    return f"({text})" if earlier else text
 
 
 def rendered(rows: Sequence[dict[str, Any]], target: float | None = None) -> Table:
@@ -67,7 +92,8 @@ def rendered(rows: Sequence[dict[str, Any]], target: float | None = None) -> Tab
     top = max((row["accuracy"] for row in rows if row["accuracy"] is not None), default=None)
     for row in rows:
         cells = [row["method"], str(row["runs"]), str(row["rounds"])]
-        cells += [percent(row["accuracy"], row["accuracy_std"]), percent(row["best"], row["best_std"])]
+        cells += [percent(row["accuracy"], row["accuracy_std"], row["earlier"])]
+        cells += [percent(row["best"], row["best_std"])]
         if target is not None:
             reached = row["rounds_to_target"]
             cells.append("not reached" if reached is None else f"{reached:g}")

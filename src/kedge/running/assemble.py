@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from kedge.algorithms import METHODS, RULES, SCHEDULES
-from kedge.core.algorithm import Algorithm, Local, Stage, Tune
+from kedge.algorithms.plateau import Plateau
+from kedge.core.algorithm import Algorithm, Local, Stage, Tune, fitted
 from kedge.core.errors import DataError, RequestError, nearest
 from kedge.core.model import Batch, Model, from_module, seeded
 from kedge.core.schedules import Clock, over
@@ -22,6 +23,7 @@ from kedge.models import MODELS
 from kedge.running.config import EngineChoice, Evaluation, Experiment, label_of
 from kedge.running.document import OPTIMIZERS
 from kedge.running.factories import factory_of
+from kedge.running.measuring import measurable
 from kedge.running.task import Task
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
@@ -46,7 +48,7 @@ def assemble(experiment: Experiment) -> Task:
     model = adapted(plain, stages)
     check_model(model, federation)
     check_schedules(stages, model)
-    return Task(
+    task = Task(
         stages=stages,
         model=model,
         federation=federation,
@@ -58,6 +60,8 @@ def assemble(experiment: Experiment) -> Task:
         tune_every=experiment.evaluation.tune_every,
         headline=experiment.evaluation.headline,
     )
+    check_rules(task)
+    return task
 
 
 def stages_of(experiment: Experiment) -> tuple[Stage, ...]:
@@ -163,11 +167,12 @@ def device_of(choice: EngineChoice) -> str:
 
 
 def check_schedules(stages: Sequence[Stage], model: Model) -> None:
-    """Raise where a schedule does not fit the model's units or the method, before anything is made."""
+    """Raise where a method or its schedule does not fit the model, in any stage, before anything is made."""
     units = len(model.units)
     last = max(sum(stage.rounds for stage in stages) - 1, 0)
     for stage in stages:
         algorithm = stage.algorithm
+        check_parts(algorithm, fitted(algorithm, model))
         masks = [algorithm.schedule(Clock(r, r, step, 10), units) for r in (0, last) for step in range(10)]
         wrong = next((mask for mask in masks if len(mask) != units), None)
         if wrong is not None:
@@ -180,6 +185,24 @@ def check_schedules(stages: Sequence[Stage], model: Model) -> None:
                 f"{algorithm.name}: its schedule never trains the head, but the method is about how the head "
                 "is trained. Use another schedule, or a method such as fedbabu."
             )
+
+
+def check_parts(algorithm: Algorithm, model: Model) -> None:
+    """Raise where a method is about a part that the model does not have: some last units, features."""
+    try:
+        algorithm.shared(model)
+        for correction in algorithm.corrections:
+            correction.reach(model)
+    except RequestError as error:
+        known = algorithm.name in str(error)
+        raise RequestError(str(error) if known else f"{algorithm.name}: {error}") from None
+
+
+def check_rules(task: Task) -> None:
+    """Raise where a stage waits for a metric that it will not have."""
+    for stage in task.stages:
+        if isinstance(stage.until, Plateau):
+            stage.until.check(measurable(task, stage))
 
 
 def check_model(model: Model, federation: Federation) -> None:

@@ -193,7 +193,7 @@ def following(
         raise RequestError("then: need at (a round, or a share of the rounds), or when (a rule), or both.")
     return {
         "at": at,
-        "when": factory_table("when", when) if when else None,
+        "when": None if when is None else factory_table("when", when),
         "method": factory_table("method", method),
         "schedule": factory_table("schedule", schedule or {"name": "all"}),
     }

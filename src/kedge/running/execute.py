@@ -15,43 +15,63 @@ from kedge.core.errors import RequestError
 from kedge.core.tree import Leaves
 from kedge.engines.auto import Choice, build, choose
 from kedge.engines.engine import Engine
+from kedge.measure.cells import Reading, cells, reading
 from kedge.running.assemble import assemble
 from kedge.running.config import EngineChoice, Experiment, resolve
 from kedge.running.document import read
 from kedge.running.folder import create, locked, read_lines, write
 from kedge.running.runner import run
+from kedge.running.saving import last_algorithm, whole
 from kedge.running.task import History, Observer, Progress, Task
 from kedge.version import __version__
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """A finished run."""
+    """A finished run.
+
+    `model` and `personal` are state_dicts. Where a method changes the network (moon), they are the changed
+    network's: they load into `method.rebuild(module)`, as in kedge.moon().rebuild(module). Heads that a
+    method adds for each client (fedrod) stand in `personal` only.
+    """
 
     name: str
-    method: str
+    method: str  # of the last round
     seed: int
-    history: History
-    model: dict[str, Tensor]  # the distributed model as a state_dict
-    personal: dict[int, dict[str, Tensor]]  # client -> its own model, for methods that keep one
+    history: History  # one dict a round
+    model: dict[str, Tensor]  # the distributed model
+    personal: dict[int, dict[str, Tensor]]  # client -> its own model, where clients keep something of it
     engine: dict[str, Any]  # what ran, and why
     folder: Path | None = None
 
     @property
     def accuracy(self) -> float:
         """The distributed model's last accuracy, on the common test set (else on local tests)."""
-        return self._accuracies()[-1][1]
+        return self._distributed().last
 
     @property
     def best(self) -> tuple[int, float]:
         """Round and value of the best accuracy."""
-        return max(self._accuracies(), key=lambda pair: pair[1])
+        found = self._distributed()
+        return found.best_round, found.best
 
-    def _accuracies(self) -> list[tuple[int, float]]:
+    def metric(self, name: str) -> Reading:
+        """Any cell of the evaluation matrix: last, best, best_round, last_round.
+
+        result.metric("personal.local.accuracy.tuned").last; `result.cells` lists the names.
+        """
+        return reading(self.history, name)
+
+    @property
+    def cells(self) -> list[str]:
+        """The names of the cells that were measured."""
+        return cells(self.history)
+
+    def _distributed(self) -> Reading:
+        there = self.cells
         for metric in ("distributed.global.accuracy", "distributed.local.accuracy"):
-            found = [(line["round"], line[metric]) for line in self.history if metric in line]
-            if found:
-                return found
+            if metric in there:
+                return self.metric(metric)
         raise RequestError(
             "the run has no test data: give a common test set or local tests to get an accuracy."
         )
@@ -158,21 +178,20 @@ def result_of(
     task: Task, engine: Engine, progress: Progress, name: str, chosen: dict[str, Any], folder: Path | None
 ) -> Result:
     """The result, with models as state_dicts on the CPU."""
-    server, model = progress.server, task.model
-    start = model.init(task.seed)[0]
-    kept = [k for k in start if k not in server.shared]
+    server, model, algorithm = progress.server, task.model, last_algorithm(task, progress)
+    kept = any(k not in model.extra or k in algorithm.heads for k in server.own)
 
     def state_dict(params: Leaves, buffers: Leaves) -> dict[str, Tensor]:
-        whole = {**params, **buffers, **dict(model.constants)}
-        return {k: v.detach().cpu().clone() for k, v in whole.items()}
+        every = {**params, **buffers, **dict(model.constants)}
+        return {k: v.detach().cpu().clone() for k, v in every.items()}
 
-    clients = range(len(task.federation.clients)) if kept else ()
+    clients = range(len(task.federation.clients)) if kept or model.statistics == "local" else ()
     return Result(
         name=name,
-        method=task.stages[-1].algorithm.name,
+        method=algorithm.name,
         seed=task.seed,
         history=progress.history,
-        model=state_dict({**start, **server.shared}, server.buffers),
+        model=state_dict(whole(model, server, server.shared), server.buffers),
         personal={c: state_dict(*engine.personal(c, server.shared, server.buffers)) for c in clients},
         engine=chosen,
         folder=folder,

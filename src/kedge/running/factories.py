@@ -6,7 +6,7 @@ from typing import Any
 
 from kedge.core.algorithm import Algorithm
 from kedge.core.errors import RequestError
-from kedge.core.schedules import Plain
+from kedge.core.schedules import Plain, Schedule
 from kedge.running.imported import imported
 from kedge.running.schema import named
 
@@ -38,10 +38,11 @@ def role_of(name: str) -> str:
     if is_schedule(found):
         return "schedule"
     returns = inspect.signature(found).return_annotation if callable(found) else None
-    wanted = getattr(returns, "__name__", str(returns))
-    if wanted not in ("Algorithm", "Schedule"):
+    if returns in (Algorithm, "Algorithm"):
+        return "method"
+    if returns not in (Schedule, "Schedule"):
         raise RequestError(
             f"{name}: is it a method or a schedule? Name an Algorithm, a function (clock, units) -> flags, "
             "or a factory that says what it returns: -> Algorithm, -> Schedule."
         )
-    return "method" if wanted == "Algorithm" else "schedule"
+    return "schedule"

@@ -2,13 +2,14 @@
 
 Metrics are named {distributed, average, all, personal, a view}.{global, local}.{accuracy, loss}. `personal`
 is the newest shared part with what a client keeps, answering as a client does; `.tuned` after fine-tuning a
-copy; `.seen` and `.unseen` tell clients that took part from those that never did.
+copy; `.seen` and `.unseen` tell clients that took part from those that never did, while there are such. All
+models but the personal ones are tested with the server's batch-norm statistics.
 """
 
 import math
 
 from kedge.core.algorithm import Algorithm, Stage, Tune, logits
-from kedge.core.server import Server
+from kedge.core.server import Server, opened
 from kedge.core.tree import Leaves
 from kedge.engines.engine import Engine, Order
 from kedge.measure.evaluate import Local, of_clients, on_local_tests, on_test, together
@@ -16,6 +17,7 @@ from kedge.running.task import Progress, Task
 
 Metrics = dict[str, float]
 ByClient = dict[str, list[float | None]]
+KINDS = ("accuracy", "loss")
 
 
 def measured(task: Task, engine: Engine, stage: Stage, progress: Progress) -> tuple[Metrics, ByClient]:
@@ -44,9 +46,9 @@ def measured(task: Task, engine: Engine, stage: Stage, progress: Progress) -> tu
         own = known[id(server.shared)][1]
     metrics |= personal(task, progress, own, "")
     by_client |= each("personal.local.accuracy", own, len(data.clients))
-    tune = algorithm.tune if task.tune == "method" else task.tune
+    tune = tune_of(task, algorithm)
     due = progress.round == task.rounds or (task.tune_every and progress.round % task.tune_every == 0)
-    if isinstance(tune, Tune) and due:
+    if tune and due:
         order = Order(
             progress.round - 1, progress.stage_round - 1, task.seed, server.shared, server.buffers, {}
         )
@@ -54,6 +56,25 @@ def measured(task: Task, engine: Engine, stage: Stage, progress: Progress) -> tu
         metrics |= personal(task, progress, own, ".tuned")
         by_client |= each("personal.local.accuracy.tuned", own, len(data.clients))
     return metrics, by_client
+
+
+def measurable(task: Task, stage: Stage) -> list[str]:
+    """The losses and accuracies that a stage's history will have before the run's last round."""
+    algorithm, data = stage.algorithm, task.federation
+    models = views(algorithm, opened(algorithm, task.model, *task.model.init(task.seed)))
+    names = [f"{model}.global.{kind}" for model in models for kind in KINDS if data.test]
+    if any(len(own) for own in data.local_tests):
+        names += [f"{model}.local.{kind}" for model in models for kind in KINDS]
+        tuned = ("", ".tuned") if task.tune_every and tune_of(task, algorithm) else ("",)
+        ends = [how + who for how in tuned for who in ("", ".seen", ".unseen")]
+        names += [f"personal.local.{kind}{end}" for kind in KINDS for end in ends]
+    return [*names, "train.loss"]
+
+
+def tune_of(task: Task, algorithm: Algorithm) -> Tune | None:
+    """How clients fine-tune: as asked for, or the method's own way."""
+    tune = algorithm.tune if task.tune == "method" else task.tune
+    return tune if isinstance(tune, Tune) else None
 
 
 def views(algorithm: Algorithm, server: Server) -> dict[str, Leaves]:

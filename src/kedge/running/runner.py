@@ -49,6 +49,8 @@ def run(
     try:
         while progress.stage < len(task.stages):
             stage = task.stages[progress.stage]
+            if stage.until and progress.round == task.rounds:
+                break  # its rule was not met in time: the stage that waits for it never begins
             if stage_over(task, progress):
                 next_stage(task, engine, progress)
                 continue
@@ -70,7 +72,7 @@ def run(
         for file in files.values():
             file.close()
     if folder:
-        write_models(folder, task, progress.server)
+        write_models(folder, task, progress)
     return progress
 
 

@@ -5,9 +5,11 @@ from typing import Any
 
 import safetensors.torch
 
-from kedge.core.algorithm import fitted
+from kedge.core.algorithm import Algorithm, fitted
 from kedge.core.errors import CheckpointError
+from kedge.core.model import Model
 from kedge.core.server import Server
+from kedge.core.tree import Leaves
 from kedge.engines.engine import Engine
 from kedge.running import checkpoint
 from kedge.running.folder import Lines, read_lines, write
@@ -54,12 +56,22 @@ def restored(task: Task, engine: Engine, saved: checkpoint.State, folder: Path |
     return Progress(server, facts["round"], facts["stage"], facts["stage_round"], seen, history)
 
 
-def write_models(folder: Path, task: Task, server: Server) -> None:
+def last_algorithm(task: Task, progress: Progress) -> Algorithm:
+    """The method of the last round; stages after it may never have begun."""
+    return task.stages[min(progress.stage, len(task.stages) - 1)].algorithm
+
+
+def whole(model: Model, server: Server, leaves: Leaves) -> Leaves:
+    """These shared leaves with those a client begins with, without the heads that are added for each."""
+    return {**{k: v for k, v in server.own.items() if k not in model.extra}, **leaves}
+
+
+def write_models(folder: Path, task: Task, progress: Progress) -> None:
     """The final distributed model, and the views beside it."""
-    algorithm = task.stages[-1].algorithm
-    views = {"model": server.shared, "average": server.average}
-    for c in algorithm.corrections:
-        views |= c.views(server.shared, server.slots[c.name])
-    for name, leaves in views.items():
-        whole = {**server.own, **leaves, **server.buffers, **dict(task.model.constants)}
-        write(folder / f"{name}.safetensors", safetensors.torch.save(checkpoint.packed(whole)))
+    server = progress.server
+    found = {"model": server.shared, "average": server.average}
+    for c in last_algorithm(task, progress).corrections:
+        found |= c.views(server.shared, server.slots[c.name])
+    for name, leaves in found.items():
+        every = {**whole(task.model, server, leaves), **server.buffers, **dict(task.model.constants)}
+        write(folder / f"{name}.safetensors", safetensors.torch.save(checkpoint.packed(every)))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kedge.core.algorithm import Stage, Tune
+from kedge.core.errors import RequestError
 from kedge.core.model import Model
 from kedge.core.server import Server
 from kedge.data.federation import Federation
@@ -27,6 +28,13 @@ class Task:
     tune: Tune | Literal["method", "off"] = "method"  # fine-tuning before personal models are measured
     tune_every: int = 0  # 0: after the last round
     headline: Literal["all", "seen"] = "all"  # whether clients never sampled count in personal means
+
+    def __post_init__(self) -> None:
+        if self.tune_every % self.evaluate_every:
+            raise RequestError(
+                f"tune_every = {self.tune_every}: need a multiple of {self.evaluate_every}, the rounds from "
+                "one evaluation to the next, for fine-tuned models are measured there; or 0, after the last."
+            )
 
     @property
     def rounds(self) -> int:

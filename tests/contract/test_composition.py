@@ -1,0 +1,165 @@
+"""What composes: every schedule with every method, a sample of triples, many corrections at once.
+
+Methods and schedules are those of METHODS and SCHEDULES: a new one is taken up by itself.
+"""
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.contract.composing import (
+    ENGINES,
+    LOCAL,
+    REFUSED,
+    Ran,
+    composed,
+    one_of_several,
+    resumes,
+    task_of,
+    together,
+)
+from tests.contract.problem import (
+    EVERYBODY,
+    SOME,
+    TOLERANCE,
+    disagreement,
+    distance,
+    federation,
+    network,
+    play,
+)
+
+from kedge.algorithms import METHODS, SCHEDULES
+from kedge.core.algorithm import Algorithm, Stage
+from kedge.core.correction import Correction
+from kedge.core.errors import RequestError
+from kedge.core.model import Model
+from kedge.core.tree import Tree
+from kedge.engines.sequential import Sequential
+from kedge.running.assemble import check_schedules
+
+SMALL = {"moon": {"projection": 6}}  # its network, but quick
+PAIRS = list(product(SCHEDULES, METHODS))
+Triple = tuple[str, str, str]
+
+
+def pair(schedule: str, method: str) -> tuple[Algorithm, Model]:
+    """A method under a schedule and its network, checked as an experiment is."""
+    algorithm = composed(method, schedule, **SMALL.get(method, {}))
+    model = network("batch", of=algorithm)
+    check_schedules([Stage(algorithm, len(SOME), LOCAL)], model)
+    return algorithm, model
+
+
+@pytest.mark.parametrize(("schedule", "method"), [one for one in PAIRS if one not in REFUSED])
+def test_every_schedule_runs_over_every_method_and_the_engines_agree(schedule: str, method: str) -> None:
+    algorithm, model = pair(schedule, method)
+    assert disagreement(algorithm, LOCAL, model, federation(), SOME) < TOLERANCE
+
+
+def test_exactly_the_pairs_that_make_no_sense_are_refused_and_the_reason_is_given() -> None:
+    reasons = {}
+    for schedule, method in PAIRS:
+        try:
+            pair(schedule, method)
+        except RequestError as error:
+            reasons[schedule, method] = str(error)
+    assert set(reasons) == REFUSED
+    for (schedule, method), reason in reasons.items():
+        assert reason.startswith(
+            f"{schedule}+{method}: its schedule never trains the head, but the method is"
+        )
+        assert "Use another schedule, or a method such as fedbabu." in reason
+
+
+def corrections(method: str) -> dict[str, Correction]:
+    """A method's corrections by slot."""
+    return {c.name: c for c in one_of_several(method).corrections}
+
+
+def drawn(pool: list[Triple], count: int = 14) -> list[Triple]:
+    return Random(0).sample(sorted(pool), count)
+
+
+def sampled() -> list[tuple[str, Triple]]:
+    """Deterministic draws from all that can be put together of three."""
+    allowed = [one for one in PAIRS if one not in REFUSED]
+    stages = [(schedule, first, second) for schedule, first in allowed for second in METHODS]
+    chains = list(product(METHODS, METHODS, METHODS))
+    over_two = [
+        (schedule, first, second)
+        for schedule, first, second in stages
+        if corrections(second) and not corrections(first).keys() & corrections(second).keys()
+    ]
+    pools = {"stages": stages, "chain": chains, "over two": over_two}
+    return [(kind, triple) for kind, pool in pools.items() for triple in drawn(pool)]
+
+
+TRIPLES = list(enumerate(sampled()))
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "triple"),
+    [(number, kind, triple) for number, (kind, triple) in TRIPLES],
+    ids=[f"{kind}: {', '.join(triple)}" for _, (kind, triple) in TRIPLES],
+)
+def test_three_at_once_run_the_engines_agree_and_a_third_of_them_resumes(
+    number: int, kind: str, triple: Triple, tmp_path: Path
+) -> None:
+    """A schedule over the first of two stages; three stages; a schedule over two methods' corrections."""
+    a, b, c = triple
+    if kind == "stages":
+        task = task_of([one_of_several(b, a), one_of_several(c)], [2, 2])
+    elif kind == "chain":
+        task = task_of([one_of_several(one) for one in triple], [2, 1, 1])
+    else:
+        task = task_of([together(one_of_several(b, a), one_of_several(c))], [3])
+    runs = [Ran(task, engine) for engine in ENGINES]
+    assert distance(runs[0].state, runs[1].state) < TOLERANCE
+    if number % 3 == 0:
+        which = number % 2
+        resumes(task, runs[which], ENGINES[which], tmp_path, 1 + number // 3 % 2)
+
+
+SEVEN = ("fedexp", "fedprox", "feddyn", "feddecorr", "fedntd", "moon", "fedavgm")
+MANY = {
+    "two": ("feddyn", "feddecorr"),
+    "four": ("fedprox", "scaffold", "fedexp", "fedavgm"),
+    "seven": SEVEN,
+    "seven with control variates": ("scaffold", *(one for one in SEVEN if one != "feddyn")),
+    "seven with heads of one's own": ("fedper", *SEVEN),
+    "all there are": tuple(
+        method
+        for method in METHODS
+        if not any(corrections(method).keys() & corrections(one).keys() for one in METHODS if one < method)
+    ),
+}
+
+
+@pytest.mark.parametrize("methods", MANY.values(), ids=MANY)
+@pytest.mark.parametrize("schedule", ["all", "fedbug", "anti"])
+def test_many_corrections_at_once_stay_finite_and_the_engines_agree(
+    methods: tuple[str, ...], schedule: str
+) -> None:
+    algorithm = together(one_of_several(methods[0], schedule), *map(one_of_several, methods[1:]))
+    assert disagreement(algorithm, LOCAL, network("batch", of=algorithm), federation(), SOME) < TOLERANCE
+
+
+def test_each_of_seven_corrections_at_once_has_its_effect() -> None:
+    """Leaving one out moves the model by far more than the engines differ."""
+    algorithm, data = together(*map(one_of_several, SEVEN)), federation()
+    model = network("batch", of=algorithm)
+    assert len(algorithm.corrections) == len(SEVEN)
+
+    def shared(some: tuple[Correction, ...]) -> dict[str, Tree]:
+        one = replace(algorithm, corrections=some)
+        return {
+            "server": {"shared": play(one, LOCAL, Sequential(model, data), model, data, EVERYBODY).shared}
+        }
+
+    whole = shared(algorithm.corrections)
+    for gone in algorithm.corrections:
+        rest = shared(tuple(c for c in algorithm.corrections if c is not gone))
+        assert distance(whole, rest) > 1e-7, gone.name
