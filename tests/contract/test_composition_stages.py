@@ -18,7 +18,18 @@ from tests.contract.composing import (
 )
 from tests.contract.problem import TOLERANCE, distance, everything, network
 
-from kedge.algorithms import METHODS, fedavg, feddyn, feddyn_no_h, fedper, fedprox, fedrep, fedrod, scaffold
+from kedge.algorithms import (
+    METHODS,
+    fedavg,
+    feddyn,
+    feddyn_no_h,
+    fedper,
+    fedprox,
+    fedpvr,
+    fedrep,
+    fedrod,
+    scaffold,
+)
 from kedge.algorithms.fedrod import PERSONAL
 from kedge.core.algorithm import Algorithm, fitted
 from kedge.core.optimizers import SGD
@@ -100,8 +111,8 @@ def test_every_leaf_goes_on_from_where_it_was(kind: Kind, first: str, second: st
             assert torch.equal(now[k], own[k] if k in before.server.own else before.server.shared[k])
 
 
-def test_there_are_four_ways_to_share() -> None:
-    assert sharing() == ["fedavg", "fedper", "lg-fedavg", "fedrod"]
+def test_there_are_four_ways_to_share_at_least() -> None:
+    assert {"fedavg", "fedper", "lg-fedavg", "fedrod"} <= set(sharing())
 
 
 @each_engine
@@ -178,15 +189,20 @@ def test_feddyn_without_h_goes_on_with_the_gradients_of_feddyn(kind: Kind) -> No
     assert all(v.any() for v in flatten(kept[1]["u"]).values())
 
 
+@pytest.mark.parametrize(
+    ("first", "second"), [(feddyn(), scaffold()), (scaffold(), fedpvr()), (fedpvr(), scaffold())]
+)
 @each_engine
-def test_scaffold_after_feddyn_begins_with_no_control_variates(kind: Kind) -> None:
-    """Hence its first round is FedAvg's with equal weights."""
-    _, after, _ = switched(feddyn(), scaffold(), kind=kind)
+def test_control_variates_begin_at_zero_unless_they_were_about_the_same_leaves(
+    kind: Kind, first: Algorithm, second: Algorithm
+) -> None:
+    """Hence the first round is FedAvg's with equal weights."""
+    _, after, _ = switched(first, second, kind=kind)
     assert set(after.server.slots) == {"control"}
     assert not any(v.any() for v in flatten(after.server.slots).values())
     assert not flatten(after.engine.save())
-    one = Ran(task_of([feddyn(), scaffold()], [2, 1]), kind)
-    plain = Ran(task_of([feddyn(), fedavg("uniform")], [2, 1]), kind)
+    one = Ran(task_of([first, second], [2, 1]), kind)
+    plain = Ran(task_of([first, fedavg("uniform")], [2, 1]), kind)
     assert distance(model_of(one), model_of(plain)) == 0
     assert any(v.any() for v in flatten(one.state["clients"]).values())
 

@@ -7,10 +7,11 @@ from functools import partial
 import pytest
 from torch import Tensor
 
-from kedge.algorithms import fedavg, feddyn, fedprox, scaffold
+from kedge.algorithms import fedavg, feddyn, fedprox, fedrod, scaffold
 from kedge.algorithms.fedprox import Proximal
 from kedge.audit import agreement, differences, resuming
 from kedge.audit.audit import row_of
+from kedge.audit.checks import CONSTANTS
 from kedge.audit.finding import Finding
 from kedge.audit.universal import takes_momentum, universal
 from kedge.audit.values import is_value
@@ -183,6 +184,12 @@ def test_only_a_gradient_without_hooks_is_taken_by_finite_differences() -> None:
     assert differences.has_objective(fedprox())
     assert not differences.has_objective(feddyn())
     assert not differences.has_objective(having(Proximal(0.1), *scaffold().corrections))
+
+
+def test_an_objective_with_a_part_held_on_purpose_is_not_for_finite_differences() -> None:
+    """FedROD's personal head has no gradient below it: why CONSTANTS names it."""
+    assert "fedrod" in CONSTANTS
+    assert not differences.finite_differences(fedrod()).passed
 
 
 def test_finite_differences_are_far_more_exact_than_their_tolerance() -> None:

@@ -7,34 +7,43 @@ from kedge.algorithms import fedavg, fedbug, feddyn, fedprox, scaffold
 from kedge.algorithms.fedbug import bottom_up
 from kedge.audit import (
     client_terms,
+    feature_objectives,
+    feature_terms,
     gradients,
     oracle_averaging,
     oracle_fedbug,
     oracle_feddyn,
     oracle_protocol,
     oracle_scaffold,
-    quadratics,
+    personalization,
     reductions,
     server_rules,
 )
 from kedge.audit.bed import ORACLES
 from kedge.audit.finding import Check, Finding, Kind
 from kedge.audit.methods import METHODS, parts
+from kedge.audit.network import perceptron
+from kedge.audit.resting import resting
 from kedge.audit.universal import universal
+from kedge.core.schedules import all_units
 
 FULL, PARTIAL = "full_participation_2_rounds", "partial_round1_client0_round2_client1"
 SHARED = "protocol"  # what no single method owns
 UNIFORM = fedavg("uniform")
-OBJECTIVES: dict[str, gradients.Objective] = {  # by the slot of a method's first correction; else f alone
+# By the slot of a method's first correction, or by its name where it has none; else f alone.
+OBJECTIVES: dict[str, gradients.Objective] = {
     "proximal": gradients.proximal,
     "dynamic": gradients.dynamic,
     "control": gradients.controlled,
     "drift": gradients.drifting,
     "decorrelation": gradients.decorrelated,
     "not-true": gradients.distilled,
+    "contrast": feature_objectives.contrasted,
+    "centroids": feature_objectives.tracked,
+    "released-drift": feature_objectives.tracked,
+    "fedrod": feature_objectives.balanced,
 }
 CONSTANTS = {"fedrod"}  # a part of the objective is held on purpose, so that its slopes are not the gradient
-UNFREEZING = {"fedbug": (5, 4, 3), "top-down": (3, 4, 5)}  # steps of the units; ⌈3k/4⌉ are open in step k
 
 
 def oracles() -> list[Check]:
@@ -81,6 +90,7 @@ def oracles() -> list[Check]:
         (SHARED, "per-class dirichlet", oracle_protocol.dirichlet_cut),
     ]
     rows += client_terms.oracles() + server_rules.oracles()
+    rows += feature_terms.oracles() + personalization.oracles()
     rows += [
         (
             "fedbug",
@@ -130,6 +140,7 @@ def reduced() -> list[Check]:
         ("fedbug+scaffold", "one step is centralised", partial(step, fedbug(scaffold()), equal)),
     ]
     rows += client_terms.reduced() + server_rules.reduced()
+    rows += feature_terms.reduced() + personalization.reduced()
     rows += [
         (f"fedbug+{name}", "ratio 0 is the base", partial(reductions.fedbug_without_ratio, base))
         for name, base in bases.items()
@@ -145,34 +156,24 @@ def derived() -> list[Check]:
         checks.append(Check(method, name, kind, look))
 
     for method, algorithm in METHODS.items():
-        slot = algorithm.corrections[0].name if algorithm.corrections else ""
+        slot = algorithm.corrections[0].name if algorithm.corrections else method
         objective = OBJECTIVES.get(slot, gradients.plain)
-        unfreezing = UNFREEZING.get(method.partition("+")[0])
-        opened = 2 if unfreezing else 3
+        opened = 2 if algorithm.schedule is not all_units else len(perceptron(algorithm).units)
         add(
             method,
             "closed form",
             "gradient",
             partial(gradients.local_gradient, algorithm, objective, opened),
         )
-        if method == "feddyn-no-h":
-            add(method, "misses the minimiser", "quadratic", partial(quadratics.held_back, algorithm))
-        elif method == "feddyn-no-reg":
-            elsewhere = partial(quadratics.misses, algorithm, 0.0, (5, 5, 5), by_size=False)
-            add(method, "misses the minimiser", "quadratic", elsewhere)
-        elif slot in ("dynamic", "control", "drift"):
-            by_size = method == "feddyn(data)"
-            add(method, "reaches the minimiser", "quadratic", partial(quadratics.reaches, algorithm, by_size))
-        else:
-            mu = 0.1 if slot == "proximal" else 0.0
-            steps = unfreezing or (5, 5, 5)
-            add(method, "misses the minimiser", "quadratic", partial(quadratics.misses, algorithm, mu, steps))
+        checks += resting(method, algorithm)
         if slot == "control":
             add(
                 method,
                 "c_i is the mean gradient",
                 "gradient",
-                partial(oracle_scaffold.mean_gradient, algorithm),
+                partial(
+                    oracle_scaffold.mean_gradient, algorithm, ("t",) if method == "fedpvr" else ("s", "t")
+                ),
             )
         held = CONSTANTS & parts(method)
         checks += [c for c in universal(method, algorithm) if not held or c.name != "finite differences"]

@@ -26,7 +26,7 @@ TOLERANCE = 1e-12
 CLIENT = 3
 
 # f(w), w, the shared leaves as sent, and what is known: correction, state and cast of the first correction,
-# states and casts by slot, facts and number of the client, and its batch x, y.
+# corrections, states and casts by slot, facts and number of the client, and its batch x, y.
 Objective = Callable[[Tensor, Leaves, Leaves, dict[str, Any]], Tensor]
 
 
@@ -140,6 +140,7 @@ def local_gradient(algorithm: Algorithm, objective: Objective, opened: int) -> F
     slots = [c.name for c in algorithm.corrections] or [""]
     known = {
         "correction": next(iter(algorithm.corrections), None),
+        "corrections": {c.name: c for c in algorithm.corrections},
         "state": at.state.get(slots[0]),
         "cast": at.fixed["cast"].get(slots[0]),
         "states": at.state,

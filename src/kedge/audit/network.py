@@ -37,17 +37,18 @@ def perceptron(algorithm: Algorithm | None = None) -> Model:
     return suited(build, algorithm)
 
 
+def convolutions() -> nn.Module:
+    """Two convolutions with batch norm and a classifier, for images of 1×5×5."""
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(),
+        nn.Conv2d(3, 3, 3), nn.BatchNorm2d(3), nn.ReLU(),
+        nn.Flatten(), nn.Linear(27, CLASSES),
+    ).double()  # fmt: skip
+
+
 def normalized(algorithm: Algorithm | None = None, statistics: Statistics = "shared") -> Model:
-    """Two convolutions with batch norm and a classifier, for images of 1×5×5, as the algorithm wants it."""
-
-    def build() -> nn.Module:
-        return nn.Sequential(
-            nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(),
-            nn.Conv2d(3, 3, 3), nn.BatchNorm2d(3), nn.ReLU(),
-            nn.Flatten(), nn.Linear(27, CLASSES),
-        ).double()  # fmt: skip
-
-    return suited(build, algorithm, statistics)
+    """The convolutions, as the algorithm wants them."""
+    return suited(convolutions, algorithm, statistics)
 
 
 def suited(

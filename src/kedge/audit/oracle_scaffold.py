@@ -1,5 +1,6 @@
-"""Oracle scaffold of the specification, and what c_i is under a decaying learning rate and momentum."""
+"""Oracles scaffold and fedpvr of the specification; c_i under a decaying learning rate and momentum."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -37,7 +38,30 @@ def scaffold(algorithm: Algorithm, case: str) -> Finding:
     return compared(pairs, TOLERANCE)
 
 
-def mean_gradient(algorithm: Algorithm) -> Finding:
+def fedpvr(algorithm: Algorithm) -> Finding:
+    """Two independent parameters, body s and head p, both with bed Q's objectives; only p is corrected."""
+    q, rounds = ORACLES["test_bed_Q"], ORACLES["fedpvr"]["expected"]
+    rows = [(a, b, b) for a, b in zip(q["a"], q["b"], strict=True)]
+    bed = quadratics({"s": [q["w0"]], "p": [q["w0"]]}, rows, q["n_samples"])
+    pairs = []
+    for name, engine in ENGINES.items():
+        seen = moments(bed, [(algorithm, len(rounds))], local_q(), [[0, 1]] * len(rounds), engine)
+        for number, (want, moment) in enumerate(zip(rounds, seen, strict=True), 1):
+            where, c = f"{name}, round {number}", moment.server.slots["control"]["c"]
+            for leaf, part in (("s", "body"), ("p", "head")):
+                got = float(moment.server.shared[leaf])
+                pairs.append(Pair(f"{where}, {part}", want[f"{part}_server"], got))
+                for client, value in enumerate(want[f"{part}_clients"]):
+                    got = float(moment.path(client)[leaf][-1])
+                    pairs.append(Pair(f"{where}, {part} of client {client}", value, got))
+            for client, value in enumerate(want["c_i_head"]):
+                c_i = moment.memories[str(client)]["slots"]["control"]["c"]
+                pairs.append(Pair(f"{where}, c_{client}", value, float(c_i["p"])))
+            pairs.append(Pair(f"{where}, c", want["c_head"], float(c["p"])))
+    return compared(pairs, TOLERANCE)
+
+
+def mean_gradient(algorithm: Algorithm, corrected: Sequence[str] = ("s", "t")) -> Finding:
     """c_i is the mean of the plain gradients along the path a leaf trained on, at any learning rate.
 
     x − w_i = η_t Σ_k (∇f_i(w_k) − c_i + c), so c_i⁺ = c_i − c + (x − w_i)/(K η_t) = (1/K) Σ_k ∇f_i(w_k). It
@@ -52,7 +76,8 @@ def mean_gradient(algorithm: Algorithm) -> Finding:
         for number, (sent, moment) in enumerate(pairwise(seen), 2):
             for client in range(2):
                 c_i = moment.memories[str(client)]["slots"]["control"]["c"]
-                for column, leaf in enumerate(("s", "t")):
+                for leaf in corrected:
+                    column = "st".index(leaf)
                     # a frozen leaf does not move: where it moved, it trained
                     path = torch.cat([sent.server.shared[leaf], moment.path(client)[leaf][:, 0]])
                     trained = path[:-1][path[1:] != path[:-1]]
@@ -60,6 +85,23 @@ def mean_gradient(algorithm: Algorithm) -> Finding:
                     pairs.append(
                         Pair(f"{name}, round {number}, c_{client} of {leaf}", want, float(c_i[leaf]))
                     )
+    return compared(pairs, TOLERANCE)
+
+
+def parts(algorithm: Algorithm, elsewhere: Algorithm, corrected: Algorithm) -> Finding:
+    """On independent parameters s and t, FedPVR's t takes SCAFFOLD's path and its s that of FedAvg."""
+    bed = quadratics({"s": [1.0], "t": [0.5]}, [(1.0, 0.0, 1.0), (2.0, 3.0, -1.0)], (3, 1))
+    local = Local(4, 10, SGD(0.1, decay=0.5))
+    pairs = []
+    for name, engine in ENGINES.items():
+        own, *others = (
+            moments(bed, [(one, 3)], local, [[0, 1], [0], [0, 1]], engine)
+            for one in (algorithm, elsewhere, corrected)
+        )
+        for leaf, seen in zip(("s", "t"), others, strict=True):
+            for number, (want, got) in enumerate(zip(seen, own, strict=True), 1):
+                values = (float(one.server.shared[leaf]) for one in (want, got))
+                pairs.append(Pair(f"{name}, round {number}, {leaf}", *values))
     return compared(pairs, TOLERANCE)
 
 

@@ -60,11 +60,11 @@ def firm(correction: Correction) -> Correction:
     return correction
 
 
-def ended(algorithm: Algorithm) -> Tensor:
+def ended(algorithm: Algorithm, local: Local = LOCAL) -> Tensor:
     """Where a method ends."""
     model, data, loss = bed()
     suited = replace(algorithm, loss=loss, corrections=tuple(firm(c) for c in algorithm.corrections))
-    task = Task((Stage(suited, ROUNDS, LOCAL),), model, data)
+    task = Task((Stage(suited, ROUNDS, local),), model, data)
     shared = run(task, Stacked(model, data)).server.shared
     return torch.cat([shared[k] for k in sorted(shared)])
 

@@ -1,7 +1,8 @@
 """Reductions: where a method must be another one, or plain SGD by torch.optim."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from kedge.algorithms import fedavg, fedbug, feddyn, fedprox
 from kedge.audit.finding import Finding, agreed
 from kedge.audit.network import RAGGED, federation, perceptron, trained
 from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.model import Model
 from kedge.core.optimizers import SGD
 from kedge.core.tree import Leaves
 from kedge.data.batches import plan
@@ -22,6 +24,9 @@ from kedge.running.task import Task
 TOLERANCE = 1e-12
 LOCAL = Local(2, 4, SGD(0.1, weight_decay=1e-2), clip=1.0)
 
+Loss = Callable[[Leaves, Leaves, Tensor, Tensor], Tensor]  # w, w at the start of the round, x, y
+Opened = Callable[[int, int], Sequence[bool]]  # a local step, counted from 1, and how many there are
+
 
 def after(algorithm: Algorithm, local: Local, rounds: int, sizes: Sequence[int]) -> Leaves:
     """The server's model of the small perceptron."""
@@ -29,10 +34,16 @@ def after(algorithm: Algorithm, local: Local, rounds: int, sizes: Sequence[int])
     return trained(algorithm, local, rounds, data, model, Sequential(model, data)).server.shared
 
 
-def same(left: Algorithm, right: Algorithm, rounds: int = 3, sizes: Sequence[int] = RAGGED) -> Finding:
+def same(
+    left: Algorithm,
+    right: Algorithm,
+    rounds: int = 3,
+    sizes: Sequence[int] = RAGGED,
+    local: Local = LOCAL,
+) -> Finding:
     """Two methods that must agree."""
-    want = after(right, LOCAL, rounds, sizes)
-    return agreed(want, after(left, LOCAL, rounds, sizes), want, TOLERANCE)
+    want = after(right, local, rounds, sizes)
+    return agreed(want, after(left, local, rounds, sizes), want, TOLERANCE)
 
 
 def two_stages(algorithm: Algorithm) -> Finding:
@@ -65,14 +76,23 @@ def feddyn_of_equal_sizes() -> Finding:
     return same(feddyn(0.1, "data"), feddyn(0.1), sizes=(8, 8, 8))
 
 
-def unfrozen(step: int, steps: int, units: int, percent: int) -> int:
-    """min(M, ⌈kM/(PK)⌉) in whole numbers, P in percent; 0 percent: all."""
-    return units if not percent else min(units, -(-step * units * 100 // (percent * steps)))
+def bottom_up(percent: int, step: int, steps: int) -> Sequence[bool]:
+    """Of three units the first min(3, ⌈3k/(PK)⌉) in whole numbers, P in percent; 0 percent: all."""
+    opened = 3 if not percent else min(3, -(-step * 3 * 100 // (percent * steps)))
+    return [unit < opened for unit in range(3)]
 
 
-def torch_sgd(local: Local, rounds: int, data: Federation, mu: float, percent: int) -> Leaves:
-    """One client by torch.optim: frozen parameters have no gradient, the proximal term is in the loss."""
-    model, own = perceptron(), data.clients[0]
+def proximal(mu: float, w: Leaves, start: Leaves, x: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy and μ/2 ‖w − wᵗ‖²."""
+    away = torch.stack([((v - start[k]) ** 2).sum() for k, v in w.items()]).sum()
+    return F.cross_entropy(forward(w, x), y) + mu / 2 * away
+
+
+def torch_sgd(
+    local: Local, rounds: int, data: Federation, model: Model, loss: Loss, opened: Opened, client: int = 0
+) -> Leaves:
+    """One client alone by torch.optim: frozen parameters have no gradient."""
+    own = data.clients[client]
     params = {k: v.requires_grad_() for k, v in model.init(0)[0].items()}
     sgd = local.optimizer
     assert isinstance(sgd, SGD)
@@ -81,31 +101,34 @@ def torch_sgd(local: Local, rounds: int, data: Federation, mu: float, percent: i
             params.values(), sgd.rate(round), momentum=sgd.momentum, weight_decay=sgd.weight_decay
         )
         start = {k: v.detach().clone() for k, v in params.items()}
-        index = plan([own], [0], local, fedavg().schedule, 1, 0, round, round)
+        index = plan([own], [client], local, fedavg().schedule, 1, 0, round, round)
         for step, (rows, weight) in enumerate(zip(index.index[:, 0], index.weight[:, 0], strict=True), 1):
             chosen = torch.from_numpy(rows[weight > 0])
-            loss = F.cross_entropy(forward(params, data.prepare(data.pool.x[chosen])), data.pool.y[chosen])
-            loss = loss + mu / 2 * sum(((v - start[k]) ** 2).sum() for k, v in params.items())
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            opened = unfrozen(step, len(index.index), len(model.units), percent)
-            for k in (k for unit in model.units[opened:] for k in unit):
-                params[k].grad = None
+            value = loss(params, start, data.prepare(data.pool.x[chosen]), data.pool.y[chosen])
+            value.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            for unit, is_open in zip(model.units, opened(step, len(index.index)), strict=True):
+                for k in () if is_open else unit:
+                    params[k].grad = None
             clip(params, local.clip)
             optimizer.step()
     return {k: v.detach() for k, v in params.items()}
 
 
 def features(params: Leaves, x: Tensor) -> Tensor:
-    """What the small perceptron's classifier is given."""
+    """What the small perceptron's classifier is given; MOON may have put a projection before it."""
     for layer in ("0", "2"):
         x = torch.tanh(F.linear(x, params[f"{layer}.weight"], params[f"{layer}.bias"]))
-    return x
+    if "4.weight" in params:
+        return x
+    inner, outer = ((params[f"4.projection.{n}.weight"], params[f"4.projection.{n}.bias"]) for n in (0, 2))
+    return F.linear(torch.relu(F.linear(x, *inner)), *outer)
 
 
 def forward(params: Leaves, x: Tensor) -> Tensor:
     """The small perceptron, written out."""
-    return F.linear(features(params, x), params["4.weight"], params["4.bias"])
+    head = "4" if "4.weight" in params else "4.classifier"
+    return F.linear(features(params, x), params[f"{head}.weight"], params[f"{head}.bias"])
 
 
 def clip(params: Leaves, limit: float | None) -> None:
@@ -121,12 +144,12 @@ def one_client(algorithm: Algorithm, momentum: float = 0.0, mu: float = 0.0, per
     """One client is plain SGD, round after round, with decay, weight decay, clip and short last batches."""
     local = Local(3, 4, SGD(0.2, momentum, weight_decay=1e-2, decay=0.9), clip=0.5)
     data = federation([10])
-    want = torch_sgd(local, 3, data, mu, percent)
+    want = torch_sgd(local, 3, data, perceptron(), partial(proximal, mu), partial(bottom_up, percent))
     return agreed(want, after(algorithm, local, 3, [10]), want, TOLERANCE)
 
 
 def one_step(algorithm: Algorithm, sizes: Sequence[int] = RAGGED) -> Finding:
     """One full-batch step per client is gradient descent on everybody's samples joined."""
-    local = Local(1, 1000, SGD(0.2, weight_decay=1e-2))
-    want = torch_sgd(local, 3, federation([sum(sizes)]), 0.0, 0)
+    local, data = Local(1, 1000, SGD(0.2, weight_decay=1e-2)), federation([sum(sizes)])
+    want = torch_sgd(local, 3, data, perceptron(), partial(proximal, 0.0), partial(bottom_up, 0))
     return agreed(want, after(algorithm, local, 3, sizes), want, TOLERANCE)

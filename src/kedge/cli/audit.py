@@ -32,8 +32,9 @@ def command(
     objective: Annotated[
         str | None,
         typer.Option(
-            help="Your method's local objective written out, my_file.py:function: a function of f(w), w, "
-            "anchor and what else is known, differentiated and compared with the gradient used."
+            help="Your method's local objective written out, my_file.py:function. It is given f(w), w, "
+            "anchor and what else is known (kedge.audit.gradients says what); it returns "
+            "what clients minimise."
         ),
     ] = None,
     details: Annotated[bool, typer.Option("--details", help="List every check.")] = False,

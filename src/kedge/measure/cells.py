@@ -50,7 +50,7 @@ def in_order(names: Iterable[str]) -> list[str]:
         known = model if model in MODELS else ""
         return kind, MODELS.index(known), model, data, SUFFIXES.index(suffix)
 
-    return sorted({name for name in names if parsed(name)}, key=place)
+    return sorted((name for name in set(names) if parsed(name)), key=place)
 
 
 def cells(history: History) -> list[str]:

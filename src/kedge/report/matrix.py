@@ -10,6 +10,8 @@ from kedge.report.tables import percent
 
 Rows = Sequence[dict[str, Any]]
 GAP = 2
+NOTHING = "no accuracy was measured: the runs have no test data, or no round yet"
+PARTIAL = "in parentheses: not every run has it in its last evaluation"
 WAYS = {  # how to have a cell measured, by a part of its name
     "all": "evaluation.all=true",
     "tuned": "evaluation.tune=all",
@@ -19,7 +21,7 @@ WAYS = {  # how to have a cell measured, by a part of its name
 
 def rendered(rows: Rows, width: int, which: Literal["last", "best"] = "last") -> Iterator[Text]:
     """The matrix, one block of lines below the other where it is too wide."""
-    names = in_order(name for row in rows for name in row["cells"])
+    names = in_order(name for row in rows for name, cell in row["cells"].items() if apparent(name, cell))
     labels = [shortened(row["method"], width // 2) for row in rows]
     first = max(map(len, ["method", *labels]))
     for number, block in enumerate(blocks(rows, names, which, width - first)):
@@ -29,21 +31,28 @@ def rendered(rows: Rows, width: int, which: Literal["last", "best"] = "last") ->
             yield Text(("method" if not line else "").ljust(first) + heading, "bold")
         for row, label in zip(rows, labels, strict=True):
             cells = [value(row, name, which).rjust(wide) for name, wide in block]
-            yield Text(label.ljust(first) + "".join(" " * (GAP - 1) + cell for cell in cells))
+            yield Text((label.ljust(first) + "".join(" " * (GAP - 1) + cell for cell in cells)).rstrip())
+
+
+def apparent(name: str, cell: dict[str, Any]) -> bool:
+    """Whether it is worth a column: seen and unseen clients only while there are unseen ones at the end."""
+    return not (cell["partial"] and name.endswith("seen"))
 
 
 def blocks(rows: Rows, names: Sequence[str], which: str, room: int) -> Iterator[list[tuple[str, int]]]:
     """The columns, with their widths, that fit side by side."""
     block: list[tuple[str, int]] = []
     for name in names:
-        texts = [value(row, name, which) for row in rows]
-        wide = max(map(len, [*texts, *(f"{word} " for word in words(name))]))
-        new = not block or words(block[-1][0])[0] != words(name)[0]
-        wide = max(wide, len(words(name)[0]) + 1) if new else wide
-        if block and sum(w + GAP - 1 for _, w in block) + wide + GAP - 1 > room:
+        model, *rest = words(name)
+        wide = max(
+            len(text) for text in [*(value(row, name, which) for row in rows), *(f"{w} " for w in rest)]
+        )
+        named = max(wide, len(model) + 1)  # if the model's name stands over this column
+        follows = bool(block) and words(block[-1][0])[0] == model
+        if block and sum(w + GAP - 1 for _, w in block) + (wide if follows else named) + GAP - 1 > room:
             yield block
-            block, wide = [], max(wide, len(words(name)[0]) + 1)
-        block.append((name, wide))
+            block, follows = [], False
+        block.append((name, wide if follows else named))
     yield block
 
 
@@ -71,34 +80,35 @@ def value(row: dict[str, Any], name: str, which: str) -> str:
     found = row["cells"].get(name)
     if found is None:
         return "– "
-    text = percent(found[which], found[f"{which}_std"], found["earlier"] and which == "last")
+    text = percent(found[which], found[f"{which}_std"], found["partial"])
     return text + ("*" if name in row["reports"] else " ")
 
 
 def shortened(text: str, width: int) -> str:
-    """The text, cut to a width."""
-    return text if len(text) <= width else text[: width - 1] + "…"
+    """The text, with a gap in its middle where it is longer than the width."""
+    kept = (width - 1) // 2
+    return text if len(text) <= width else f"{text[:kept]}…{text[-kept:]}"
 
 
 def metric_notes(rows: Rows) -> list[str]:
     """What a table of one metric shows, and which papers report another."""
     metric = rows[0]["metric"] if rows else None
     if metric is None:
-        return ["no accuracy was measured: the runs have no test data"]
+        return [NOTHING]
     others = [row for row in rows if row["reports"] and metric not in row["reports"]]
     notes = [f"accuracy: {metric}"]
-    if any(row["earlier"] for row in rows):
-        notes.append("in parentheses: of an earlier round than the last evaluation")
-    return notes + ([f"papers report another cell: {papers(others)}"] if others else [])
+    if any(row["partial"] for row in rows):
+        notes.append(PARTIAL)
+    return notes + ([f"their papers report another cell — {papers(others)}"] if others else [])
 
 
 def cell_notes(rows: Rows) -> list[str]:
     """What the marks of the matrix mean, and which cells papers report."""
     reported = [row for row in rows if row["reports"]]
-    notes = [f"* papers report: {papers(reported)}"] if reported else []
-    if any(cell["earlier"] for row in rows for cell in row["cells"].values()):
-        notes.append("in parentheses: of an earlier round than the last evaluation")
-    return notes
+    notes = [] if any(row["cells"] for row in rows) else [NOTHING]
+    notes += [f"* the cell its paper reports — {papers(reported)}"] if reported else []
+    shown = [cell for row in rows for name, cell in row["cells"].items() if apparent(name, cell)]
+    return notes + ([PARTIAL] if any(cell["partial"] for cell in shown) else [])
 
 
 def papers(rows: Rows) -> str:
@@ -110,7 +120,7 @@ def papers(rows: Rows) -> str:
     for cells, members in groups.items():
         missing = [row for row in members if not any(cell in row["cells"] for cell in cells)]
         way = f" (not measured{how(cells[0], members)})" if missing else ""
-        told.append(f"{', '.join(row['method'] for row in members)} {' or '.join(cells)}{way}")
+        told.append(f"{', '.join(dict.fromkeys(row['label'] for row in members))}: {' or '.join(cells)}{way}")
     return "; ".join(told)
 
 

@@ -4,6 +4,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,12 @@ class Run:
         """Whether it ended in numbers that are not finite."""
         return bool(self.history and self.history[-1].get("diverged"))
 
-    @property
+    @cached_property
     def accuracies(self) -> list[str]:
         """The cells of the evaluation matrix that are accuracies."""
         return [name for name in cells(self.history) if ".accuracy" in name]
 
-    @property
+    @cached_property
     def last_evaluation(self) -> int:
         """The last round in which accuracies were measured; 0 for none."""
         return max((round for name in self.accuracies for round, _ in self.curve(name)), default=0)

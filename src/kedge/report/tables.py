@@ -10,7 +10,7 @@ from kedge.algorithms.texts import cells_of
 from kedge.measure.cells import in_order, reading
 from kedge.report.runs import Run, grouped, metric_of
 
-NOTHING: dict[str, Any] = {"last": None, "last_std": None, "best": None, "best_std": None, "earlier": False}
+NOTHING: dict[str, Any] = {"last": None, "last_std": None, "best": None, "best_std": None, "partial": False}
 
 
 def comparison(
@@ -28,10 +28,12 @@ def row_of(group: list[Run], labels: list[str], target: float | None, metric: st
     cells = {name: cell_of(group, name) for name in in_order(n for run in group for n in run.accuracies)}
     shown = cells.get(metric or "", NOTHING)
     label = group[0].label
-    if labels.count(label) > 1:  # the folder tells equal methods apart
-        label = group[0].folder.name
+    if labels.count(label) > 1:  # the folder tells equal methods apart; seeds have folders below it
+        folder = group[0].folder
+        label = (folder.parent if len(group) > 1 and folder.name.startswith("seed") else folder).name
     row: dict[str, Any] = {
         "method": label,
+        "label": group[0].label,
         "runs": len(group),
         "rounds": min(len(run.history) for run in group),
         "complete": all(run.complete for run in group),
@@ -41,7 +43,7 @@ def row_of(group: list[Run], labels: list[str], target: float | None, metric: st
         "accuracy_std": shown["last_std"],
         "best": shown["best"],
         "best_std": shown["best_std"],
-        "earlier": shown["earlier"],
+        "partial": shown["partial"],
         "seconds": mean(
             sum(line["time"]["seconds"] for line in run.history if "time" in line) for run in group
         ),
@@ -59,7 +61,7 @@ def row_of(group: list[Run], labels: list[str], target: float | None, metric: st
 
 
 def cell_of(group: Sequence[Run], name: str) -> dict[str, Any]:
-    """A cell over the seeds: last and best; `earlier` where the last value is not of the last evaluation."""
+    """A cell over the seeds: last and best; `partial` where not every run has it in its last evaluation."""
     found = [(reading(run.history, name), run) for run in group if name in run.accuracies]
     last, best = [one.last for one, _ in found], [one.best for one, _ in found]
     return {
@@ -67,32 +69,33 @@ def cell_of(group: Sequence[Run], name: str) -> dict[str, Any]:
         "last_std": stdev(last) if len(last) > 1 else None,
         "best": mean(best),
         "best_std": stdev(best) if len(best) > 1 else None,
-        "earlier": any(one.last_round < run.last_evaluation for one, run in found),
+        "runs": len(found),
+        "partial": len(found) < len(group) or any(one.last_round < run.last_evaluation for one, run in found),
     }
 
 
-def percent(value: float | None, spread: float | None = None, earlier: bool = False) -> str:
-    """A share for reading; in parentheses where it is of an earlier round than others are."""
+def percent(value: float | None, spread: float | None = None, partial: bool = False) -> str:
+    """A share for reading; in parentheses where it is not of every run's last evaluation."""
     if value is None:
         return "–"
     text = f"{100 * value:.2f}" + (f" ± {100 * spread:.2f}" if spread is not None else "")
-    return f"({text})" if earlier else text
+    return f"({text})" if partial else text
 
 
 def rendered(rows: Sequence[dict[str, Any]], target: float | None = None) -> Table:
     """The comparison as a table."""
     table = Table(title=None, header_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("method", no_wrap=True)
+    table.add_column("method", overflow="fold")
     for name in ("runs", "rounds", "accuracy %", "best %"):
         table.add_column(name, justify="right", no_wrap=True)
     if target is not None:
         table.add_column(f"rounds to {100 * target:g} %", justify="right")
-    table.add_column("seconds", justify="right")
-    table.add_column("")
+    table.add_column("seconds", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
     top = max((row["accuracy"] for row in rows if row["accuracy"] is not None), default=None)
     for row in rows:
         cells = [row["method"], str(row["runs"]), str(row["rounds"])]
-        cells += [percent(row["accuracy"], row["accuracy_std"], row["earlier"])]
+        cells += [percent(row["accuracy"], row["accuracy_std"], row["partial"])]
         cells += [percent(row["best"], row["best_std"])]
         if target is not None:
             reached = row["rounds_to_target"]

@@ -1,0 +1,48 @@
+"""The objectives of MOON, FedTR and FedROD written out, for `gradients.local_gradient`."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from kedge.audit.network import CLASSES
+from kedge.audit.reductions import features, forward
+from kedge.core.tree import Leaves
+
+
+def contrasted(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
+    """MOON: f − μ · mean log(e^{cos(z, z_g)/τ} / (e^{cos(z, z_g)/τ} + e^{cos(z, z_p)/τ}))."""
+    mu: float = known["correction"].mu
+    tau: float = known["correction"].temperature
+    z, sent, before = (features(one, known["x"]) for one in (w, anchor, known["state"]["previous"]))
+    near, far = (
+        ((z * other).sum(1) / (z.norm(dim=1) * other.norm(dim=1) * tau)).exp() for other in (sent, before)
+    )
+    term: Tensor = (near / (near + far)).log().mean()
+    return f - mu * term
+
+
+def tracked(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
+    """FedTR: f + λ_R · mean ‖φ(x_j) − C_{y_j}‖² + λ_G · ‖d_i + w − wᵗ‖², or one of the two."""
+    parts, x, y = known["corrections"], known["x"], known["y"]
+    if "centroids" in parts:
+        away = features(w, x) - known["casts"]["centroids"]["mean"][y]
+        f = f + parts["centroids"].strength * (away**2).sum() / len(y)
+    if "released-drift" in parts:
+        d = known["states"]["released-drift"]["d"]
+        f = f + parts["released-drift"].strength * sum(((d[k] + w[k] - anchor[k]) ** 2).sum() for k in d)
+    return f
+
+
+def balanced(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
+    """FedROD: −mean log(n_y e^{a_y} / Σ_c n_c e^{a_c}) + CE(stop(a) + ψ_i(stop(φ)), y).
+
+    The client's batch is all it holds, so its class counts n are the batch's.
+    """
+    x, y = known["x"], known["y"]
+    a, phi = forward(w, x), features(w, x)
+    mass = torch.bincount(y, minlength=CLASSES).clamp(min=1e-9) * a.exp()
+    generic = (mass.gather(1, y[:, None])[:, 0] / mass.sum(1)).log().mean()
+    personal = F.linear(phi.detach(), w["personal.weight"], w["personal.bias"])
+    return F.cross_entropy(a.detach() + personal, y) - generic

@@ -1,0 +1,98 @@
+"""The checks of MOON, FedTR, FedPVR and of Proposition 1's switch, by method."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from kedge.algorithms.fedavg import fedavg
+from kedge.algorithms.feddyn import feddyn
+from kedge.algorithms.fedntd import fedntd
+from kedge.algorithms.fedprox import fedprox
+from kedge.algorithms.fedpvr import fedpvr
+from kedge.algorithms.fedtr import TrackedFeatures, fedtr
+from kedge.algorithms.moon import Projected, moon
+from kedge.algorithms.scaffold import scaffold
+from kedge.algorithms.switching import Proposition1
+from kedge.audit import oracle_fedtr as tr
+from kedge.audit import oracle_moon, oracle_scaffold, reductions, sent_statistics
+from kedge.audit import oracle_switching as switching
+from kedge.audit.finding import Finding
+from kedge.core.algorithm import Algorithm
+from kedge.core.schedules import OnlyLast
+
+Rows = list[tuple[str, str, Callable[[], Finding]]]
+
+UNCLIPPED = replace(reductions.LOCAL, clip=None)
+DRIFT, ACCUMULATE = fedtr(0.0, 1.0), fedtr(0.0, 1.0, "accumulate")
+
+
+def oracles() -> Rows:
+    """The specification's numbers, and answers by hand."""
+    by_h, by_clients = Proposition1(smooth=1), Proposition1(estimate="clients", smooth=1)
+    rows: Rows = [
+        ("moon", "mu 1", partial(oracle_moon.moon, moon(1.0, projection=0), 1.0)),
+        ("moon", "mu 5", partial(oracle_moon.moon, moon(5.0, projection=0), 5.0)),
+        ("moon", "zero and opposite features", partial(oracle_moon.edges, moon(0.7, 0.08, 0), 0.7, 0.08)),
+        ("moon", "the previous model", partial(oracle_moon.previous, moon(1.0, projection=0))),
+        ("fedtr(drift)", "two rounds", partial(tr.drift, DRIFT, tr.GRADIENT)),
+        ("fedtr(drift)", "one client sends", partial(tr.alone, DRIFT, tr.GRADIENT)),
+        ("fedtr(drift)", "rate ½ sends what was received", partial(tr.stalls, fedtr(0.0, drift_rate=0.5))),
+        ("fedtr(accumulate)", "two rounds", partial(tr.drift, ACCUMULATE, tr.ACCUMULATE)),
+        ("fedtr(accumulate)", "one client sends", partial(tr.alone, ACCUMULATE, tr.ACCUMULATE)),
+        ("fedtr(accumulate)", "the update is doubled", partial(tr.doubles, ACCUMULATE)),
+        ("fedtr", "features and drift, step by step", partial(tr.feature, fedtr())),
+        ("fedtr(features)", "centroids", partial(tr.centroids, fedtr(strength_drift=0.0))),
+        ("fedpvr", "two rounds", partial(oracle_scaffold.fedpvr, fedpvr())),
+        ("proposition1", "C_t as ‖h‖²", partial(switching.proposition1, by_h)),
+        ("proposition1", "C_t as the clients' spread", partial(switching.proposition1, by_clients)),
+        ("proposition1", "the bound D_T", partial(switching.as_the_bound_says, by_h)),
+        ("proposition1", "estimates of C_t", partial(switching.estimates, feddyn(0.1))),
+        ("proposition1", "estimates, α by data", partial(switching.estimates, feddyn(0.1, "data"))),
+        ("proposition1", "the runner", partial(switching.handed_over, feddyn(0.1), fedavg("uniform"))),
+    ]
+    watching: list[tuple[str, Algorithm, sent_statistics.Term]] = [
+        ("fedntd", fedntd(0.7, 2.0), sent_statistics.distilled),
+        ("moon", moon(0.7, projection=0), sent_statistics.contrasted),
+    ]
+    for method, algorithm, term in watching:
+        look = partial(sent_statistics.sent_statistics, algorithm, term)
+        rows.append((method, "batch norm as sent, shared", partial(look, "shared")))
+        rows.append((method, "batch norm as sent, local", partial(look, "local")))
+    return rows
+
+
+def reduced() -> Rows:
+    """Methods that must be another one."""
+    same, drift = reductions.same, fedtr(0.0, 0.3, drift_rate=0.2)
+    no_features = replace(drift, corrections=(TrackedFeatures(0.0), *drift.corrections))
+    projected = replace(fedavg(), rebuild=Projected(4))
+    dyn = fedtr(0.0, 0.05, "accumulate", weights="uniform")
+    last_two = OnlyLast(2)
+    corrected, everywhere = (replace(one, schedule=last_two) for one in (fedpvr(2), scaffold()))
+    return [
+        ("moon", "mu 0 is fedavg", partial(same, moon(0.0, projection=0), fedavg())),
+        ("moon", "first round is fedavg", partial(same, moon(5.0, projection=0), fedavg(), 1)),
+        ("moon(projection)", "mu 0 is fedavg", partial(same, moon(0.0, projection=4), projected)),
+        ("moon(projection)", "first round is fedavg", partial(same, moon(5.0, projection=4), projected, 1)),
+        ("fedtr", "strengths 0 are fedavg", partial(same, fedtr(0.0, 0.0), fedavg())),
+        ("fedtr", "features of strength 0 are the drift alone", partial(same, no_features, drift)),
+        ("fedtr", "first round is the drift alone", partial(same, fedtr(0.7, 0.3, drift_rate=0.2), drift, 1)),
+        ("fedtr(features)", "first round is fedavg", partial(same, fedtr(0.7, 0.0), fedavg(), 1)),
+        (
+            "fedtr(drift)",
+            "rate 0 is fedprox(2λ)",
+            partial(same, fedtr(0.0, 0.3, drift_rate=0.0), fedprox(0.6)),
+        ),
+        (
+            "fedtr(accumulate)",
+            "all clients, no clip: feddyn(2λ)",
+            partial(same, dyn, feddyn(0.1), local=UNCLIPPED),
+        ),
+        ("fedpvr", "first round is fedavg", partial(reductions.scaffold_first_round, fedpvr())),
+        ("fedpvr", "other units frozen is scaffold", partial(same, corrected, everywhere)),
+        (
+            "fedpvr",
+            "fedavg here, scaffold there",
+            partial(oracle_scaffold.parts, fedpvr(), fedavg("uniform"), scaffold()),
+        ),
+    ]

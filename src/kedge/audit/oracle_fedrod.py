@@ -1,0 +1,118 @@
+"""Oracle fedrod of the specification: two losses on two heads, through the model and the kernel."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from kedge.audit.bed import ORACLES
+from kedge.audit.finding import Finding, Pair, compared
+from kedge.audit.oracle_averaging import TOLERANCE
+from kedge.core.algorithm import Algorithm, Local
+from kedge.core.client import Differentiate, by_autograd, by_transform, local_step, started
+from kedge.core.model import Batch, from_module
+from kedge.core.optimizers import SGD
+from kedge.core.tree import Leaves, sub
+
+WAYS: dict[str, Differentiate] = {"transform": by_transform, "autograd": by_autograd}
+CERTAIN = 1e3  # logits ± this have a cross-entropy of 0
+
+
+def column(values: Sequence[float]) -> Tensor:
+    """A classifier of one feature: for x = 1 its weights are the logits."""
+    return torch.tensor(values, dtype=torch.float64)[:, None]
+
+
+def stepped(
+    algorithm: Algorithm,
+    generic: Sequence[float],
+    personal: Sequence[float],
+    counts: Sequence[float],
+    label: int,
+    differentiate: Differentiate = by_transform,
+) -> tuple[float, Leaves]:
+    """One kernel step of rate 1 on the sample x = 1: its loss, and the slope of every logit of both heads."""
+    model = algorithm.adapt(from_module(nn.Linear(1, len(generic), bias=False).double()))
+    w = {"weight": column(generic), "personal.weight": column(personal)}
+    batch = Batch(
+        torch.ones(1, 1, dtype=torch.float64),
+        torch.tensor([label]),
+        torch.ones(1, dtype=torch.float64),
+        torch.zeros(2, dtype=torch.int64),
+    )
+    local = Local(optimizer=SGD(1.0))
+    fixed = {
+        "anchor": {"weight": w["weight"]},
+        "buffers": {},
+        "cast": {},
+        "facts": {"class_counts": torch.tensor(counts, dtype=torch.float64)},
+        "lr": torch.ones((), dtype=torch.float64),
+    }
+    after = local_step(
+        algorithm, model, local, tuple(w), started(local, w, {}, {}), batch, fixed, differentiate
+    )
+    return float(after["loss"]), sub(w, after["params"])
+
+
+def fedrod(algorithm: Algorithm) -> Finding:
+    """Both losses, alone and together, and their slopes: neither reaches into the other's head."""
+    given, want = ORACLES["fedrod"]["inputs"], ORACLES["fedrod"]["expected"]
+    a, psi, counts, y = (given[k] for k in ("generic_logits", "personal_logits", "class_counts", "label"))
+    sure = [CERTAIN if c == y else -CERTAIN for c in range(len(a))]
+    generic, personal = want["balanced_softmax_loss"], want["personal_loss CE(generic(detached)+personal)"]
+    others = [p + logit - s for p, logit, s in zip(psi, a, sure, strict=True)]  # the same sum with `sure`
+    pairs = []
+    for name, way in WAYS.items():
+        total, slopes = stepped(algorithm, a, psi, counts, y, way)
+        alone, _ = stepped(algorithm, a, sure, counts, y, way)
+        rest, _ = stepped(algorithm, sure, others, counts, y, way)
+        pairs += [
+            Pair(f"{name}, both losses", generic + personal, total),
+            Pair(f"{name}, generic loss", generic, alone),
+            Pair(f"{name}, personal loss", personal, rest),
+        ]
+        for leaf, key in (
+            ("weight", "d_bsm/d_generic_logits"),
+            ("personal.weight", "d_personal/d_personal_logits"),
+        ):
+            pairs += [
+                Pair(f"{name}, slope of {leaf}[{c}]", v, float(slopes[leaf][c]))
+                for c, v in enumerate(want[key])
+            ]
+    return compared(pairs, TOLERANCE)
+
+
+def absent_class(algorithm: Algorithm) -> Finding:
+    """A class the client lacks counts 10⁻⁹: no loss and no slope is infinite.
+
+    With counts (9, 0), logits (1, 2) and label 0 the generic loss is log(1 + 10⁻⁹ e²/9e).
+    """
+    odds = 1e-9 * math.exp(2.0) / (9 * math.exp(1.0))
+    pairs = []
+    for name, way in WAYS.items():
+        loss, slopes = stepped(algorithm, [1.0, 2.0], [CERTAIN, -CERTAIN], [9.0, 0.0], 0, way)
+        pairs.append(Pair(f"{name}, loss", math.log1p(odds), loss))
+        for c, sign in enumerate((-1, 1)):
+            want = sign * odds / (1 + odds)
+            pairs.append(Pair(f"{name}, slope of weight[{c}]", want, float(slopes["weight"][c])))
+            pairs.append(Pair(f"{name}, slope of personal[{c}]", 0.0, float(slopes["personal.weight"][c])))
+    return compared(pairs, TOLERANCE)
+
+
+def answers(algorithm: Algorithm) -> Finding:
+    """The global model answers with a, a client with a + ψ_i(φ); ψ_i begins as a copy of the generic head."""
+    given = ORACLES["fedrod"]["inputs"]
+    model = algorithm.adapt(from_module(nn.Linear(1, 2, bias=False).double()))
+    begun, _ = model.init(0)
+    pairs = [
+        Pair("ψ_i begins as a copy", 0.0, float((begun["personal.weight"] - begun["weight"]).abs().max()))
+    ]
+    w = {"weight": column(given["generic_logits"]), "personal.weight": column(given["personal_logits"])}
+    one = torch.ones(1, 1, dtype=torch.float64)
+    batch = Batch(one, torch.tensor([0]), one[0], torch.zeros(2, dtype=torch.int64))
+    out, _ = model.apply(w, {}, batch, False)
+    for c, (a, psi) in enumerate(zip(given["generic_logits"], given["personal_logits"], strict=True)):
+        pairs.append(Pair(f"generic logit {c}", a, float(out.logits[0, c])))
+        pairs.append(Pair(f"personal logit {c}", a + psi, float(algorithm.predict(out)[0, c])))
+    return compared(pairs, TOLERANCE)

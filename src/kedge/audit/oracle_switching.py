@@ -1,0 +1,137 @@
+"""Oracle prop1_switching of the specification: when FedDyn should hand over, by Proposition 1.
+
+The rule is asked after every round, as the runner does, and compared with the bound it is derived from,
+D_T = (ζ + η Σ_{t<T} C_t)/T: it is met with C_T at hand exactly where D_T ≤ D_{T+1}.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from kedge.algorithms.switching import Proposition1
+from kedge.audit.bed import ENGINES, ORACLES, Given, bed_q, local_q, moments
+from kedge.audit.finding import Finding, Pair, compared
+from kedge.audit.oracle_averaging import TOLERANCE
+from kedge.core.algorithm import Algorithm, Stage
+from kedge.core.model import Model
+from kedge.data.federation import Federation
+from kedge.engines.engine import Engine
+from kedge.running.runner import run
+from kedge.running.task import Task
+
+ORACLE: dict[str, Any] = ORACLES["prop1_switching"]
+LHS, FIRST = "lhs_T1..T6 = T*eta*(C_T-mean(C_0..C_{T-1}))", "first_T_with_D_T<=D_{T+1}"
+Lines = list[dict[str, Any]]
+
+
+def constants(smoothness: float, alpha: float, phi0: float, kappa0: float) -> tuple[float, float]:
+    """ζ = (1 + L/α) Φ_0/κ_0 and η = 1/(2α) + L/(2α²)."""
+    return (1 + smoothness / alpha) * phi0 / kappa0, 1 / (2 * alpha) + smoothness / (2 * alpha**2)
+
+
+def bounds(c: Sequence[float], zeta: float, eta: float) -> list[float]:
+    """D_1, D_2, …"""
+    return [(zeta + eta * sum(c[:rounds])) / rounds for rounds in range(1, len(c) + 1)]
+
+
+def lines(c: Sequence[float]) -> Lines:
+    """A history with these C_t, as both estimates have them."""
+    return [{"round": t, "drift.h": v**0.5, "drift.spread": v} for t, v in enumerate(c, 1)]
+
+
+def first_met(rule: Proposition1, history: Lines) -> int:
+    """The first T for which the rule is met, with C_T at hand; 0: none."""
+    return next((t for t in range(1, len(history)) if rule(history[: t + 1])), 0)
+
+
+def proposition1(rule: Proposition1) -> Finding:
+    """The oracle's C_t: what the rule compares, and where it is first met."""
+    given, want = ORACLE["inputs"], ORACLE["expected"]
+    c, zeta, eta = given["C_0..C_6"], given["zeta"], given["eta"]
+    asked = replace(rule, threshold=zeta / eta)
+    d = bounds(c, zeta, eta)
+    pairs = [Pair(f"D_{t}", *both) for t, both in enumerate(zip(want["D_1..D_7"], d, strict=True), 1)]
+    reached = zip(want[LHS], asked.reached(lines(c)), strict=True)
+    pairs += [Pair(f"T·η·(C_T − mean) at T = {t}", v, eta * got) for t, (v, got) in enumerate(reached, 1)]
+    pairs.append(Pair("first T", want[FIRST], first_met(asked, lines(c))))
+    return compared(pairs, TOLERANCE)
+
+
+def as_the_bound_says(rule: Proposition1) -> Finding:
+    """Random C_t, with ζ and η of the oracle's example and others: the rule is met where D_T ≤ D_{T+1}."""
+    example = ORACLE["constants_example"]
+    given = example["inputs"]
+    zeta, eta = constants(given["L"], given["alpha"], given["Phi0"], given["kappa0"])
+    pairs = [Pair("ζ", example["expected"]["zeta"], zeta), Pair("η", example["expected"]["eta"], eta)]
+    chance = torch.Generator().manual_seed(0)
+    for number in range(20):
+        c = torch.rand(12, generator=chance, dtype=torch.float64).tolist()
+        d, asked = bounds(c, zeta, eta), replace(rule, threshold=zeta / eta)
+        for t in range(1, len(c)):
+            met = asked(lines(c)[: t + 1])
+            pairs.append(Pair(f"sequence {number}, T = {t}", float(d[t - 1] <= d[t]), float(met)))
+        zeta, eta = 2 * zeta / 3, eta * 1.5
+    return compared(pairs, TOLERANCE)
+
+
+def estimates(algorithm: Algorithm) -> Finding:
+    """Both estimates of C_t on bed Q, few clients a round.
+
+    h is −α times the mean of u_k over both clients, the spread is the mean of ‖g_k − ḡ_k‖² over both, where
+    g_k = −α_k u_k and ḡ_k is its mean over the rounds in which k took part.
+    """
+    cohorts = [[0], [1], [0, 1], [1], [0]]
+    watched = Proposition1(estimate="clients").watched(algorithm)
+    dynamic = next(c for c in watched.corrections if c.name == "dynamic")
+    spread = next(c for c in watched.corrections if c.name == "spread")
+    sizes = ORACLES["test_bed_Q"]["n_samples"]
+    share = [len(sizes) * n / sum(sizes) if getattr(dynamic, "scaling", "") == "data" else 1.0 for n in sizes]
+    alpha: float = getattr(dynamic, "alpha", 0.0)
+    pairs = []
+    for name, engine in ENGINES.items():
+        seen = moments(bed_q(), [(watched, len(cohorts))], local_q(), cohorts, engine)
+        found: list[list[float]] = [[] for _ in sizes]
+        for number, (cohort, moment) in enumerate(zip(cohorts, seen, strict=True), 1):
+            u = {k: float(row["slots"]["dynamic"]["u"]["w"]) for k, row in moment.memories.items()}
+            for client in cohort:
+                found[client].append(-alpha / share[client] * u[str(client)])
+            apart = [(own[-1] - sum(own) / len(own)) ** 2 if own else 0.0 for own in found]
+            slots = moment.server.slots
+            got = spread.measures(slots["spread"])["drift.spread"]
+            pairs.append(Pair(f"{name}, round {number}, spread", sum(apart) / len(apart), float(got)))
+            h = alpha * abs(sum(u.values())) / len(sizes)
+            length = float(dynamic.measures(slots["dynamic"])["drift.h"])
+            pairs.append(Pair(f"{name}, round {number}, ‖h‖", h, length))
+    return compared(pairs, TOLERANCE)
+
+
+def handed_over(first: Algorithm, second: Algorithm) -> Finding:
+    """The runner ends the stage after the round in which the rule is first met on that stage's history.
+
+    When few take part ‖h‖² rises and falls: each of these thresholds gives another round, the last none.
+    """
+    cohorts = ((0, 1), (0, 1), (0,), (0,), (0,), (1,), (0,), (0,), (1,), (1,), (1,), (1,))
+    rounds, given, bed = len(cohorts), Given(cohorts=cohorts), bed_q()
+    before, after = (Stage(replace(one, loss=bed.loss), rounds, local_q()) for one in (first, second))
+    pairs = []
+    for name, engine in ENGINES.items():
+
+        def history(*stages: Stage, engine: Callable[[Model, Federation], Engine] = engine) -> Lines:
+            return run(
+                Task(stages, bed.model, bed.federation, given), engine(bed.model, bed.federation)
+            ).history
+
+        c = [line["drift.h"] ** 2 for line in history(before)]
+        wanted = []
+        for zeta in (0.0, 0.001, 0.007, 0.01):
+            d = bounds(c, zeta, 1.0)
+            wanted.append(next((t + 1 for t in range(1, rounds) if d[t - 1] <= d[t]), rounds))
+            ended = replace(before, until=Proposition1(zeta, "h", smooth=1))
+            seen = history(ended, replace(after, rounds=0))
+            got = sum(line["stage"] == 0 for line in seen)
+            pairs.append(Pair(f"{name}, ζ/η = {zeta:g}, rounds of the first stage", wanted[-1], got))
+            pairs.append(Pair(f"{name}, ζ/η = {zeta:g}, rounds in all", rounds, len(seen)))
+        pairs.append(Pair(f"{name}, rounds that differ", 4, len(set(wanted))))
+    return compared(pairs, TOLERANCE)
