@@ -1,6 +1,7 @@
 """Parameter counts and units of the papers' networks."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -11,11 +12,15 @@ from kedge.core.errors import RequestError
 from kedge.core.model import from_module, seeded
 from kedge.core.units import units_of
 from kedge.models import MODELS
-from kedge.models.cnn import shallow_cnn, small_cnn, standard_cnn
+from kedge.models.alexnet import alexnet_bn
+from kedge.models.cnn import lenet5, shallow_cnn, small_cnn, standard_cnn
+from kedge.models.inertial import pamap2_net
 from kedge.models.mlp import mlp
 from kedge.models.resnet import Block, Norm, Stem, option_a, resnet18, resnet20, resnet34
+from kedge.models.vgg import vgg11
 
 CIFAR, TINY, MNIST = (3, 32, 32), (3, 64, 64), (1, 28, 28)
+SHAPES: dict[str, tuple[int, ...]] = {"vgg11": CIFAR, "alexnet-bn": TINY, "pamap2-net": (27, 1, 200)}
 
 
 @pytest.mark.parametrize(
@@ -28,6 +33,17 @@ CIFAR, TINY, MNIST = (3, 32, 32), (3, 64, 64), (1, 28, 28)
         (shallow_cnn, CIFAR, 10, 878_538, 4),
         (shallow_cnn, CIFAR, 100, 924_708, 4),
         (shallow_cnn, TINY, 200, 5_694_600, 4),
+        (vgg11, CIFAR, 10, 9_225_610, 9),
+        (partial(vgg11, norm="batch"), CIFAR, 10, 9_231_114, 9),
+        (partial(vgg11, norm="group", head="three"), CIFAR, 10, 9_756_426, 11),
+        (partial(vgg11, head="three"), CIFAR, 10, 9_750_922, 11),
+        (lenet5, MNIST, 11, 44_511, 5),
+        (partial(lenet5, norm="batch"), MNIST, 11, 44_555, 5),
+        (pamap2_net, (27, 1, 200), 10, 99_466, 4),
+        (pamap2_net, (9, 128), 6, 59_750, 4),
+        (partial(alexnet_bn, hidden=32), (1, 64, 64), 3, 2_752_739, 8),
+        # torchvision's 57,020,228 with four classes, and 2 · (64+192+384+256+256+4096+4096) of batch norm
+        (alexnet_bn, (3, 64, 64), 4, 57_038_916, 8),
     ],
 )
 def test_parameters_and_units_are_the_published_ones(
@@ -175,7 +191,23 @@ def test_widths_that_do_not_fit_are_refused() -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_can_be_built_by_name(name: str) -> None:
-    module = MODELS[name]((1, 28, 28), 7)
+    shape = SHAPES.get(name, MNIST)
+    module = MODELS[name](shape, 7).eval()
     model = from_module(module)
-    assert module(torch.zeros(1, 1, 28, 28)).shape == (1, 7)
+    assert module(torch.zeros(1, *shape)).shape == (1, 7)
     assert len(model.units) >= 2
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("vgg11", MNIST, "32 or more"),
+        ("alexnet-bn", CIFAR, "63 or more"),
+        ("pamap2-net", CIFAR, r"windows \[channels, time\]"),
+        ("pamap2-net", (9, 20), "too short"),
+        ("lenet5", (9, 20), "a CNN needs images"),
+    ],
+)
+def test_data_that_do_not_fit_a_network_are_refused(name: str, shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        MODELS[name](shape, 7)

@@ -103,7 +103,7 @@ def test_every_method_and_every_phase_has_a_row() -> None:
     names = [row.name for row in candidates(units=4)]
     assert names[0] == "fedavg"
     assert len(names) == len(set(names))
-    assert set(ALL) | {"fedbug", "top-down"} <= set(names)
+    assert set(ALL) | {"fedbug+fedavg", "top-down+fedavg"} <= set(names)
     assert {f"{n}, phase {p} of 3" for n in ("vanilla", "anti") for p in (1, 2, 3)} <= set(names)
     assert all(row.make() for row in candidates(units=4))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.problem import distance, everything, federation, network
+from tests.contract.problem import PLAIN, distance, everything, federation, network
 
 from kedge.algorithms import SCHEDULES
 from kedge.audit.bed import Given
@@ -66,8 +66,8 @@ def task_of(
     Clients have local tests, so that personal and fine-tuned models are measured too.
     """
     stages = [Stage(one, count, local) for one, count in zip(methods, rounds, strict=True)]
-    assert rebuilding(stages) is Algorithm("plain").rebuild
-    model = adapted(network("batch", statistics), stages)
+    plain = network("batch", statistics, of=replace(PLAIN, rebuild=rebuilding(stages)))
+    model = adapted(plain, stages)
     check_schedules(stages, model)
     data = federation()
     data = replace(data, local_tests=tuple(own[:2] for own in data.clients))

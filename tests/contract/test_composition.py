@@ -32,31 +32,36 @@ from tests.contract.problem import (
 )
 
 from kedge.algorithms import METHODS, SCHEDULES
-from kedge.core.algorithm import Algorithm, Stage
+from kedge.audit.bed import Given
 from kedge.core.correction import Correction
 from kedge.core.errors import RequestError
-from kedge.core.model import Model
 from kedge.core.tree import Tree
 from kedge.engines.sequential import Sequential
-from kedge.running.assemble import check_schedules
+from kedge.running.task import Task
 
 SMALL = {"moon": {"projection": 6}}  # its network, but quick
 PAIRS = list(product(SCHEDULES, METHODS))
 Triple = tuple[str, str, str]
 
 
-def pair(schedule: str, method: str) -> tuple[Algorithm, Model]:
-    """A method under a schedule and its network, checked as an experiment is."""
-    algorithm = composed(method, schedule, **SMALL.get(method, {}))
-    model = network("batch", of=algorithm)
-    check_schedules([Stage(algorithm, len(SOME), LOCAL)], model)
-    return algorithm, model
+def pair(schedule: str, method: str) -> Task:
+    """Three rounds of a method under a schedule, assembled and checked as an experiment is."""
+    task = task_of([composed(method, schedule, **SMALL.get(method, {}))], [len(SOME)])
+    return replace(task, participation=Given(cohorts=tuple(map(tuple, SOME))), evaluate_every=len(SOME))
 
 
-@pytest.mark.parametrize(("schedule", "method"), [one for one in PAIRS if one not in REFUSED])
-def test_every_schedule_runs_over_every_method_and_the_engines_agree(schedule: str, method: str) -> None:
-    algorithm, model = pair(schedule, method)
-    assert disagreement(algorithm, LOCAL, model, federation(), SOME) < TOLERANCE
+@pytest.mark.parametrize(
+    ("number", "schedule", "method"),
+    [(number, *one) for number, one in enumerate(PAIRS) if one not in REFUSED],
+    ids=["+".join(one) for one in PAIRS if one not in REFUSED],
+)
+def test_every_schedule_runs_over_every_method_the_engines_agree_and_it_resumes(
+    number: int, schedule: str, method: str, tmp_path: Path
+) -> None:
+    task, which = pair(schedule, method), number % 2
+    runs = [Ran(task, engine) for engine in ENGINES]
+    assert distance(runs[0].state, runs[1].state) < TOLERANCE
+    resumes(task, runs[which], ENGINES[which], tmp_path, after=1 + number // 2 % 2)
 
 
 def test_exactly_the_pairs_that_make_no_sense_are_refused_and_the_reason_is_given() -> None:

@@ -11,7 +11,12 @@ import kedge
 from kedge.core.errors import RequestError
 from kedge.core.schedules import Clock
 
-SMALL: dict[str, Any] = {"rounds": 2, "partition.clients": 4, "participation.per_round": 2, "training.epochs": 1}
+SMALL: dict[str, Any] = {
+    "rounds": 2,
+    "partition.clients": 4,
+    "participation.per_round": 2,
+    "training.epochs": 1,
+}
 SOURCE = """
 from kedge.core.algorithm import Algorithm
 from kedge.core.schedules import BottomUp, Schedule
@@ -38,6 +43,14 @@ def liar() -> Algorithm:
     return 3
 
 number = 3
+
+def network(shape, classes, width: int = 8):
+    from torch import nn
+    return nn.Sequential(nn.Flatten(), nn.Linear(shape[-1] * shape[-2], width), nn.Linear(width, classes))
+
+def ready():
+    from torch import nn
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 """
 
 
@@ -106,3 +119,24 @@ def test_what_a_user_names_in_a_file_runs(method: str, label: str, file: str, tm
 def test_what_cannot_be_used_is_refused_with_a_reason(method: str, message: str, file: str) -> None:
     with pytest.raises(RequestError, match=message):
         kedge.run("quickstart", method=method.replace("{}", file), **SMALL)
+
+
+@pytest.mark.parametrize(("model", "leaves"), [("network", 4), ("network(width=3)", 4), ("ready", 2)])
+def test_a_network_of_ones_own_is_named_in_a_file(model: str, leaves: int, file: str) -> None:
+    result = kedge.run("quickstart", model=f"{file}:{model}", **SMALL)
+    assert len(result.model) == leaves
+    if "width" in model:
+        assert result.model["1.weight"].shape == (3, 64)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("network(depth=3)", "unknown key model.depth"),
+        ("number", "it is a int; name a function"),
+        ("near", "it makes a Algorithm, no nn.Module"),
+    ],
+)
+def test_what_is_no_network_is_refused(model: str, message: str, file: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        kedge.run("quickstart", model=f"{file}:{model}", **SMALL)

@@ -167,14 +167,9 @@ def derived() -> list[Check]:
         )
         checks += resting(method, algorithm)
         if slot == "control":
-            add(
-                method,
-                "c_i is the mean gradient",
-                "gradient",
-                partial(
-                    oracle_scaffold.mean_gradient, algorithm, ("t",) if method == "fedpvr" else ("s", "t")
-                ),
-            )
+            corrected = ("t",) if method == "fedpvr" else ("s", "t")
+            look = partial(oracle_scaffold.mean_gradient, algorithm, corrected)
+            add(method, "c_i is the mean gradient", "gradient", look)
         held = CONSTANTS & parts(method)
         checks += [c for c in universal(method, algorithm) if not held or c.name != "finite differences"]
     return checks

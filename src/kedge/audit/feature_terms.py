@@ -22,7 +22,7 @@ from kedge.core.schedules import OnlyLast
 
 Rows = list[tuple[str, str, Callable[[], Finding]]]
 
-UNCLIPPED = replace(reductions.LOCAL, clip=None)
+FREE = replace(reductions.LOCAL, clip=None)
 DRIFT, ACCUMULATE = fedtr(0.0, 1.0), fedtr(0.0, 1.0, "accumulate")
 
 
@@ -46,9 +46,9 @@ def oracles() -> Rows:
         ("proposition1", "C_t as ‖h‖²", partial(switching.proposition1, by_h)),
         ("proposition1", "C_t as the clients' spread", partial(switching.proposition1, by_clients)),
         ("proposition1", "the bound D_T", partial(switching.as_the_bound_says, by_h)),
-        ("proposition1", "estimates of C_t", partial(switching.estimates, feddyn(0.1))),
-        ("proposition1", "estimates, α by data", partial(switching.estimates, feddyn(0.1, "data"))),
-        ("proposition1", "the runner", partial(switching.handed_over, feddyn(0.1), fedavg("uniform"))),
+        ("proposition1", "estimates of C_t", partial(switching.estimates, by_h, feddyn(0.1))),
+        ("proposition1", "estimates, α by data", partial(switching.estimates, by_h, feddyn(0.1, "data"))),
+        ("proposition1", "the runner", partial(switching.handed_over, by_h, feddyn(0.1), fedavg("uniform"))),
     ]
     watching: list[tuple[str, Algorithm, sent_statistics.Term]] = [
         ("fedntd", fedntd(0.7, 2.0), sent_statistics.distilled),
@@ -66,9 +66,8 @@ def reduced() -> Rows:
     same, drift = reductions.same, fedtr(0.0, 0.3, drift_rate=0.2)
     no_features = replace(drift, corrections=(TrackedFeatures(0.0), *drift.corrections))
     projected = replace(fedavg(), rebuild=Projected(4))
-    dyn = fedtr(0.0, 0.05, "accumulate", weights="uniform")
-    last_two = OnlyLast(2)
-    corrected, everywhere = (replace(one, schedule=last_two) for one in (fedpvr(2), scaffold()))
+    held, dyn = fedtr(0.0, 0.3, drift_rate=0.0), fedtr(0.0, 0.05, "accumulate", weights="uniform")
+    corrected, everywhere = (replace(one, schedule=OnlyLast(2)) for one in (fedpvr(2), scaffold()))
     return [
         ("moon", "mu 0 is fedavg", partial(same, moon(0.0, projection=0), fedavg())),
         ("moon", "first round is fedavg", partial(same, moon(5.0, projection=0), fedavg(), 1)),
@@ -78,15 +77,11 @@ def reduced() -> Rows:
         ("fedtr", "features of strength 0 are the drift alone", partial(same, no_features, drift)),
         ("fedtr", "first round is the drift alone", partial(same, fedtr(0.7, 0.3, drift_rate=0.2), drift, 1)),
         ("fedtr(features)", "first round is fedavg", partial(same, fedtr(0.7, 0.0), fedavg(), 1)),
-        (
-            "fedtr(drift)",
-            "rate 0 is fedprox(2λ)",
-            partial(same, fedtr(0.0, 0.3, drift_rate=0.0), fedprox(0.6)),
-        ),
+        ("fedtr(drift)", "rate 0 is fedprox(2λ)", partial(same, held, fedprox(0.6))),
         (
             "fedtr(accumulate)",
             "all clients, no clip: feddyn(2λ)",
-            partial(same, dyn, feddyn(0.1), local=UNCLIPPED),
+            partial(same, dyn, feddyn(0.1), local=FREE),
         ),
         ("fedpvr", "first round is fedavg", partial(reductions.scaffold_first_round, fedpvr())),
         ("fedpvr", "other units frozen is scaffold", partial(same, corrected, everywhere)),

@@ -53,8 +53,10 @@ def proposition1(rule: Proposition1) -> Finding:
     asked = replace(rule, threshold=zeta / eta)
     d = bounds(c, zeta, eta)
     pairs = [Pair(f"D_{t}", *both) for t, both in enumerate(zip(want["D_1..D_7"], d, strict=True), 1)]
-    reached = zip(want[LHS], asked.reached(lines(c)), strict=True)
-    pairs += [Pair(f"T·η·(C_T − mean) at T = {t}", v, eta * got) for t, (v, got) in enumerate(reached, 1)]
+    reached = asked.reached(lines(c))
+    pairs.append(Pair("values of T", len(want[LHS]), len(reached)))
+    for t, (value, got) in enumerate(zip(want[LHS], reached, strict=False), 1):
+        pairs.append(Pair(f"T·η·(C_T − mean) at T = {t}", value, eta * got))
     pairs.append(Pair("first T", want[FIRST], first_met(asked, lines(c))))
     return compared(pairs, TOLERANCE)
 
@@ -68,22 +70,22 @@ def as_the_bound_says(rule: Proposition1) -> Finding:
     chance = torch.Generator().manual_seed(0)
     for number in range(20):
         c = torch.rand(12, generator=chance, dtype=torch.float64).tolist()
-        d, asked = bounds(c, zeta, eta), replace(rule, threshold=zeta / eta)
+        bound, asked = zeta * (1 + number), replace(rule, threshold=zeta * (1 + number) / eta)
+        d = bounds(c, bound, eta)
         for t in range(1, len(c)):
             met = asked(lines(c)[: t + 1])
-            pairs.append(Pair(f"sequence {number}, T = {t}", float(d[t - 1] <= d[t]), float(met)))
-        zeta, eta = 2 * zeta / 3, eta * 1.5
+            pairs.append(Pair(f"ζ = {bound:g}, T = {t}", float(d[t - 1] <= d[t]), float(met)))
     return compared(pairs, TOLERANCE)
 
 
-def estimates(algorithm: Algorithm) -> Finding:
+def estimates(rule: Proposition1, algorithm: Algorithm) -> Finding:
     """Both estimates of C_t on bed Q, few clients a round.
 
     h is −α times the mean of u_k over both clients, the spread is the mean of ‖g_k − ḡ_k‖² over both, where
     g_k = −α_k u_k and ḡ_k is its mean over the rounds in which k took part.
     """
     cohorts = [[0], [1], [0, 1], [1], [0]]
-    watched = Proposition1(estimate="clients").watched(algorithm)
+    watched = replace(rule, estimate="clients").watched(algorithm)
     dynamic = next(c for c in watched.corrections if c.name == "dynamic")
     spread = next(c for c in watched.corrections if c.name == "spread")
     sizes = ORACLES["test_bed_Q"]["n_samples"]
@@ -107,7 +109,7 @@ def estimates(algorithm: Algorithm) -> Finding:
     return compared(pairs, TOLERANCE)
 
 
-def handed_over(first: Algorithm, second: Algorithm) -> Finding:
+def handed_over(rule: Proposition1, first: Algorithm, second: Algorithm) -> Finding:
     """The runner ends the stage after the round in which the rule is first met on that stage's history.
 
     When few take part ‖h‖² rises and falls: each of these thresholds gives another round, the last none.
@@ -128,7 +130,7 @@ def handed_over(first: Algorithm, second: Algorithm) -> Finding:
         for zeta in (0.0, 0.001, 0.007, 0.01):
             d = bounds(c, zeta, 1.0)
             wanted.append(next((t + 1 for t in range(1, rounds) if d[t - 1] <= d[t]), rounds))
-            ended = replace(before, until=Proposition1(zeta, "h", smooth=1))
+            ended = replace(before, until=replace(rule, threshold=zeta))
             seen = history(ended, replace(after, rounds=0))
             got = sum(line["stage"] == 0 for line in seen)
             pairs.append(Pair(f"{name}, ζ/η = {zeta:g}, rounds of the first stage", wanted[-1], got))

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kedge.algorithms.fedavg import fedavg
-from kedge.audit.bed import ENGINES
+from kedge.audit.agreement import last
+from kedge.audit.bed import ENGINES, Witness
 from kedge.audit.finding import Finding, agreed, holds
 from kedge.audit.network import CLASSES, RAGGED, federation, perceptron, trained
 from kedge.audit.reductions import (
@@ -67,7 +68,7 @@ def one_client(algorithm: Algorithm, opened: Opened) -> Finding:
     return agreed(dict.fromkeys(got, want), got, want, TOLERANCE)
 
 
-def alone_under_a_frozen_head(algorithm: Algorithm) -> Finding:
+def under_a_frozen_head(algorithm: Algorithm) -> Finding:
     """LG-FedAvg where the shared head never trains: every client's model is that of training alone."""
     data = federation(RAGGED)
     found = personal(replace(algorithm, schedule=FixLast(1)), PLAIN, data)
@@ -115,15 +116,22 @@ def fedrod_generic(algorithm: Algorithm) -> Finding:
 
 
 def head_moves(algorithm: Algorithm, moves: bool) -> Finding:
-    """After three rounds no entry of the head is the initial one, or every bit is; the base has moved."""
+    """After three rounds no entry of the head is the initial one, or every bit is, on server and clients.
+
+    The base has moved in either case.
+    """
     model, data = perceptron(algorithm), federation(RAGGED)
+    watched = replace(algorithm, corrections=(*algorithm.corrections, Witness(1)))
     start, wrong = model.init(0)[0], []
     for name, engine in ENGINES.items():
-        shared = trained(algorithm, LOCAL, 3, data, model, engine(model, data)).server.shared
-        for number, unit in enumerate(model.units, 1):
-            moving = moves or number < len(model.units)
-            differ = [shared[k] != start[k] for k in unit]
-            right = all(d.all() for d in differ) if moving else not any(d.any() for d in differ)
-            wrong += [] if right else [f"{name}: unit {number}"]
+        place = engine(model, data)
+        server = trained(watched, LOCAL, 3, data, model, place).server
+        ends = {k: last(row["slots"]["witness"]) for k, row in place.save().items()}
+        for who, end in {"server": server.shared, **ends}.items():
+            for number, unit in enumerate(model.units, 1):
+                moving = moves or number < len(model.units)
+                differ = [end[k] != start[k] for k in unit]
+                right = all(d.all() for d in differ) if moving else not any(d.any() for d in differ)
+                wrong += [] if right else [f"{name}, {who}: unit {number}"]
     verb = "moves" if moves else "rests"
     return holds(not wrong, f"the head {verb} on both engines; wrong: {wrong or 'none'}")

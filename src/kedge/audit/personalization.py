@@ -15,7 +15,8 @@ from kedge.audit import oracle_fedrod, reductions
 from kedge.audit import oracle_personal as two
 from kedge.audit import personal_reductions as alone
 from kedge.audit.finding import Finding
-from kedge.audit.methods import under
+from kedge.audit.methods import METHODS
+from kedge.audit.server_rules import under
 
 Rows = list[tuple[str, str, Callable[[], Finding]]]
 
@@ -54,28 +55,12 @@ def reduced() -> Rows:
     return [
         ("fedper", one, partial(alone.one_client, fedper(), alone.every_unit)),
         ("lg-fedavg", one, partial(alone.one_client, lg_fedavg(), alone.every_unit)),
-        (
-            "lg-fedavg",
-            "under a frozen head all train alone",
-            partial(alone.alone_under_a_frozen_head, lg_fedavg()),
-        ),
+        ("lg-fedavg", "under a frozen head all train alone", partial(alone.under_a_frozen_head, lg_fedavg())),
         ("fedrep", one, partial(alone.one_client, staged, alone.head_for_two_epochs)),
         ("fedbabu", one, partial(alone.one_client, fedbabu(), alone.base_alone)),
-        (
-            "fedbabu",
-            "is fix-last over fedavg",
-            partial(reductions.same, fedbabu(), under(fix_last(), fedavg(), "")),
-        ),
+        ("fedbabu", "is fix-last over fedavg", partial(reductions.same, fedbabu(), under(fix_last()))),
         ("fedrod", one, partial(alone.fedrod_alone, fedrod())),
         ("fedrod", "shares fedavg of the balanced loss", partial(alone.fedrod_generic, fedrod())),
-        (
-            "vanilla+fedbabu",
-            "the head rests",
-            partial(alone.head_moves, under(vanilla((0, 2)), fedbabu(), ""), False),
-        ),
-        (
-            "vanilla",
-            "over fedavg the head trains",
-            partial(alone.head_moves, under(vanilla((0, 2)), fedavg(), ""), True),
-        ),
+        ("vanilla+fedbabu", "the head rests", partial(alone.head_moves, METHODS["vanilla+fedbabu"], False)),
+        ("vanilla", "over fedavg the head trains", partial(alone.head_moves, under(vanilla((0, 2))), True)),
     ]

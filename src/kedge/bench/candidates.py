@@ -48,8 +48,8 @@ def candidates(units: int) -> list[Candidate]:
             Candidate(name, partial(METHODS[name], **ARGUMENTS.get(name, {})), BOUNDS.get(name))
             for name in listed
         ),
-        Candidate("fedbug", lambda: fedbug(fedavg()), FROZEN),
-        Candidate("top-down", lambda: scheduled(top_down())),
+        Candidate("fedbug+fedavg", lambda: fedbug(fedavg()), FROZEN),
+        Candidate("top-down+fedavg", lambda: scheduled(top_down())),
         *phases("vanilla", vanilla, units),
         *phases("anti", anti, units),
     ]

@@ -7,6 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from kedge.bench.bench import rounds_of
 from kedge.bench.workloads import Workload
 from kedge.core.algorithm import Algorithm, Stage
+from kedge.core.model import from_module, seeded
 from kedge.core.optimizers import SGD
 from kedge.engines.sequential import Sequential
 from kedge.running.task import Task
@@ -28,5 +29,6 @@ def multiply_adds(work: Workload, algorithm: Algorithm) -> int:
 
 def task_of(work: Workload, algorithm: Algorithm, device: str) -> Task:
     """The workload with this method and its network; the steps are so short that no method ever diverges."""
-    task, local = work.task(device), replace(work.local(), optimizer=SGD(1e-3, weight_decay=1e-3))
-    return replace(task, model=algorithm.adapt(task.model), stages=(Stage(algorithm, 1, local),))
+    model = algorithm.adapt(from_module(seeded(lambda: algorithm.rebuild(work.module()), 0)))
+    local = replace(work.local(), optimizer=SGD(1e-3, weight_decay=1e-3))
+    return replace(work.task(device), model=model, stages=(Stage(algorithm, 1, local),))

@@ -38,6 +38,9 @@ def command(
             help="Methods to compare: 'fedavg, feddyn(alpha=0.1), fedbug+feddyn'. One run each.",
         ),
     ] = "",
+    model: Annotated[
+        str, typer.Option(help="The network: a name with arguments, or your own: my_file.py:factory.")
+    ] = "",
     sets: Annotated[
         list[str], typer.Option("--set", help="Any key of the config: --set training.epochs=5.")
     ] = [],  # noqa: B006
@@ -62,10 +65,10 @@ def command(
     check_target(target)
     plan: Sequence[tuple[Path, Experiment | None]]
     if resume_from:
-        if experiment or methods or sets or out or seed is not None:
+        if experiment or methods or model or sets or out or seed is not None:
             raise RequestError(
                 "--resume takes the run as it was begun: "
-                "leave experiment, --methods, --set, --seed and --out out."
+                "leave experiment, --methods, --model, --set, --seed and --out out."
             )
         plan, top = planned(resume_from), resume_from
     else:
@@ -73,7 +76,12 @@ def command(
             raise RequestError(
                 "name an experiment: kedge run quickstart, or kedge run my.toml (kedge list experiments)."
             )
-        chosen = {"engine.device": device, "engine.name": engine, "engine.precision": precision}
+        chosen = {
+            "model": model,
+            "engine.device": device,
+            "engine.name": engine,
+            "engine.precision": precision,
+        }
         values = (
             {k: v for k, v in chosen.items() if v} | settings(sets) | ({} if seed is None else {"seed": seed})
         )

@@ -73,3 +73,8 @@ def shallow_cnn(shape: Sequence[int], classes: int, norm: Norm = "none") -> nn.M
 def small_cnn(shape: Sequence[int], classes: int, norm: Norm = "none") -> nn.Module:
     """For small images: 3×3 convolutions 16, 32 with padding, then 64."""
     return convolutional(shape, classes, (16, 32), 3, 1, (64,), norm)
+
+
+def lenet5(shape: Sequence[int], classes: int, norm: Norm = "none") -> nn.Module:
+    """LeNet-5: 5×5 convolutions 6, 16, then 120 and 84; FedTR's network for 28×28 medical images."""
+    return convolutional(shape, classes, (6, 16), 5, 0, (120, 84), norm)

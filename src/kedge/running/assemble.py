@@ -24,6 +24,7 @@ from kedge.running.config import EngineChoice, Evaluation, Experiment, label_of
 from kedge.running.document import OPTIMIZERS
 from kedge.running.factories import factory_of
 from kedge.running.measuring import measurable
+from kedge.running.schema import parameters
 from kedge.running.task import Task
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
@@ -34,14 +35,19 @@ def assemble(experiment: Experiment) -> Task:
     federation = federation_of(experiment)
     device = torch.device(device_of(experiment.engine))
     federation = federation.to(device, DTYPES[experiment.engine.precision])
-    factory, options = MODELS[experiment.model["name"]], options_of(experiment.model)
-    shape = tuple(federation.pool.x.shape[1:])
+    factory = factory_of("model", MODELS, experiment.model["name"])
+    given = {"shape": tuple(federation.pool.x.shape[1:]), "classes": federation.classes}
+    options = options_of(experiment.model) | {k: v for k, v in given.items() if k in parameters(factory)}
 
     stages = stages_of(experiment)
     rebuild = rebuilding(stages)
 
     def build() -> nn.Module:
-        return rebuild(factory(shape, federation.classes, **options))
+        module = factory(**options)
+        if not isinstance(module, nn.Module):
+            name = experiment.model["name"]
+            raise RequestError(f"model.name = {name!r}: it makes a {type(module).__name__}, no nn.Module.")
+        return rebuild(module)
 
     training = experiment.training
     plain = from_module(seeded(build, experiment.seed), build, training.statistics, training.units)

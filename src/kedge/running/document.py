@@ -43,7 +43,7 @@ def expanded(raw: Mapping[str, Any]) -> dict[str, Any]:
         table["then"] = [stage_row(row) if isinstance(row, dict) else row for row in table["then"]]
     for key in FACTORIES:
         if isinstance(table.get(key), str):
-            table[key] = {"name": table[key]}
+            table[key] = called(table[key], key)
     return table
 
 

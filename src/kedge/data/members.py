@@ -1,0 +1,118 @@
+"""The files inside an archive or a folder, read by name; nothing is unpacked, so no name can escape."""
+
+import lzma
+import os
+import shutil
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from kedge.core.errors import DataError
+
+Stamp = tuple[int, int]  # changes when the content does: size, and checksum or time
+DAMAGE = (
+    OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError,
+    NotImplementedError, RuntimeError,  # how zipfile refuses unknown compression and passwords
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Members:
+    """The files of an archive or folder by their path inside, such as "train/y_train.txt"."""
+
+    where: Path
+    stamps: Mapping[str, Stamp]
+    content: Callable[[str], bytes]
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a file."""
+        if name not in self.stamps:
+            raise DataError(f"{self.where}: lacks {name}; {self._holds()}.")
+        try:
+            return self.content(name)
+        except DAMAGE as error:
+            raise DataError(f"{self.where}: {name} is damaged ({error}); put a whole copy there.") from error
+
+    def only(self, *endings: str) -> str:
+        """The name of the one file whose path ends so; of several endings the first that is there."""
+        for ending in endings:
+            found = [name for name in self.stamps if name == ending or name.endswith(f"/{ending}")]
+            if len(found) > 1:
+                raise DataError(
+                    f"{self.where}: holds {ending} more than once ({', '.join(sorted(found)[:3])}); give a "
+                    "path that holds one dataset only."
+                )
+            if found:
+                return found[0]
+        raise DataError(f"{self.where}: lacks {' or '.join(endings)}; {self._holds()}.")
+
+    def _holds(self) -> str:
+        some = sorted(self.stamps)[:5]
+        more = f", … ({len(self.stamps):,} files)" if len(self.stamps) > len(some) else ""
+        return f"it holds {', '.join(some) or 'nothing'}{more}"
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Members]:
+    """The members of a folder, a zip (also one packed inside a zip, as UCI's are) or a tar archive."""
+    with ExitStack() as stack:
+        try:
+            members = _opened(path, stack)
+        except DAMAGE as error:
+            raise DataError(f"{path}: damaged ({error}); put a whole copy there.") from error
+        yield members
+
+
+def _opened(path: Path, stack: ExitStack) -> Members:
+    if path.is_dir():
+        return _folder(path)
+    if zipfile.is_zipfile(path):
+        outer = stack.enter_context(zipfile.ZipFile(path))
+        inner = [name for name in outer.namelist() if name.endswith(".zip")]
+        if len(inner) == 1:
+            unpacked = stack.enter_context(tempfile.TemporaryFile())
+            with outer.open(inner[0]) as packed:
+                shutil.copyfileobj(packed, unpacked)
+            return _zip(path, stack.enter_context(zipfile.ZipFile(unpacked)))
+        return _zip(path, outer)
+    if tarfile.is_tarfile(path):
+        return _tar(path)
+    raise DataError(f"{path}: no zip or tar archive, or a damaged one; put a whole copy there.")
+
+
+def _folder(path: Path) -> Members:
+    files: dict[str, Stamp] = {}
+    for folder, _, names in os.walk(path, followlinks=True):
+        for name in names:
+            file = Path(folder, name)
+            if _counts(name) and file.is_file():
+                facts = file.stat()
+                files[file.relative_to(path).as_posix()] = (facts.st_size, facts.st_mtime_ns)
+    return Members(path, files, lambda name: (path / name).read_bytes())
+
+
+def _zip(path: Path, archive: zipfile.ZipFile) -> Members:
+    files = {i.filename: (i.file_size, i.CRC) for i in archive.infolist() if not i.is_dir()}
+    return Members(path, {name: stamp for name, stamp in files.items() if _counts(name)}, archive.read)
+
+
+def _tar(path: Path) -> Members:
+    """A compressed tar can only be read front to back, so all of it is read at once."""
+    files: dict[str, bytes] = {}
+    with tarfile.open(path) as archive:
+        for member in archive:
+            content = archive.extractfile(member) if member.isreg() else None
+            if content is not None and _counts(member.name):
+                files[member.name] = content.read()
+    stamps = {name: (len(content), zlib.crc32(content)) for name, content in files.items()}
+    return Members(path, stamps, files.__getitem__)
+
+
+def _counts(name: str) -> bool:
+    """Whether a file is one of the dataset's, not a hidden one or what macOS adds to archives."""
+    return not name.startswith("__MACOSX/") and not name.rpartition("/")[2].startswith(".")

@@ -1,0 +1,211 @@
+"""Wrong variants of FedPer, LG-FedAvg, FedRep, FedBABU and FedROD are caught, each by the check for it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from kedge.algorithms import fedavg, fedbabu, fedper, fedrep, fedrod, lg_fedavg
+from kedge.algorithms.fedrod import PERSONAL, balanced, with_personal_head
+from kedge.algorithms.layer_expansion import vanilla
+from kedge.audit import agreement, feature_objectives, gradients, oracle_fedrod
+from kedge.audit import oracle_personal as two
+from kedge.audit import personal_reductions as alone
+from kedge.audit.finding import Finding
+from kedge.audit.network import perceptron
+from kedge.audit.personalization import BY_SIZE, UNIFORM
+from kedge.core.algorithm import Algorithm, Tune, logits
+from kedge.core.correction import Correction, Step
+from kedge.core.losses import weighted_mean
+from kedge.core.model import Batch, Model, Output
+from kedge.core.schedules import Clock, HeadThenBody, Mask
+from kedge.core.selections import everything
+from kedge.core.tree import Leaves, zeros
+
+
+class DecayingHead(Correction):
+    """A gradient of 0 for frozen leaves, which then get weight decay (the optimizer has them all)."""
+
+    name = "decaying"
+
+    def gradient(self, grads: Leaves, step: Step) -> Leaves:
+        return {**zeros(step.params), **grads}
+
+
+@dataclass(frozen=True)
+class BodyThenHead:
+    """FedRep's phases in the wrong order."""
+
+    share: float
+    count: int = 1
+
+    def __call__(self, clock: Clock, units: int) -> Mask:
+        own = HeadThenBody(1 - self.share, self.count)(clock, units)
+        return tuple(not opened for opened in own)
+
+
+def two_losses(step: Step, prior: Tensor) -> Tensor:
+    generic = F.cross_entropy(step.out.logits + prior, step.batch.y, reduction="none")
+    personal = F.cross_entropy(step.out.extra["personal"], step.batch.y, reduction="none")
+    return weighted_mean(generic + personal, step.batch)
+
+
+def turned(step: Step) -> Tensor:
+    """The prior subtracted."""
+    return two_losses(step, -step.facts["class_counts"].clamp_min(1e-9).log())
+
+
+def without_prior(step: Step) -> Tensor:
+    return two_losses(step, torch.zeros_like(step.facts["class_counts"]))
+
+
+def of_the_batch(step: Step) -> Tensor:
+    """Class counts of the batch."""
+    classes = torch.arange(step.out.logits.shape[1])
+    counts = ((step.batch.y[:, None] == classes) * step.batch.weight[:, None]).sum(0)
+    return two_losses(step, counts.clamp_min(1e-9).log())
+
+
+def infinite(step: Step) -> Tensor:
+    """log 0 for a class the client lacks."""
+    return two_losses(step, step.facts["class_counts"].log())
+
+
+def attached(model: Model) -> Model:
+    """Personal logits through which gradients reach the body and the generic head."""
+    own = with_personal_head(model)
+
+    def apply(params: Leaves, buffers: Leaves, batch: Batch, train: bool) -> tuple[Output, Leaves]:
+        generic = {k: v for k, v in params.items() if k not in PERSONAL}
+        out, moved = model.apply(generic, buffers, batch, train)
+        personal = F.linear(out.features, params[PERSONAL[0]], params.get(PERSONAL[1]))
+        return out._replace(extra={"personal": out.logits + personal}), moved
+
+    return replace(own, apply=apply)
+
+
+def personal_alone(model: Model) -> Model:
+    """ψ_i(φ) without a."""
+    own = with_personal_head(model)
+
+    def apply(params: Leaves, buffers: Leaves, batch: Batch, train: bool) -> tuple[Output, Leaves]:
+        out, moved = own.apply(params, buffers, batch, train)
+        return out._replace(extra={"personal": out.extra["personal"] - out.logits.detach()}), moved
+
+    return replace(own, apply=apply)
+
+
+def from_zero(model: Model) -> Model:
+    """A personal head that begins with zeros."""
+    own = with_personal_head(model)
+
+    def init(seed: int) -> tuple[Leaves, Leaves]:
+        params, buffers = own.init(seed)
+        return {k: v * 0 if k in PERSONAL else v for k, v in params.items()}, buffers
+
+    return replace(own, init=init)
+
+
+def rod(
+    loss: Callable[[Step], Tensor] = balanced, adapt: Callable[[Model], Model] | None = None
+) -> Algorithm:
+    return replace(fedrod(), loss=loss, adapt=adapt or with_personal_head)
+
+
+def tuned_as(what: str, algorithm: Algorithm) -> Finding:
+    """The oracle's fine-tuning of everything, where only a part is tuned."""
+    return two.tuning(algorithm, "head" if what == "head" else "body", two.both(TUNED))
+
+
+TUNED = two.EXPECTED["fedbabu"]["after_1_finetune_step_(s,p)"]
+DECAYING = replace(fedbabu(), corrections=(DecayingHead(),))
+BODY_FIRST = replace(fedrep(), schedule=BodyThenHead(0.5))
+BODY_FIRST_LONG = replace(fedrep(), schedule=BodyThenHead(1 / 3))
+closed = partial(gradients.local_gradient, objective=feature_objectives.balanced, opened=3)
+
+FAULTS: dict[str, Callable[[], Finding]] = {
+    "fedper shares its head": partial(two.fedper, fedavg()),
+    "fedper shares its head, later": partial(two.between, fedavg(), "p"),
+    "fedper uniform": partial(two.fedper, fedper(weights="uniform")),
+    "fedper keeps the base instead": partial(two.between, lg_fedavg(), "p"),
+    "fedper freezes its head": partial(
+        alone.one_client, replace(fedper(), schedule=fedbabu().schedule), alone.every_unit
+    ),
+    "fedper tuned without its head": partial(two.tuned_with_own_head, fedbabu()),
+    "lg-fedavg by size for uniform": partial(two.lg_fedavg, lg_fedavg(), UNIFORM),
+    "lg-fedavg uniform for size": partial(two.lg_fedavg, lg_fedavg(weights="uniform"), BY_SIZE),
+    "lg-fedavg shares its base": partial(two.lg_fedavg, fedavg(), BY_SIZE),
+    "lg-fedavg shares its base, alone": partial(alone.under_a_frozen_head, fedavg()),
+    "fedrep body first": partial(two.fedrep, BODY_FIRST),
+    "fedrep body first, one client": partial(alone.one_client, BODY_FIRST_LONG, alone.head_for_two_epochs),
+    "fedrep both at once": partial(two.fedrep, fedper()),
+    "fedrep half and half": partial(alone.one_client, fedrep(), alone.head_for_two_epochs),
+    "fedrep uniform": partial(two.fedrep, fedrep(weights="uniform")),
+    "fedbabu trains its head": partial(two.fedbabu, fedavg()),
+    "fedbabu decays its head": partial(alone.one_client, DECAYING, alone.base_alone),
+    "fedbabu decays its head, frozen": partial(agreement.never_opened, DECAYING, 0.0),
+    "fedbabu decays its head, moves": partial(alone.head_moves, DECAYING, False),
+    "fedbabu uniform": partial(two.fedbabu, fedbabu("uniform")),
+    "fedbabu tunes the head alone": partial(tuned_as, "head", fedbabu()),
+    "fedbabu tunes the body alone": partial(tuned_as, "body", fedbabu()),
+    "fedbabu tunes what fedavg made": partial(two.tuned, fedavg(), "all"),
+    "vanilla over fedavg does not rest": partial(
+        alone.head_moves, replace(fedavg(), schedule=vanilla((0, 2))), False
+    ),
+    "vanilla that never opens a unit": partial(
+        alone.head_moves, replace(fedavg(), schedule=vanilla((0, 9))), True
+    ),
+    "fedrod prior subtracted": partial(oracle_fedrod.fedrod, rod(turned)),
+    "fedrod prior subtracted, gradient": partial(closed, rod(turned)),
+    "fedrod no prior": partial(oracle_fedrod.fedrod, rod(without_prior)),
+    "fedrod no prior, shared": partial(alone.fedrod_generic, rod(without_prior)),
+    "fedrod counts of the batch": partial(alone.fedrod_alone, rod(of_the_batch)),
+    "fedrod counts of the batch, shared": partial(alone.fedrod_generic, rod(of_the_batch)),
+    "fedrod log 0": partial(oracle_fedrod.absent_class, rod(infinite)),
+    "fedrod flows into the body, gradient": partial(closed, rod(adapt=attached)),
+    "fedrod flows into the body": partial(alone.fedrod_generic, rod(adapt=attached)),
+    "fedrod flows into the body, one client": partial(alone.fedrod_alone, rod(adapt=attached)),
+    "fedrod flows into the generic head": partial(oracle_fedrod.fedrod, rod(adapt=attached)),
+    "fedrod without a": partial(oracle_fedrod.fedrod, rod(adapt=personal_alone)),
+    "fedrod without a, answers": partial(oracle_fedrod.answers, rod(adapt=personal_alone)),
+    "fedrod begins with zeros": partial(oracle_fedrod.answers, rod(adapt=from_zero)),
+    "fedrod answers with a": partial(oracle_fedrod.answers, replace(fedrod(), predict=logits)),
+    "fedrod shares its personal head": partial(alone.fedrod_generic, replace(fedrod(), shared=everything)),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_wrong_variant_is_caught(name: str) -> None:
+    finding = FAULTS[name]()
+    assert not finding.passed, finding.detail
+
+
+RIGHT: dict[str, Callable[[], Finding]] = {
+    "the batch's counts are right where it is everything": partial(closed, rod(of_the_batch)),
+    "log 0 is right where no class is absent": partial(oracle_fedrod.fedrod, rod(infinite)),
+    "a decaying head is right without weight decay": partial(two.fedbabu, DECAYING),
+    "a personal head from zero has the right losses": partial(oracle_fedrod.fedrod, rod(adapt=from_zero)),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_wrong_variant_passes_where_it_does_no_harm(name: str) -> None:
+    """The faults above are caught for the reason they are wrong, not because any variant fails."""
+    finding = RIGHT[name]()
+    assert finding.passed, finding.detail
+
+
+def test_fedbabu_tunes_all_of_a_copy_for_five_epochs_by_default() -> None:
+    assert fedbabu().tune == Tune(5, "all")
+    assert [one().tune for one in (fedavg, fedper, lg_fedavg, fedrep, fedrod)] == [None] * 5
+
+
+def test_a_personal_head_is_in_no_unit_and_not_shared() -> None:
+    model = perceptron(fedrod())
+    assert set(model.extra) == set(PERSONAL)
+    assert not fedrod().shared(model) & set(PERSONAL)
+    assert fedrod().shared(model) == everything(perceptron())

@@ -1,0 +1,68 @@
+"""Wrong variants of Proposition 1's rule are caught."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from kedge.algorithms import fedavg, feddyn
+from kedge.algorithms.gradient_spread import GradientSpread
+from kedge.algorithms.switching import History, Proposition1
+from kedge.audit import oracle_switching as switching
+from kedge.audit.finding import Finding
+from kedge.core.algorithm import Algorithm
+
+
+class WithItself(Proposition1):
+    """C_T is part of the mean it is compared with."""
+
+    def reached(self, history: History) -> list[float]:
+        c = self.estimates(history)
+        return [t * (c[t] - sum(c[: t + 1]) / (t + 1)) for t in range(1, len(c))]
+
+
+class Unsquared(Proposition1):
+    """‖h‖ for ‖h‖²."""
+
+    def estimates(self, history: History) -> list[float]:
+        return [float(line["drift.h"]) for line in history]
+
+
+class Late(Proposition1):
+    """Asked with the C of the round before."""
+
+    def __call__(self, history: History) -> bool:
+        return Proposition1.__call__(self, history[:-1])
+
+
+class OneAlpha(Proposition1):
+    """g_k = −α u_k for every client, also where α is a client's own."""
+
+    def watched(self, algorithm: Algorithm) -> Algorithm:
+        return replace(algorithm, corrections=(*algorithm.corrections, GradientSpread(0.1)))
+
+
+DATA = feddyn(0.1, "data")
+STAGES = (feddyn(0.1), fedavg("uniform"))
+
+FAULTS: dict[str, Callable[[], Finding]] = {
+    "proposition 1 with itself": partial(switching.proposition1, WithItself(smooth=1)),
+    "proposition 1 with itself, bound": partial(switching.as_the_bound_says, WithItself(smooth=1)),
+    "proposition 1 unsquared": partial(switching.proposition1, Unsquared(smooth=1)),
+    "proposition 1 late": partial(switching.proposition1, Late(smooth=1)),
+    "proposition 1 late, runner": partial(switching.handed_over, Late(smooth=1), *STAGES),
+    "proposition 1 unsquared, runner": partial(switching.handed_over, Unsquared(smooth=1), *STAGES),
+    "proposition 1 with one α": partial(switching.estimates, OneAlpha(), DATA),
+    "proposition 1 smoothed": partial(switching.proposition1, Proposition1(smooth=2)),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_wrong_variant_is_caught(name: str) -> None:
+    finding = FAULTS[name]()
+    assert not finding.passed, finding.detail
+
+
+def test_one_alpha_is_right_where_it_is_one() -> None:
+    assert switching.estimates(OneAlpha(), feddyn(0.1)).passed
