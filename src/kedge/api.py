@@ -16,10 +16,19 @@ from kedge.core.errors import DataError, RequestError
 from kedge.core.model import Batch, Statistics, from_module, seeded
 from kedge.core.optimizers import SGD, Optimizer
 from kedge.core.units import Granularity
+from kedge.data.augment import Augment
 from kedge.data.dataset import Dataset
 from kedge.data.federation import joined
 from kedge.measure.latest import Latest
-from kedge.running.assemble import DTYPES, adapted, algorithm_of, check_model, check_schedules, device_of
+from kedge.running.assemble import (
+    DTYPES,
+    adapted,
+    algorithm_of,
+    check_augment,
+    check_model,
+    check_schedules,
+    device_of,
+)
 from kedge.running.bar import Bar
 from kedge.running.config import EngineChoice, factory_table, resolve
 from kedge.running.document import method_tables, override, read
@@ -58,6 +67,7 @@ def train(
     optimizer: Optimizer | None = None,
     clip: float | None = None,
     drop_last: bool = False,
+    augment: Augment = "none",
     statistics: Statistics = "shared",
     units: Granularity = "listed",
     seed: int = 0,
@@ -96,6 +106,8 @@ def train(
             f"label {highest} is outside the module's {outputs} outputs: labels run from 0 to {outputs - 1}."
         )
     federation = replace(federation, classes=outputs).to(device_of(wanted), DTYPES[precision])
+    federation = replace(federation, augment=augment)
+    check_augment(federation)
     rebuilt = seeded(lambda: algorithm.rebuild(own), seed)
     local = Local(epochs, batch, optimizer or SGD(), clip, drop_last)
     measured = replace(algorithm, corrections=(*algorithm.corrections, Latest())) if all else algorithm

@@ -12,6 +12,7 @@ import copy
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -21,7 +22,7 @@ from kedge.core.correction import Correction, End, Step
 from kedge.core.errors import RequestError
 from kedge.core.losses import weighted_mean
 from kedge.core.model import Model
-from kedge.core.tree import Leaves, Tree
+from kedge.core.tree import Leaves, Tree, zeros
 
 
 @dataclass(frozen=True)
@@ -40,15 +41,17 @@ class Contrast(Correction):
 
     def init_client(self, shared: Leaves) -> Tree:
         first = next(iter(shared.values()))
-        return {"previous": shared, "known": first.new_zeros(())}  # of all zeros features may not be finite
+        return {"previous": zeros(shared), "known": first.new_zeros(())}
 
     def loss(self, step: Step) -> Tensor:
-        z = step.out.features
+        z: Tensor = step.out.features
+        known: Tensor = step.state["known"]
+        # Weights of all zeros may have features that are not finite, and 0 · NaN is NaN.
+        previous = {k: torch.where(known > 0, v, step.anchor[k]) for k, v in step.state["previous"].items()}
         near = F.cosine_similarity(z, step.at(step.anchor).features)
-        far = F.cosine_similarity(z, step.at(step.state["previous"]).features)
+        far = F.cosine_similarity(z, step.at(previous).features)
         lead = (far - near) / self.temperature
         term = weighted_mean(F.softplus(lead, threshold=40.0), step.batch)  # from there on it is linear
-        known: Tensor = step.state["known"]
         return self.mu * known * term
 
     def finish(self, end: End) -> tuple[Tree, Tree]:

@@ -7,6 +7,7 @@ from kedge.cli.audit import command as audit
 from kedge.cli.bench import command as bench
 from kedge.cli.compare import command as compare
 from kedge.cli.listing import command as listing
+from kedge.cli.partition import command as partition
 from kedge.cli.run import command as run
 
 app = typer.Typer(
@@ -18,6 +19,7 @@ app = typer.Typer(
 )
 app.command("run")(run)
 app.command("compare")(compare)
+app.command("partition")(partition)
 app.command("list")(listing)
 app.command("audit")(audit)
 app.command("bench")(bench)

@@ -44,6 +44,7 @@ class Purpose(IntEnum):
     AUGMENT = 8
     TUNE_SHUFFLE = 9
     TUNE_DROPOUT = 10
+    TUNE_AUGMENT = 11
 
 
 def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words]) -> tuple[Words, ...]:

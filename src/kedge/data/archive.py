@@ -7,7 +7,7 @@ in it. A download grows as `<file>.part`, is checked, and then renamed. Nothing 
 import hashlib
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,6 +55,14 @@ class Archive:
         return None
 
 
+def as_it_is(archive: Archive) -> Archive:
+    """No further addresses and checksums are known."""
+    return archive
+
+
+Ask = Callable[[Archive], Archive]
+
+
 def digest(file: Path, kind: str) -> str:
     """A file's checksum as "md5:…" or "sha256:…"."""
     with file.open("rb") as stream:
@@ -69,34 +77,42 @@ def cache_folder() -> Path:
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "kedge"
 
 
-def located(dataset: str, archive: Archive, path: Given = None) -> Path:
+def located(dataset: str, archive: Archive, path: Given, ask: Ask = as_it_is) -> Path:
     """Where the data are: the path given, the archive in that folder, or the archive in the cache folder."""
     if path is None:
-        return fetch(dataset, archive)
+        return fetch(dataset, archive, ask)
+    given = existing(dataset, path, archive.file)
+    return given / archive.file if (given / archive.file).is_file() else given
+
+
+def existing(dataset: str, path: str | os.PathLike[str], files: str) -> Path:
+    """The path a user gives."""
     given = Path(path).expanduser()
-    if (given / archive.file).is_file():
-        return given / archive.file
-    if given.exists():
-        return given
-    raise DataError(f"{dataset}: {given} does not exist; give {archive.file} or the folder it unpacks to.")
+    if not given.exists():
+        raise DataError(f"{dataset}: {given} does not exist; give the path of {files}, packed or unpacked.")
+    return given
 
 
-def fetch(dataset: str, archive: Archive) -> Path:
-    """The archive in the cache folder, downloaded if it is not there yet, and checked."""
+def fetch(dataset: str, archive: Archive, ask: Ask = as_it_is) -> Path:
+    """The archive in the cache folder, downloaded if it is not there yet, and checked.
+
+    `ask` is asked for further addresses and checksums when there is need of them.
+    """
     folder = cache_folder() / dataset
     file, part = folder / archive.file, folder / f"{archive.file}.part"
     if not file.is_file():
         with writable(folder), locked(folder / f".{archive.file}.lock"):
             if not file.is_file():  # another process may have brought it meanwhile
+                asked = ask(archive)
                 try:
-                    download(archive.file, archive.addresses, archive.size, archive.problem, part)
+                    download(asked.file, asked.addresses, asked.size, asked.problem, part)
                 except Refused as error:
                     raise DataError(_missing(dataset, file, str(error))) from error
                 if not archive.checksums:
                     _record(part, _beside(file))
                 os.replace(part, file)
     try:
-        problem = archive.problem(file) or _changed(file, archive)
+        problem = _changed(file, archive) or (archive.problem(file) and ask(archive).problem(file))
     except OSError as error:
         raise DataError(f"{file} cannot be read ({error}).") from error
     if problem:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from kedge.core.algorithm import Local
 from kedge.core.chance import Purpose, bits, words
 from kedge.core.schedules import Clock, Mask, Schedule
+from kedge.data.augment import Augment, moves
 
 Ints = NDArray[np.int64]
 
@@ -28,6 +29,7 @@ class Plan:
     weight: NDArray[np.float32]  # [rows, clients, batch]: 0 is padding; a dead row has weights of 1
     alive: NDArray[np.bool_]  # [rows, clients]
     key: Ints  # [rows, clients, 2]: chance inside the model
+    moves: Ints  # [rows, clients, batch, 3]: flips and shifts of images, [..., 0] where there are none
     steps: Ints  # [clients]: local steps of each client
     trained: Ints  # [clients, units]: local steps in which a unit trained
 
@@ -50,6 +52,7 @@ def plan(
     width: int | None = None,
     random: bool = False,
     tuning: bool = False,
+    augment: Augment = "none",
 ) -> Plan:
     """The round's plan for these clients, whose samples are `members`; batches are padded to `width`.
 
@@ -104,6 +107,7 @@ def plan(
         weight=np.where(alive[..., None], valid, True).astype(np.float32),
         alive=alive,
         key=key,
+        moves=moves(augment, seed, round, ids, step, width, tuning),
         steps=steps,
         trained=np.stack([opened[int(k)] for k in steps]),
     )

@@ -1,19 +1,21 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky, 2009): batches pickled by Python 2, in one tar archive.
 
 A batch is a dict with data, uint8 [n, 3072] as three planes of 32×32, and labels or fine_labels. Only numpy
-arrays are unpickled: a pickle that asks for anything else is refused. Address and checksums are torchvision's.
+arrays are unpickled: a pickle that asks for anything else is refused. Addresses and checksums are
+torchvision's.
 """
 
 import io
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kedge.core.errors import DataError
-from kedge.data.archive import Archive, Given, cache_folder, located
+from kedge.data.archive import Archive, Given, located
 from kedge.data.dataset import Dataset, Source
 from kedge.data.folder import KNOWN
 from kedge.data.known import from_torchvision
@@ -53,10 +55,7 @@ def cifar100(path: Given = None) -> Source:
 
 
 def _source(name: str, path: Given, train: list[str], test: str, key: str, classes: int) -> Source:
-    archive = ARCHIVES[name]
-    if path is None and not (cache_folder() / name / archive.file).is_file():
-        archive = from_torchvision(name.upper(), archive)
-    with opened(located(name, archive, path)) as members:
+    with opened(located(name, ARCHIVES[name], path, partial(from_torchvision, name.upper()))) as members:
         parts = [_batch(members, file, key) for file in train]
         x, y = (np.concatenate(values) for values in zip(*parts, strict=True))
         held = Dataset(*_batch(members, test, key))
@@ -65,12 +64,11 @@ def _source(name: str, path: Given, train: list[str], test: str, key: str, class
 
 def _batch(members: Members, file: str, key: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     name = members.only(file)
+    content = members.read(name)
     try:
-        entry = Arrays(io.BytesIO(members.read(name)), encoding="latin1").load()
+        entry = Arrays(io.BytesIO(content), encoding="latin1").load()
         data, labels = np.asarray(entry["data"]), np.asarray(entry[key], dtype=np.int64)
     except (pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, DataError):
-            raise
         raise DataError(
             f"{members.where}: {name} is damaged, or no batch of CIFAR ({error!r}); put a whole copy there."
         ) from error

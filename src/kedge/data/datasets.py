@@ -1,15 +1,23 @@
-"""Labelled datasets by name: the built-in digits, synthetic classes, a file of the data folder."""
+"""Labelled datasets by name: digits and synthetic classes, the known ones, a file of the data folder."""
 
 import inspect
 from collections.abc import Callable, Sequence
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 
 from kedge.core.chance import Purpose, normals, permutation
 from kedge.core.errors import RequestError, nearest
+from kedge.data.cifar import cifar10, cifar100
+from kedge.data.covidx import covidx
 from kedge.data.dataset import Dataset, Source
-from kedge.data.folder import folder
+from kedge.data.folder import folder, npz, stand_in
+from kedge.data.idx import fashion_mnist, mnist
+from kedge.data.medmnist import organamnist, organcmnist, organsmnist
+from kedge.data.pamap2 import pamap2
+from kedge.data.tiny_imagenet import tiny_imagenet
+from kedge.data.uci_har import uci_har
 
 __all__ = ["BUILT_IN", "Dataset", "Source", "digits", "folder", "load", "synthetic"]
 
@@ -55,18 +63,44 @@ def synthetic(
     return Source("synthetic", Dataset(x[:cut], y[:cut]), Dataset(x[cut:], y[cut:]), classes)
 
 
-BUILT_IN: dict[str, Callable[..., Source]] = {"digits": digits, "synthetic": synthetic}
+BUILT_IN: dict[str, Callable[..., Source]] = {
+    "digits": digits,
+    "synthetic": synthetic,
+    "mnist": mnist,
+    "fashion-mnist": fashion_mnist,
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "tiny-imagenet": tiny_imagenet,
+    "organamnist": organamnist,
+    "organcmnist": organcmnist,
+    "organsmnist": organsmnist,
+    "pamap2": pamap2,
+    "uci-har": uci_har,
+    "covidx": covidx,
+}
 
 
-def load(name: str, **options: object) -> Source:
-    """The dataset of that name: built in, or a file of the data folder."""
+def load(name: str, **options: Any) -> Source:
+    """The dataset of that name: built in, a known one, or a file of the data folder.
+
+    A plain npz of a known dataset's name, at the option path or in $KEDGE_DATA, goes before its archive.
+    """
     build = BUILT_IN.get(name)
-    allowed = list(inspect.signature(build or folder).parameters)
+    parameters = inspect.signature(build or folder).parameters
     for option in options:
-        if option not in allowed or (build is None and option == "name"):
+        if option not in parameters or (build is None and option == "name"):
             raise RequestError(
-                f"{name} has no option '{option}'; it has {', '.join(allowed) or 'none'}."
-                f"{nearest(option, allowed)}"
+                f"{name} has no option '{option}'; it has {', '.join(parameters) or 'none'}."
+                f"{nearest(option, parameters)}"
             )
-    named: Callable[..., Source] = folder
-    return build(**options) if build else named(name, **options)
+    if build is None:
+        return folder(name, **options)
+    file = stand_in(name, options.get("path")) if "path" in parameters else None
+    if file is None:
+        return build(**options)
+    if idle := [k for k, value in options.items() if k != "path" and value != parameters[k].default]:
+        raise RequestError(
+            f"{name} is read from {file} as it is, so {', '.join(idle)} can do nothing. Leave it out, or "
+            "take the file away (unset KEDGE_DATA) to read the official archive."
+        )
+    return npz(name, file)

@@ -61,7 +61,8 @@ def _more(address: str, size: int | None, part: Path, done: Done) -> None:
     start = _length(part)
     headers = {"User-Agent": "kedge"} | (_range(address, part, start) if start else {})
     try:
-        response = urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=TIMEOUT)
+        request = urllib.request.Request(address, headers=headers)
+        response = urllib.request.build_opener().open(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
@@ -107,7 +108,7 @@ def _origin(part: Path) -> Path:
 
 
 def _remember(address: str, response: http.client.HTTPResponse, part: Path) -> None:
-    """Keep what tells this version of the file from another: a strong ETag, or the date of the last change."""
+    """Keep what tells this version of the file from another: a strong ETag, or when it last changed."""
     tag = response.headers.get("ETag", "")
     known = tag if tag.startswith('"') else response.headers.get("Last-Modified", "")
     _origin(part).write_text(f"{address}\n{known}")

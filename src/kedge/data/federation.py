@@ -8,10 +8,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kedge.core.chance import Purpose, permutation
 from kedge.core.errors import DataError, RequestError
+from kedge.data.augment import Augment, augmented
 from kedge.data.datasets import Dataset, Source
 from kedge.data.facts import facts
+from kedge.data.local_tests import LocalTests, check_local_tests, common_test, matched, pooled, split
 
 Ints = NDArray[np.int64]
 
@@ -23,12 +24,13 @@ class Federation:
     pool: Dataset
     clients: tuple[Ints, ...]  # training samples of each client
     local_tests: tuple[Ints, ...]  # test samples of each client, in the pool; empty where there are none
-    test: Dataset | None  # the common test set
+    test: Dataset | None  # the common test set; where tests are merged, the local tests together
     classes: int
     scale: float = 1.0
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     dtype: torch.dtype = torch.float32
+    augment: Augment = "none"  # of training images
 
     def prepare(self, x: Tensor) -> Tensor:
         """(scale · x − mean) / std per channel, in the run's precision; any batch axes in front."""
@@ -41,6 +43,10 @@ class Federation:
         mean = torch.tensor(self.mean, dtype=self.dtype, device=x.device).view(-1, *inner)
         std = torch.tensor(self.std, dtype=self.dtype, device=x.device).view(-1, *inner)
         return (x * self.scale - mean) / std
+
+    def inputs(self, x: Tensor, moved: Tensor) -> Tensor:
+        """What the network is trained on: prepared, and moved as was drawn."""
+        return self.prepare(x) if self.augment == "none" else augmented(self.prepare(x), moved)
 
     def facts(self) -> dict[str, Tensor]:
         """Per-client constants, one row a client."""
@@ -56,24 +62,33 @@ class Federation:
         return replace(self, pool=pool, test=test, dtype=dtype)
 
 
-def federate(source: Source, clients: Sequence[Ints], local_test: float = 0.0, seed: int = 0) -> Federation:
-    """A dataset dealt out to clients; a share `local_test` of each client's samples is its own test set."""
-    if not 0 <= local_test < 1:
-        raise RequestError(
-            f"local_test = {local_test}: need 0 ≤ local_test < 1, the share of each client's samples."
-        )
-    train, tests = [], []
-    for number, own in enumerate(clients):
-        # At least one sample stays for training; a client with one sample has no local test.
-        held = min(round(local_test * len(own)), len(own) - 1)
-        order = permutation(len(own), seed, Purpose.SPLIT, client=number)
-        tests.append(np.sort(own[order[:held]]))
-        train.append(np.sort(own[order[held:]]))
+def federate(
+    source: Source,
+    clients: Sequence[Ints],
+    local_test: float = 0.0,
+    seed: int = 0,
+    local: LocalTests = "split",
+) -> Federation:
+    """A dataset dealt out to clients, with local tests made in the way `local` (see data/local_tests.py).
+
+    `clients` are indices into `dealt_labels(source, local)`, `local_test` the share of each that is held out.
+    """
+    check_local_tests(local, local_test)
+    if local == "matched":
+        return arranged(source, local, clients, matched(source, clients, seed))
+    return arranged(source, local, *split(clients, local_test, seed))
+
+
+def arranged(
+    source: Source, local: LocalTests, clients: Sequence[Ints], local_tests: Sequence[Ints]
+) -> Federation:
+    """The federation in which clients train and are tested on these samples of the pool."""
+    pool = pooled(source, local)
     return Federation(
-        pool=source.train,
-        clients=tuple(train),
-        local_tests=tuple(tests),
-        test=source.test,
+        pool=pool,
+        clients=tuple(clients),
+        local_tests=tuple(local_tests),
+        test=common_test(source, local, pool, local_tests),
         classes=source.classes,
         scale=source.scale,
         mean=source.mean,

@@ -1,4 +1,7 @@
-"""Datasets of a folder: plain `.npz` files, one a dataset, checked as they are read."""
+"""Datasets of a folder: plain `.npz` files, one a dataset, checked as they are read.
+
+A file that has the name of a known dataset stands in for its official archive.
+"""
 
 import os
 import zipfile
@@ -19,7 +22,12 @@ KNOWN: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "cifar10": ((0.491, 0.482, 0.447), (0.247, 0.243, 0.262)),
     "cifar100": ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
     "mnist": ((0.1307,), (0.3081,)),
+    "fashion-mnist": ((0.2860,), (0.3530,)),
 }
+NAMES = (
+    "digits", "synthetic", "mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet", "organamnist",
+    "organcmnist", "organsmnist", "pamap2", "uci-har", "covidx",
+)  # fmt: skip
 PIXELS = ((0.5,), (0.5,))
 AS_IT_IS = ((0.0,), (1.0,))
 WANTED = ("x_train", "y_train", "x_test", "y_test")
@@ -32,8 +40,14 @@ def folder(name: str, path: str | os.PathLike[str] | None = None) -> Source:
     as they are. Further arrays `<key>_train` of one entry per sample become keys. `scale` says what stored
     numbers were multiplied by, `label_names` how many classes there are.
     """
-    file = _file(name, path)
-    arrays = _arrays(file)
+    return npz(name, _file(name, path))
+
+
+def npz(name: str, file: Path) -> Source:
+    """The dataset in this plain npz."""
+    arrays = npz_arrays(file, WANTED)
+    if "scale" in arrays and not (arrays["scale"].size == 1 and float(arrays["scale"].item()) > 0):
+        raise DataError(f"{file}: scale is {arrays['scale']}; need one number > 0, what x was multiplied by.")
     try:
         train = Dataset(_channel_first(arrays["x_train"]), arrays["y_train"])
     except DataError as error:
@@ -56,6 +70,17 @@ def folder(name: str, path: str | os.PathLike[str] | None = None) -> Source:
         raise DataError(f"{file}: {error}") from error
 
 
+def stand_in(name: str, path: str | os.PathLike[str] | None = None) -> Path | None:
+    """The plain npz of a known dataset that is at this path or in $KEDGE_DATA; `-` may be `_` in its name."""
+    given = os.environ.get("KEDGE_DATA") if path is None else path
+    if not given:
+        return None
+    place = Path(given).expanduser()
+    spellings = (name, name.replace("-", "_"))
+    files = [place] if place.suffix == ".npz" else [place / f"{spelling}.npz" for spelling in spellings]
+    return next((file for file in files if file.is_file() and not _of_medmnist(file)), None)
+
+
 def available() -> list[str]:
     """The datasets in the data folder, if one is named."""
     given = os.environ.get("KEDGE_DATA")
@@ -67,9 +92,9 @@ def _file(name: str, path: str | os.PathLike[str] | None) -> Path:
     given = os.environ.get("KEDGE_DATA") if path is None else path
     if not given:
         raise DataError(
-            f"dataset '{name}' is not built in (digits, synthetic), and no data folder is given. Put "
+            f"dataset '{name}' is not a known one ({', '.join(NAMES)}), and no data folder is given. Put "
             f"{name}.npz into a folder and name it by the environment variable KEDGE_DATA or the option path."
-            f"{nearest(name, ('digits', 'synthetic'))}"
+            f"{nearest(name, NAMES)}"
         )
     file = Path(given) / f"{name}.npz"
     if file.is_file() and Path(name).name == name:
@@ -80,11 +105,12 @@ def _file(name: str, path: str | os.PathLike[str] | None) -> Path:
     )
     raise DataError(
         f"dataset '{name}': {file} is missing ({found}). Put an npz with {', '.join(WANTED)} there."
-        f"{nearest(name, [*there, 'digits', 'synthetic'])}"
+        f"{nearest(name, [*there, *NAMES])}"
     )
 
 
-def _arrays(file: Path) -> Arrays:
+def npz_arrays(file: Path, wanted: tuple[str, ...]) -> Arrays:
+    """All arrays of an npz, the wanted ones among them."""
     try:
         # Opened here, because np.load leaves the file open when it is no archive.
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as data:
@@ -101,11 +127,17 @@ def _arrays(file: Path) -> Arrays:
         raise DataError(
             f"{file}: damaged, or no npz of plain arrays ({error}); put a whole copy there."
         ) from error
-    if missing := [key for key in WANTED if key not in arrays]:
+    if missing := [key for key in wanted if key not in arrays]:
         raise DataError(f"{file}: lacks {', '.join(missing)}; it holds {', '.join(arrays) or 'nothing'}.")
-    if "scale" in arrays and not (arrays["scale"].size == 1 and float(arrays["scale"].item()) > 0):
-        raise DataError(f"{file}: scale is {arrays['scale']}; need one number > 0, what x was multiplied by.")
     return arrays
+
+
+def _of_medmnist(file: Path) -> bool:
+    """Whether an npz is one of MedMNIST's own, which its loader reads."""
+    if not zipfile.is_zipfile(file):
+        return False
+    with zipfile.ZipFile(file) as arrays:
+        return "train_images.npy" in arrays.namelist()
 
 
 def _scale(arrays: Arrays) -> float:

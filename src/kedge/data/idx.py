@@ -7,12 +7,13 @@ An idx file is two zero bytes, a type (8: unsigned bytes), the number of axes, t
 import gzip
 import math
 import zlib
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kedge.core.errors import DataError
-from kedge.data.archive import Archive, Given, cache_folder, fetch
+from kedge.data.archive import Archive, Given, existing, fetch
 from kedge.data.dataset import Dataset, Source
 from kedge.data.folder import KNOWN
 from kedge.data.known import from_torchvision
@@ -66,11 +67,9 @@ def fashion_mnist(path: Given = None) -> Source:
 
 def _source(name: str, kind: str, path: Given) -> Source:
     if path is None:
-        for archive in ARCHIVES[name]:
-            there = (cache_folder() / name / archive.file).is_file()
-            fetch(name, archive if there else from_torchvision(kind, archive))
-        path = cache_folder() / name
-    with opened(path_of(name, path)) as members:
+        fetched = [fetch(name, archive, partial(from_torchvision, kind)) for archive in ARCHIVES[name]]
+        path = fetched[0].parent
+    with opened(existing(name, path, "the four idx files")) as members:
         train, test = (_part(members, part) for part in ("train", "test"))
     return Source(name, train, test, 10, *KNOWN[name], scale=1 / 255)
 

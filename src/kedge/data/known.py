@@ -1,4 +1,4 @@
-"""What torchvision and medmnist know of addresses and checksums, where these optional extras are installed."""
+"""What torchvision and medmnist know of addresses and checksums, where these extras are installed."""
 
 import contextlib
 import importlib
@@ -10,7 +10,7 @@ from kedge.data.archive import Archive
 
 def from_torchvision(kind: str, archive: Archive) -> Archive:
     """The archive with the addresses and the checksum of `torchvision.datasets.<kind>`, if it is there."""
-    known = getattr(_imported("torchvision.datasets"), kind, None)
+    known: Any = getattr(_imported("torchvision.datasets"), kind, None)
     if hasattr(known, "tgz_md5"):  # CIFAR: one archive
         return archive.also((known.url,), f"md5:{known.tgz_md5}")
     sums = dict(getattr(known, "resources", ()))  # MNIST: several files, each on all mirrors

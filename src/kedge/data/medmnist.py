@@ -1,23 +1,23 @@
 """OrganA-, OrganC- and OrganSMNIST (MedMNIST v2; Yang et al., 2023): one npz each, split three ways.
 
 The arrays are train_, val_ and test_images [n, 28, 28] and _labels [n, 1]. Addresses and checksums are those
-of the package medmnist 3.0.2; checksums of the edition before it are accepted too. Larger editions
-(organamnist_64.npz, …) are read from a path.
+of the package medmnist 3.0.2. Larger editions (organamnist_64.npz, …) are read from a path.
 """
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from kedge.core.errors import DataError
-from kedge.data.archive import Archive, Given, cache_folder, located
+from kedge.data.archive import Archive, Given, located
 from kedge.data.dataset import Dataset, Source
 from kedge.data.folder import PIXELS, Arrays, npz_arrays
 from kedge.data.known import from_medmnist
 
-Validation = Literal["left out", "train"]
+Validation = Literal["leave", "train"]
 SUMS = {
     "organamnist": "68e3f8846a6bd62f0c9bf841c0d9eacc",
     "organcmnist": "b9ceb9546e10131b32923c5bbeaea2b1",
@@ -32,26 +32,26 @@ ARCHIVES = {
 WANTED = tuple(f"{part}_{what}" for part in ("train", "val", "test") for what in ("images", "labels"))
 
 
-def organamnist(path: Given = None, validation: Validation = "left out") -> Source:
+def organamnist(path: Given = None, validation: Validation = "leave") -> Source:
     """34,561 / 17,778 axial CT slices of 11 organs, 28×28 grey (38 MB).
 
-    `path` is organamnist.npz or its folder; validation = "train" adds the 6,491 validation images to training.
+    `path` is organamnist.npz or its folder; validation = "train" adds the 6,491 validation images.
     """
     return _source("organamnist", path, validation)
 
 
-def organcmnist(path: Given = None, validation: Validation = "left out") -> Source:
+def organcmnist(path: Given = None, validation: Validation = "leave") -> Source:
     """12,975 / 8,216 coronal CT slices of 11 organs, 28×28 grey (15 MB).
 
-    `path` is organcmnist.npz or its folder; validation = "train" adds the 2,392 validation images to training.
+    `path` is organcmnist.npz or its folder; validation = "train" adds the 2,392 validation images.
     """
     return _source("organcmnist", path, validation)
 
 
-def organsmnist(path: Given = None, validation: Validation = "left out") -> Source:
+def organsmnist(path: Given = None, validation: Validation = "leave") -> Source:
     """13,932 / 8,827 sagittal CT slices of 11 organs, 28×28 grey (16 MB).
 
-    `path` is organsmnist.npz or its folder; validation = "train" adds the 2,452 validation images to training.
+    `path` is organsmnist.npz or its folder; validation = "train" adds the 2,452 validation images.
     """
     return _source("organsmnist", path, validation)
 
@@ -60,9 +60,7 @@ def _source(name: str, path: Given, validation: Validation) -> Source:
     archive = ARCHIVES[name]
     if path is None and (data := os.environ.get("KEDGE_DATA")) and (Path(data) / archive.file).is_file():
         path = Path(data) / archive.file
-    if path is None and not (cache_folder() / name / archive.file).is_file():
-        archive = from_medmnist(name, archive)
-    file = located(name, archive, path)
+    file = located(name, archive, path, partial(from_medmnist, name))
     if file.is_dir():
         raise DataError(f"{name}: {file} holds no {archive.file}; put it there, or give its path.")
     arrays = npz_arrays(file, WANTED)

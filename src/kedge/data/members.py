@@ -75,7 +75,7 @@ def _opened(path: Path, stack: ExitStack) -> Members:
         outer = stack.enter_context(zipfile.ZipFile(path))
         inner = [name for name in outer.namelist() if name.endswith(".zip")]
         if len(inner) == 1:
-            unpacked = stack.enter_context(tempfile.TemporaryFile())
+            unpacked = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115  # the stack closes it
             with outer.open(inner[0]) as packed:
                 shutil.copyfileobj(packed, unpacked)
             return _zip(path, stack.enter_context(zipfile.ZipFile(unpacked)))

@@ -25,6 +25,7 @@ from kedge.data.allotment import (
     shuffled_classes,
 )
 from kedge.data.partition_dirichlet import Dirichlet, DirichletClasses
+from kedge.data.saved import Saved
 
 __all__ = [
     "PARTITIONS",
@@ -34,6 +35,7 @@ __all__ = [
     "Natural",
     "Partition",
     "Quantity",
+    "Saved",
     "Shards",
 ]
 
@@ -162,4 +164,5 @@ PARTITIONS: dict[str, type] = {
     "shards": Shards,
     "quantity": Quantity,
     "natural": Natural,
+    "saved": Saved,
 }

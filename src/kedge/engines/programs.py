@@ -36,6 +36,7 @@ def stacked_step(
     index: Tensor,
     weight: Tensor,
     key: Tensor,
+    moves: Tensor,
     alive: Tensor,
     facts: Leaves,
     statistics: Leaves,
@@ -44,7 +45,7 @@ def stacked_step(
     lr: Tensor,
 ) -> Carry:
     """One step of every row; `statistics` are batch norm's at the start of the round."""
-    batch = Batch(federation.prepare(pool_x[index]), pool_y[index], weight, key)
+    batch = Batch(federation.inputs(pool_x[index], moves), pool_y[index], weight, key)
 
     def one(carry: Carry, batch: Batch, alive: Tensor, facts: Leaves, sent: Leaves) -> Carry:
         fixed = {"anchor": anchor, "buffers": sent, "cast": cast, "facts": facts, "lr": lr}

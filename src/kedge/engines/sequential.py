@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from kedge.core.algorithm import Stage, Tune, fitted, tuning
 from kedge.core.client import Carry, Fixed, by_autograd, class_means, class_sums, finish, local_step, started
@@ -13,7 +13,7 @@ from kedge.core.correction import ClassMeans
 from kedge.core.model import Batch, Model
 from kedge.core.server import Reply
 from kedge.core.tree import Leaves, Tree, add, finite, tree_map
-from kedge.data.batches import Plan, plan, survey
+from kedge.data.batches import Plan, plan
 from kedge.data.federation import Federation
 from kedge.engines.engine import Mean, Order, lr_times, trainable
 from kedge.engines.memory import Memories
@@ -75,6 +75,7 @@ class Sequential:
         own = plan(
             [self.federation.clients[client]], [client], local, algorithm.schedule, len(model.units),
             order.seed, order.round, order.stage_round, random=model.random, tuning=tuning,
+            augment=self.federation.augment,
         )  # fmt: skip
         memory = self.memories.of(client, order.shared, order.buffers)
         fixed: Fixed = {
@@ -87,28 +88,32 @@ class Sequential:
         carry = started(local, memory["params"], memory["buffers"], memory["slots"])
         for number, mask in enumerate(own.masks):
             leaves = trainable(model, mask)
-            batch = self.batch(own.index[number, 0], own.weight[number, 0], own.key[number, 0])
+            batch = self.batch(own, number)
             carry = local_step(algorithm, model, local, leaves, carry, batch, fixed, by_autograd)
         return carry, own, fixed
 
     @torch.no_grad()
     def surveyed(self, carry: Carry, client: int) -> ClassMeans:
         """Class means of the features over a client's whole training set."""
+        data = self.federation
         sums: Leaves = {}
-        index, weight = survey([self.federation.clients[client]], self.stage.local.batch)
-        for number in range(len(index)):
-            batch = self.batch(index[number, 0], weight[number, 0], np.zeros(2, dtype=np.int64))
-            part = class_sums(self.model, self.federation.classes, carry["params"], carry["buffers"], batch)
+        own = data.clients[client]
+        for some in np.array_split(own, -(-len(own) // self.stage.local.batch)):
+            real = torch.from_numpy(some).to(data.pool.y.device)
+            x = data.prepare(data.pool.x[real])
+            batch = batch_of(x, data.pool.y[real], torch.zeros(2, dtype=torch.int64, device=x.device))
+            part = class_sums(self.model, data.classes, carry["params"], carry["buffers"], batch)
             sums = add(part, sums) if sums else part
         return class_means(sums)
 
-    def batch(self, index: NDArray[np.int64], weight: NDArray[np.float32], key: NDArray[np.int64]) -> Batch:
-        """The samples of weight 1."""
-        data = self.federation
-        real = torch.from_numpy(index[weight > 0]).to(data.pool.y.device)
-        x = data.prepare(data.pool.x[real])
-        ones = torch.ones(len(real), dtype=x.dtype, device=x.device)
-        return Batch(x, data.pool.y[real], ones, torch.from_numpy(key).to(x.device))
+    def batch(self, own: Plan, number: int) -> Batch:
+        """The samples of a client's step, without padding."""
+        data, device = self.federation, self.federation.pool.y.device
+        there = own.weight[number, 0] > 0
+        real = torch.from_numpy(own.index[number, 0][there]).to(device)
+        moved = torch.from_numpy(own.moves[number, 0][there]).to(device)
+        x = data.inputs(data.pool.x[real], moved)
+        return batch_of(x, data.pool.y[real], torch.from_numpy(own.key[number, 0]).to(device))
 
     def personal(self, client: int, shared: Leaves, buffers: Leaves) -> tuple[Leaves, Leaves]:
         """A client's own model: the shared leaves with those it keeps."""
@@ -121,3 +126,8 @@ class Sequential:
     def load(self, saved: Tree) -> None:
         """Take saved memories up."""
         self.memories.load(saved)
+
+
+def batch_of(x: Tensor, y: Tensor, key: Tensor) -> Batch:
+    """A batch in which every sample counts."""
+    return Batch(x, y, torch.ones(len(y), dtype=x.dtype, device=x.device), key)

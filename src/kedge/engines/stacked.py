@@ -129,6 +129,7 @@ class Stacked:
         own = plan(
             [data.clients[c] for c in rows], rows, local, algorithm.schedule, len(model.units),
             order.seed, order.round, order.stage_round, width=self.width, random=model.random, tuning=tuning,
+            augment=data.augment,
         )  # fmt: skip
         own.alive[:, real:] = False
         like = next(iter(order.shared.values()))
@@ -145,6 +146,7 @@ class Stacked:
         weight = torch.from_numpy(own.weight).to(device, dtype)
         alive = torch.from_numpy(own.alive).to(device)
         key = torch.from_numpy(own.key).to(device)
+        moves = torch.from_numpy(own.moves).to(device)
         for number, mask in enumerate(own.masks):
             leaves = trainable(model, mask)
             masked = compiled or not own.alive[number].all()
@@ -154,8 +156,8 @@ class Stacked:
                 compiled,
             )
             carry = advance(
-                carry, data.pool.x, data.pool.y, index[number], weight[number], key[number], alive[number],
-                facts, statistics, order.shared, {} if tuning else order.cast, lr,
+                carry, data.pool.x, data.pool.y, index[number], weight[number], key[number], moves[number],
+                alive[number], facts, statistics, order.shared, {} if tuning else order.cast, lr,
             )  # fmt: skip
         return Chunk(rows, own, carry, facts, lr)
 

@@ -35,6 +35,8 @@ def assemble(experiment: Experiment) -> Task:
     federation = federation_of(experiment)
     device = torch.device(device_of(experiment.engine))
     federation = federation.to(device, DTYPES[experiment.engine.precision])
+    federation = replace(federation, augment=experiment.training.augment)
+    check_augment(federation)
     factory = factory_of("model", MODELS, experiment.model["name"])
     given = {"shape": tuple(federation.pool.x.shape[1:]), "classes": federation.classes}
     options = options_of(experiment.model) | {k: v for k, v in given.items() if k in parameters(factory)}
@@ -170,6 +172,16 @@ def device_of(choice: EngineChoice) -> str:
             "engine.device = 'cuda': torch sees no CUDA device here. Use --device cpu or auto."
         )
     return ("cuda" if torch.cuda.is_available() else "cpu") if choice.device == "auto" else choice.device
+
+
+def check_augment(federation: Federation) -> None:
+    """Raise where samples that are no images are to be flipped."""
+    shape = tuple(federation.pool.x.shape[1:])
+    if federation.augment != "none" and len(shape) != 3:
+        raise RequestError(
+            f"training.augment = {federation.augment!r}: it moves images [channels, height, width]; "
+            f"the data have shape {shape}."
+        )
 
 
 def check_schedules(stages: Sequence[Stage], model: Model) -> None:

@@ -11,13 +11,18 @@ import tomli_w
 from kedge.core.errors import RequestError
 from kedge.core.model import Statistics
 from kedge.core.units import Granularity
+from kedge.data.augment import Augment
 from kedge.data.datasets import BUILT_IN, folder
+from kedge.data.local_tests import LocalTests
+from kedge.running.inputs import normalized
 from kedge.running.document import FACTORIES, STAGED, expanded
 from kedge.running.factories import factory_of
+from kedge.running.protocols import under_protocol
 from kedge.running.sampling import Participation
 from kedge.running.schema import filled, parameters
 
 GIVEN = {"model": ("shape", "classes"), "data": ("name",)}  # arguments that the program supplies
+EVERY = {"data": normalized}  # arguments beside the factory's own
 
 
 @dataclass(frozen=True)
@@ -26,8 +31,9 @@ class Training:
 
     epochs: int = 1
     batch: int = 50
-    clip: float | None = None
+    clip: float | Literal[False] | None = None  # global norm; false: none, where a protocol would clip
     drop_last: bool = False
+    augment: Augment = "none"  # of training images: flip, or flip-crop (pad 4, crop)
     statistics: Statistics = "shared"  # batch norm's running statistics
     units: Granularity = "listed"  # what schedules freeze
     on_divergence: Literal["stop", "drop"] = "stop"
@@ -39,6 +45,10 @@ class Evaluation:
 
     every: int = 1
     local_test: float = 0.0  # the share of each client's samples held out as its own test
+    # split: of the training part. merged: of training and test part together; the common test set is then the
+    # local tests together, so .global. and .local. metrics are of the same samples. matched: the test part is
+    # dealt out like the training part, class by class, and stays the common test set (local_test = 0).
+    local: LocalTests = "split"
     all: bool = False  # the mean of all clients' last models; stores a model per client
     tune: Literal["method", "off", "all", "head", "body"] = "method"  # fine-tune personal models
     tune_epochs: int = 5
@@ -72,6 +82,7 @@ class Experiment:
     name: str
     rounds: int = 100
     seed: int = 0
+    protocol: str | None = None  # whose values stand where the experiment says nothing; all are written out
     data: dict[str, Any] = field(default_factory=lambda: {"name": "digits"})
     partition: dict[str, Any] = field(default_factory=lambda: {"name": "iid", "clients": 10})
     model: dict[str, Any] = field(default_factory=lambda: {"name": "mlp"})
@@ -162,7 +173,7 @@ def label_of(method: dict[str, Any], schedule: dict[str, Any]) -> str:
 
 def resolve(raw: Mapping[str, Any]) -> Experiment:
     """The experiment of a parsed TOML document."""
-    table = expanded(raw)
+    table = under_protocol(expanded(raw))
     hints = {key: hint for key, (hint, _) in parameters(Experiment).items()}
     sections = {key: hint for key, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
     later = table.pop("then", [])
@@ -211,7 +222,7 @@ def factory_table(key: str, table: Mapping[str, Any]) -> dict[str, Any]:
     # A dataset that is not built in is a file in the data folder.
     file = key == "data" and name not in BUILT_IN
     target = folder if file else factory_of(key, FACTORIES[key], name)
-    return {"name": name, **filled(target, options, key, GIVEN.get(key, ()))}
+    return {"name": name, **filled(target, options, key, GIVEN.get(key, ()), EVERY.get(key))}
 
 
 def without_none(value: Any) -> Any:

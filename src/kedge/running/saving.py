@@ -63,7 +63,9 @@ def last_algorithm(task: Task, progress: Progress) -> Algorithm:
 
 def whole(model: Model, server: Server, leaves: Leaves) -> Leaves:
     """These shared leaves with those a client begins with, without the heads that are added for each."""
-    return {**{k: v for k, v in server.own.items() if k not in model.extra}, **leaves}
+    every = {**server.own, **leaves}
+    names = [k for unit in model.units for k in unit]  # in the network's order
+    return {k: every[k] for k in [*names, *(k for k in leaves if k in model.extra)]}
 
 
 def write_models(folder: Path, task: Task, progress: Progress) -> None:

@@ -23,10 +23,18 @@ def parameters(target: Callable[..., Any]) -> dict[str, tuple[Any, inspect.Param
 
 
 def filled(
-    target: Callable[..., Any], table: Mapping[str, Any], path: str, given: tuple[str, ...] = ()
+    target: Callable[..., Any],
+    table: Mapping[str, Any],
+    path: str,
+    given: tuple[str, ...] = (),
+    also: Callable[..., Any] | None = None,
 ) -> dict[str, Any]:
-    """All arguments of the target, from the table and its defaults; `given` are not the user's to set."""
-    known = {k: v for k, v in parameters(target).items() if k not in given}
+    """All arguments of the target, from the table and its defaults; `given` are not the user's to set.
+
+    The table may hold the arguments of `also` as well.
+    """
+    every = {**parameters(target), **(parameters(also) if also else {})}
+    known = {k: v for k, v in every.items() if k not in given}
     for key in table:
         if key not in known:
             raise RequestError(

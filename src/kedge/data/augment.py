@@ -1,0 +1,62 @@
+"""Augmentation: the host draws, the device moves pixels inside the step.
+
+On the normalised image: a horizontal flip with probability ½; "flip-crop" also, with probability ½, pads 4
+zeros on every side and crops at an offset from 0…8 in each axis (the FedDyn code family). A draw is a
+function of (seed, round, client, step, place in the batch), so it is the same on every engine.
+"""
+
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kedge.core.chance import Purpose, bits
+
+Augment = Literal["none", "flip", "flip-crop"]
+PAD = 4
+
+
+def moves(
+    augment: Augment,
+    seed: int,
+    round: int,
+    clients: NDArray[np.int64],
+    step: NDArray[np.int64],
+    width: int,
+    tuning: bool,
+) -> NDArray[np.int64]:
+    """For every place of a batch: flipped or not, and the offsets; [rows, clients, width, 3], or [..., 0]."""
+    if augment == "none":
+        return np.empty((*step.shape, width, 0), dtype=np.int64)
+    drawn = bits(
+        seed,
+        Purpose.TUNE_AUGMENT if tuning else Purpose.AUGMENT,
+        round=round,
+        client=clients[:, None],
+        step=step[..., None],
+        position=np.arange(width),
+    )
+    flip = drawn & np.uint64(1)
+    crop = (drawn >> np.uint64(1)) & np.uint64(1) if augment == "flip-crop" else np.zeros_like(drawn)
+    offsets = [
+        np.where(crop == 1, (((drawn >> np.uint64(shift)) & np.uint64(0xFFFFFF)) * (2 * PAD + 1)) >> 24, PAD)
+        for shift in (8, 32)
+    ]
+    return np.stack([flip, *offsets], axis=-1).astype(np.int64)
+
+
+def augmented(x: Tensor, moved: Tensor) -> Tensor:
+    """Images [..., channels, height, width], flipped and shifted by their moves [..., 3]; zeros come in."""
+    height, width = x.shape[-2:]
+    flip, down, right = moved.unbind(-1)
+    rows = torch.arange(height, device=x.device) + down[..., None] - PAD  # [..., height]
+    columns = torch.arange(width, device=x.device) + right[..., None] - PAD
+    there = (rows >= 0) & (rows < height), (columns >= 0) & (columns < width)
+    inside = there[0][..., :, None] & there[1][..., None, :]
+    columns = torch.where(flip[..., None] == 1, width - 1 - columns, columns)
+    place = rows.clamp(0, height - 1)[..., :, None] * width + columns.clamp(0, width - 1)[..., None, :]
+    flat = place.flatten(-2)[..., None, :].expand(*x.shape[:-2], height * width)
+    found = x.flatten(-2).gather(-1, flat).view(x.shape)
+    return torch.where(inside[..., None, :, :], found, 0)
