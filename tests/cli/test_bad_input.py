@@ -122,9 +122,21 @@ def test_missing_data_exit_with_3_and_say_where_to_put_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("KEDGE_DATA", str(tmp_path))
+    answer = kedge("run", "quickstart", "--set", "data.name=cifar_10")
+    assert answer.code == 3
+    assert f"{tmp_path}/cifar_10.npz is missing" in answer.err
+    assert "Did you mean 'cifar10'?" in answer.err
+
+
+def test_a_known_dataset_without_a_network_exits_with_3_and_says_which_file_to_put_where(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KEDGE_DATA", str(tmp_path))
+    monkeypatch.setenv("KEDGE_CACHE", str(tmp_path))
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nobody listens there
     answer = kedge("run", "quickstart", "--set", "data.name=cifar10")
     assert answer.code == 3
-    assert f"{tmp_path}/cifar10.npz is missing" in answer.err
+    assert f"put cifar-10-python.tar.gz into {tmp_path}/cifar10" in answer.err
 
 
 def npz(path: Path, x: np.ndarray, y: np.ndarray) -> None:

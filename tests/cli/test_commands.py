@@ -20,7 +20,7 @@ def test_a_run_leaves_the_promised_files_and_its_config_gives_the_same_run(tmp_p
     assert answer.code == 0, answer
     assert "fedavg" in answer.out
     assert {p.name for p in out.iterdir()} == {
-        "config.toml", "environment.json", "history.jsonl", "clients.jsonl", "checkpoint",
+        "config.toml", "partition.npz", "environment.json", "history.jsonl", "clients.jsonl", "checkpoint",
         "model.safetensors", "average.safetensors",
     }  # fmt: skip
     lines = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]

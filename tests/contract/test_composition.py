@@ -125,7 +125,7 @@ def test_three_at_once_run_the_engines_agree_and_a_third_of_them_resumes(
     assert distance(runs[0].state, runs[1].state) < TOLERANCE
     if number % 3 == 0:
         which = number % 2
-        resumes(task, runs[which], ENGINES[which], tmp_path, 1 + number // 3 % 2)
+        resumes(task, runs[which], ENGINES[which], tmp_path, after=1 + number // 6 % 2)
 
 
 SEVEN = ("fedexp", "fedprox", "feddyn", "feddecorr", "fedntd", "moon", "fedavgm")

@@ -145,13 +145,15 @@ def test_exactly_the_methods_about_features_refuse_a_network_without_a_classifie
             )
         except RequestError as error:
             reasons[method] = str(error)
-    assert set(reasons) == {"moon", "fedtr", "fedrod"}
+    assert set(reasons) == {"feddecorr", "moon", "fedtr", "fedrod"}
     for method, reason in reasons.items():
         assert reason.startswith(f"{method} needs features: ")
         assert "has no linear layer" in reason
 
 
-@pytest.mark.parametrize("second", [moon(projection=0), *map(one_of_several, ("fedtr", "fedrod"))])
+@pytest.mark.parametrize(
+    "second", [moon(projection=0), *map(one_of_several, ("feddecorr", "fedtr", "fedrod"))]
+)
 def test_features_that_a_later_stage_lacks_are_missed_before_the_first_runs(second: Algorithm) -> None:
     stages = [Stage(fedavg(), 1, LOCAL), Stage(second, 1, LOCAL)]
     rebuild = rebuilding(stages)

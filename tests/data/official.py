@@ -6,8 +6,9 @@ import pickle
 import struct
 import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +22,11 @@ def drawn(*shape: int, seed: int = 0) -> Bytes:
     return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
 
 
-class Python2(pickle._Pickler):  # type: ignore[name-defined, misc]  # the stub hides the Python one
+class Python2(pickle._Pickler):
     """Pickles as Python 2 and its numpy did: strings of bytes, numpy.core, 0 and 1 for false and true."""
+
+    write: Callable[[bytes], None]
+    memoize: Callable[[object], None]
 
     def save_global(self, obj: Any, name: str | None = None) -> None:
         module = obj.__module__.replace("numpy._core", "numpy.core")
@@ -36,7 +40,7 @@ class Python2(pickle._Pickler):  # type: ignore[name-defined, misc]  # the stub 
         self.write(head + struct.pack("<B" if short else "<i", len(content)) + content)
         self.memoize(obj)
 
-    dispatch = dict(pickle._Pickler.dispatch)  # type: ignore[attr-defined]
+    dispatch: ClassVar[dict[Any, Any]] = dict(pickle._Pickler.dispatch)
     dispatch[bytes] = dispatch[str] = save_string
     dispatch[type] = dispatch[type(np.zeros(1).__reduce__()[0])] = save_global
 

@@ -2,7 +2,10 @@
 
 import hashlib
 import re
+import socket
+import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +20,7 @@ class Site:
     files: dict[str, bytes]
     address: str = ""
     cuts: list[int] = field(default_factory=list)  # bytes after which the next connections end
+    reset: bool = False  # whether they end in a reset, not in an orderly close
     ranges: bool = True  # whether parts are given
     tags: bool = True  # whether versions are told apart
     length: bool = True  # whether the length is told
@@ -80,3 +84,7 @@ def answer(handler: BaseHTTPRequestHandler, site: Site) -> None:
     end = start + site.cuts.pop(0) if site.cuts else len(content)
     handler.wfile.write(content[start:end])
     handler.close_connection = True
+    if site.reset and end < len(content):
+        time.sleep(0.1)  # until what was written has been read
+        handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        handler.connection.close()

@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.data.official import zipped
+from tests.data.serving import Site, served
 
 import kedge
 from kedge.core.errors import DataError
 from kedge.data.archive import Archive, cache_folder, fetch, located
-from tests.data.official import zipped
-from tests.data.serving import Site, served
 
 CONTENT = bytes(range(256)) * 4000  # about a megabyte
 MD5 = f"md5:{hashlib.md5(CONTENT).hexdigest()}"
@@ -48,6 +48,29 @@ def test_a_broken_connection_is_taken_up_where_it_ended(tags: bool, size: int | 
         file = fetch("mine", archive(site.url("file.bin"), size=size))
     assert file.read_bytes() == CONTENT
     assert [part for _, part in site.asked] == [None, "bytes=300000-", "bytes=500000-"]
+
+
+def test_a_connection_that_is_reset_is_taken_up_as_well() -> None:
+    with served({"file.bin": CONTENT}) as site:
+        site.cuts, site.reset = [300_000], True
+        assert fetch("mine", archive(site.url("file.bin"))).read_bytes() == CONTENT
+    first, second = (part for _, part in site.asked)
+    assert first is None
+    assert second is not None
+
+
+def test_progress_is_shown_on_a_terminal_and_nothing_elsewhere(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served({"file.bin": CONTENT}) as site:
+        fetch("mine", archive(site.url("file.bin")))
+        assert capsys.readouterr() == ("", "")
+        monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes standard error for a terminal
+        fetch("yours", archive(site.url("file.bin")))
+    shown = capsys.readouterr()
+    assert not shown.out
+    assert "file.bin" in shown.err
+    assert "1.0/1.0" in shown.err
 
 
 def interrupted(site: Site, cache: Path, cut: int, **facts: tuple[str, ...] | int | None) -> Path:
@@ -147,7 +170,9 @@ def test_without_a_network_the_message_says_which_file_to_put_where(cache: Path)
 def test_a_file_in_the_cache_that_is_damaged_is_named(cache: Path) -> None:
     (cache / "mine").mkdir(parents=True)
     (cache / "mine" / "file.bin").write_bytes(CONTENT[:-1])
-    with pytest.raises(DataError, match=r"mine/file\.bin: it has 1,023,999 bytes, not .*delete it to have it"):
+    with pytest.raises(
+        DataError, match=r"mine/file\.bin: it has 1,023,999 bytes, not .*delete it to have it"
+    ):
         fetch("mine", archive(NOWHERE))
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.data import official
+from tests.data.official import drawn
+from tests.data.serving import served
 
 from kedge.core.errors import DataError
 from kedge.data import cifar
 from kedge.data.datasets import load
-from tests.data import official
-from tests.data.official import drawn
-from tests.data.serving import served
 
 real = pytest.mark.skipif(not os.environ.get("KEDGE_DATA"), reason="KEDGE_DATA names no folder of real data")
 TRAIN = (drawn(23, 3, 32, 32), drawn(23, seed=1) % 10)
@@ -32,7 +32,9 @@ def made(folder: Path, name: str = "cifar10") -> Path:
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
 @pytest.mark.parametrize("form", ["archive", "folder of the archive", "unpacked", "unpacked inside"])
-def test_batches_are_read_in_their_order_however_they_are_packed(name: str, form: str, tmp_path: Path) -> None:
+def test_batches_are_read_in_their_order_however_they_are_packed(
+    name: str, form: str, tmp_path: Path
+) -> None:
     file = made(tmp_path, name)
     path = {"archive": file, "folder of the archive": tmp_path}.get(form, tmp_path / "out")
     if "unpacked" in form:

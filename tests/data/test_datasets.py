@@ -1,9 +1,15 @@
+import inspect
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from tests.data import official
 
 from kedge.core.errors import DataError, RequestError
-from kedge.data.datasets import Dataset, Source, digits, load, synthetic
+from kedge.data.datasets import BUILT_IN, Dataset, Source, digits, load, synthetic
+from kedge.data.folder import NAMES
+from kedge.running.config import factory_table
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.uint8, torch.int16])
@@ -108,3 +114,71 @@ def test_unknown_options_are_refused_with_the_known_ones() -> None:
         load("synthetic", sample=3)
     with pytest.raises(RequestError, match=r"digits has no option 'path'; it has none"):
         load("digits", path="x")
+
+
+def test_the_names_in_messages_are_those_there_are() -> None:
+    assert tuple(BUILT_IN) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_dataset_has_one_line_and_a_table_of_options(name: str) -> None:
+    line, blank, *_ = [*(inspect.getdoc(BUILT_IN[name]) or "").splitlines(), ""]
+    assert line.endswith(".")
+    assert len(line) <= 100
+    assert not blank
+    table = factory_table("data", {"name": name})
+    assert set(table) >= {"name", *inspect.signature(BUILT_IN[name]).parameters}
+
+
+def plain(file: Path, images: int = 6) -> Path:
+    x = np.arange(images * 12, dtype=np.uint8).reshape(images, 2, 2, 3)
+    np.savez(file, x_train=x, y_train=np.arange(images), x_test=x[:1], y_test=np.array([0]))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("cifar10", "cifar10"), ("uci-har", "uci_har"), ("uci-har", "uci-har")]
+)
+@pytest.mark.parametrize("form", ["KEDGE_DATA", "folder", "file"])
+def test_a_plain_npz_goes_before_the_archive(
+    name: str, file: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain(tmp_path / f"{file}.npz")
+    monkeypatch.setenv("KEDGE_DATA", str(tmp_path if form == "KEDGE_DATA" else tmp_path / "nowhere"))
+    source = load(name, path={"folder": tmp_path, "file": tmp_path / f"{file}.npz"}.get(form))
+    assert source.name == name
+    assert source.train.x.shape == (6, 3, 2, 2)
+    assert source.mean == ((0.491, 0.482, 0.447) if name == "cifar10" else (0.5,))
+
+
+def test_options_that_cannot_act_on_a_plain_npz_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEDGE_DATA", str(tmp_path))
+    plain(tmp_path / "pamap2.npz")
+    assert len(load("pamap2", path=None, step=100, drop=(0, 5, 12), test=0.2).train) == 6
+    with pytest.raises(
+        RequestError, match=r"pamap2 is read from .*pamap2\.npz as it is, so step can do nothing"
+    ):
+        load("pamap2", step=50)
+
+
+def test_the_stand_in_for_covidx_is_taken_by_its_own_name_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEDGE_DATA", str(tmp_path))
+    plain(tmp_path / "covid_cxr.npz")
+    assert load("covid_cxr").name == "covid_cxr"
+    with pytest.raises(DataError, match="covidx: its images come from collections"):
+        load("covidx")
+
+
+def test_the_path_of_an_archive_goes_before_the_data_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain(tmp_path / "mnist.npz")
+    monkeypatch.setenv("KEDGE_DATA", str(tmp_path))
+    images, labels = official.drawn(3, 28, 28), official.drawn(3) % 10
+    path = official.unpacked(tmp_path / "idx", official.mnist((images, labels), (images, labels)))
+    assert load("mnist", path=path).train.x.shape == (3, 1, 28, 28)
+    assert load("mnist").train.x.shape == (6, 3, 2, 2)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.data import official
+from tests.data.official import drawn
+from tests.data.serving import served
 
 from kedge.core.errors import DataError
 from kedge.data import idx
 from kedge.data.datasets import load
-from tests.data import official
-from tests.data.official import drawn
-from tests.data.serving import served
 
 real = pytest.mark.skipif(not os.environ.get("KEDGE_DATA"), reason="KEDGE_DATA names no folder of real data")
 TRAIN = (drawn(7, 28, 28), drawn(7, seed=1) % 10)
@@ -82,7 +82,9 @@ def test_a_damaged_file_is_named(content: bytes, reason: str, tmp_path: Path) ->
 
 def test_a_missing_split_is_named(tmp_path: Path) -> None:
     files = {name: content for name, content in FILES.items() if "t10k" not in name}
-    with pytest.raises(DataError, match=r"lacks t10k-images-idx3-ubyte\.gz or t10k-images-idx3-ubyte; it holds"):
+    with pytest.raises(
+        DataError, match=r"lacks t10k-images-idx3-ubyte\.gz or t10k-images-idx3-ubyte; it holds"
+    ):
         load("mnist", path=official.unpacked(tmp_path, files))
 
 
@@ -98,6 +100,8 @@ def test_two_datasets_under_one_path_are_told_apart_by_a_narrower_one(tmp_path: 
 @pytest.mark.data
 def test_real_images_written_as_idx_are_the_official_files() -> None:
     """The md5 of the four files of MNIST, unzipped, as public loaders list them."""
+    if not (Path(os.environ["KEDGE_DATA"]) / "mnist.npz").exists():
+        pytest.skip("mnist.npz is not in KEDGE_DATA")
     sums = {
         "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
         "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.data import official
+from tests.data.official import drawn
+from tests.data.serving import served
 
 from kedge.core.errors import DataError
 from kedge.data import medmnist
 from kedge.data.datasets import load
-from tests.data import official
-from tests.data.official import drawn
-from tests.data.serving import served
 
 PARTS = {
     part: (drawn(n, 28, 28, seed=n), drawn(n, seed=n + 1) % 11)
@@ -69,12 +69,21 @@ def test_the_npz_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (official.medmnist(train=PARTS["train"], val=PARTS["val"]), r"lacks test_images, test_labels; it holds"),
+        (
+            official.medmnist(train=PARTS["train"], val=PARTS["val"]),
+            r"lacks test_images, test_labels; it holds",
+        ),
         (official.medmnist(**PARTS)[:-50], r"damaged, or no npz"),
-        (official.medmnist(**PARTS | {"test": (drawn(4, 28, 28), drawn(3))}), r"test has images uint8 of shape"),
+        (
+            official.medmnist(**PARTS | {"test": (drawn(4, 28, 28), drawn(3))}),
+            r"test has images uint8 of shape",
+        ),
         (official.medmnist(**PARTS | {"test": (drawn(4, 28), drawn(4))}), r"shape \(4, 28\) and labels"),
         (official.medmnist(**PARTS | {"test": (drawn(1, 2, 2), np.array([11]))}), r"train samples are"),
-        (official.medmnist(**PARTS | {"test": (drawn(1, 28, 28), np.array([11]))}), r"label 11 in row 0 of test"),
+        (
+            official.medmnist(**PARTS | {"test": (drawn(1, 28, 28), np.array([11]))}),
+            r"label 11 in row 0 of test",
+        ),
     ],
 )
 def test_a_damaged_file_is_named(content: bytes, reason: str, tmp_path: Path) -> None:

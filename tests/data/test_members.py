@@ -4,10 +4,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from tests.data.official import tarred, unpacked, zipped
 
 from kedge.core.errors import DataError
 from kedge.data.members import opened
-from tests.data.official import tarred, unpacked, zipped
 
 FILES = {"top/train/a.txt": b"one", "top/test/a.txt": b"two", "top/b": bytes(1000)}
 ADDED = {"__MACOSX/top/b": b"", "top/._b": b"", "top/.DS_Store": b""}
@@ -33,7 +33,9 @@ def test_members_are_the_same_however_they_are_packed(kind: str, tmp_path: Path)
         assert members.only("c", "b") == "top/b"
         with pytest.raises(DataError, match=r"lacks c; it holds top/b, top/test/a\.txt, top/train/a\.txt\."):
             members.only("c")
-        with pytest.raises(DataError, match=r"holds a\.txt more than once \(top/test/a\.txt, top/train/a\.txt\)"):
+        with pytest.raises(
+            DataError, match=r"holds a\.txt more than once \(top/test/a\.txt, top/train/a\.txt\)"
+        ):
             members.only("a.txt")
         with pytest.raises(DataError, match=r"lacks \.\./secret"):
             members.read("../secret")
@@ -41,7 +43,10 @@ def test_members_are_the_same_however_they_are_packed(kind: str, tmp_path: Path)
 
 def test_names_that_point_outside_an_archive_reach_nothing(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("mine")
-    for file in (tarred(tmp_path / "a.tar", {"../secret": b"x"}), zipped(tmp_path / "a.zip", {"../secret": b"x"})):
+    for file in (
+        tarred(tmp_path / "a.tar", {"../secret": b"x"}),
+        zipped(tmp_path / "a.zip", {"../secret": b"x"}),
+    ):
         with opened(file) as members:
             assert members.read("../secret") == b"x"
     with tarfile.open(tmp_path / "link.tar", "w") as archive:

@@ -1,4 +1,4 @@
-import hashlib
+import json
 import math
 
 import numpy as np
@@ -6,6 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.golden import partitions as golden
 
 from kedge.core.errors import RequestError
 from kedge.data.allotment import lognormal_sizes
@@ -34,11 +35,6 @@ def assert_valid(clients: list[Labels], samples: int) -> None:
     assert np.unique(everyone).size == everyone.size
     assert everyone.min() >= 0
     assert everyone.max() < samples
-
-
-def fingerprint(clients: list[Labels]) -> str:
-    text = ";".join(",".join(map(str, own.tolist())) for own in clients)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 partitions = st.integers(1, 8).flatmap(
@@ -81,7 +77,7 @@ def test_every_partition_is_disjoint_in_range_never_empty_and_repeatable(
 )
 def test_another_seed_gives_another_partition(partition: Partition) -> None:
     labels = np.arange(500) % 10
-    assert fingerprint(partition(labels, 0)) != fingerprint(partition(labels, 1))
+    assert golden.fingerprint(partition(labels, 0)) != golden.fingerprint(partition(labels, 1))
 
 
 def test_iid_gives_every_client_the_same_number_per_class_where_that_divides() -> None:
@@ -128,19 +124,14 @@ def test_natural_makes_one_client_per_key_in_order() -> None:
     assert [own.tolist() for own in clients] == [[1, 4], [0, 2], [3]]
 
 
-def test_small_partitions_are_the_ones_of_old() -> None:
-    """Golden: a partition is part of an experiment, so that these must never change."""
-    labels = np.arange(60) % 4
-    found = {
-        "iid": fingerprint(Iid(7)(labels, 1)),
-        "dirichlet": fingerprint(Dirichlet(5, 0.3)(labels, 2)),
-        "dirichlet-classes": fingerprint(DirichletClasses(4, 0.5, minimum=5)(labels, 3)),
-    }
-    assert found == {
-        "iid": "c259a7c7a8b73213e3a3d08dfa73eb77918add2f98308f12c47b1f0106227040",
-        "dirichlet": "6285102094a9f1c1cea835d288072d22a8ace8c652fa9e5f8e42b778d2475b92",
-        "dirichlet-classes": "8d445d6eaedf61b2c4fbf29a13d50b037566db51ba4e853b58ac629574d693e7",
-    }
+def test_partitions_and_local_tests_are_the_ones_of_old() -> None:
+    """Golden: they are part of every experiment, on every platform. tests/golden/partitions.py makes them."""
+    assert golden.found() == json.loads(golden.FILE.read_text())
+
+
+def test_every_partition_has_a_golden_row() -> None:
+    named = {name.partition(",")[0] for name in golden.CASES}
+    assert named == set(PARTITIONS) - {"saved"}  # which draws nothing
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_a_wide_table_shows_counts_errors_and_every_kind() -> None:
     shown = lines(found(), 120)
     assert shown[0].split() == ["method", *KINDS]
     fedavg = next(line for line in shown if line.startswith("fedavg "))
-    assert re.split(r"\s{2,}", fedavg)[1:4] == ["6 ✓ 2e-15", "3 ✓ 2e-15", "2 ✓ 2e-15"]
+    assert re.split(r"\s{2,}", fedavg)[1:4] == ["7 ✓ 2e-15", "3 ✓ 2e-15", "2 ✓ 2e-15"]
     protocol = next(line for line in shown if line.startswith("protocol"))
     assert protocol.count("–") == len(KINDS) - 1
 

@@ -158,6 +158,13 @@ def test_notes_name_papers_that_report_another_cell_and_how_to_measure_it() -> N
     assert "fedexp: last-two.global.accuracy (not measured)" in note
 
 
+def test_seeds_that_a_rule_did_not_switch_are_called_as_those_it_did() -> None:
+    stay, switch = (a_run("feddyn", seed, distributed_global_accuracy=0.5) for seed in range(2))
+    switch.history[-1]["method"] = "fedavg"
+    (row,) = comparison([stay, switch])
+    assert (row["method"], row["reports"]) == ("feddyn->fedavg", ["distributed.global.accuracy"])
+
+
 def test_equal_methods_are_told_apart_by_their_folder_s_name(tmp_path: Path) -> None:
     for alpha in (0.1, 0.2):
         for seed in range(2):

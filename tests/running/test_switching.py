@@ -1,5 +1,7 @@
 """Switching by rule in a run: when the stage ends, what it leaves, what is refused."""
 
+import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -191,3 +193,17 @@ def test_the_threshold_of_a_run_switches_the_same_run_at_that_share(estimate: st
     threshold = kedge.threshold_of(reference, share, estimate, smooth=2)  # type: ignore[arg-type]  # a word
     again = small(**{**settings, "method": f"feddyn(alpha=0.01) -> fedavg@{rule.format(threshold)}"})
     assert methods_of(again) == ["feddyn"] * int(8 * share) + ["fedavg"] * (8 - int(8 * share))
+
+
+def test_what_the_page_on_switching_writes_is_understood() -> None:
+    page = (Path(__file__).parents[2] / "docs/switching.md").read_text()
+    lines = page.split("```")[1].strip().splitlines()
+    stages = [re.split(r"\s{3,}", line)[0] for line in lines]
+    assert len(stages) == 5
+    for line in stages:
+        task = assemble(resolve(override(read("quickstart"), {**SMALL, "rounds": 200, "method": line})))
+        assert len(task.stages) == line.count("->") + 1
+    table = tomllib.loads(page.split("```toml\n")[1].split("```")[0])
+    experiment = resolve(override({**read("quickstart"), **table}, SMALL))
+    assert experiment.starts == [7]  # 0.9 of 8 rounds, at the latest
+    assert experiment.then[0]["when"]["patience"] == 5

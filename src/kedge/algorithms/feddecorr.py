@@ -15,6 +15,7 @@ from kedge.algorithms.fedavg import Weights, fedavg
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Correction, Step
 from kedge.core.errors import RequestError
+from kedge.core.model import Model
 
 EPSILON = 1e-8
 
@@ -29,6 +30,10 @@ class Decorrelation(Correction):
     def __post_init__(self) -> None:
         if not self.beta >= 0:
             raise RequestError(f"feddecorr(beta={self.beta}): need beta ≥ 0; 0 is FedAvg.")
+
+    def reach(self, model: Model) -> None:
+        if not model.classifier:
+            raise RequestError("feddecorr needs features: the model has no linear layer that takes any in.")
 
     def loss(self, step: Step) -> Tensor:
         return self.beta * decorrelation(step.out.features, step.batch.weight)

@@ -2,7 +2,7 @@
 
 Each client minimises f_i(w) + β·τ²·KL(softmax(z_g[≠y]/τ) ‖ softmax(z[≠y]/τ)): the label's logit is left out
 of both, z_g are the logits of the model as it was sent. z_g is a constant, taken in evaluation mode (the
-authors' code does not set the mode); batch norm then uses the client's running statistics of the moment.
+authors' code does not set the mode); batch norm then uses the running statistics that were sent.
 """
 
 from dataclasses import dataclass, replace

@@ -44,6 +44,11 @@ def with_personal_head(model: Model) -> Model:
     return replace(model, init=init, apply=apply, extra=(*model.extra, *names))
 
 
+def copied(model: Model, leaves: Leaves) -> Leaves:
+    """The personal head as a copy of the generic one."""
+    return {new: leaves[old] for new, old in zip(PERSONAL, model.classifier, strict=False)}
+
+
 def balanced(step: Step) -> Tensor:
     """Balanced softmax for the generic head, plain cross-entropy for the personal one."""
     prior = step.facts["class_counts"].clamp_min(1e-9).log()
@@ -70,6 +75,7 @@ def fedrod(weights: Weights = "size") -> Algorithm:
         loss=balanced,
         adapt=with_personal_head,
         heads=PERSONAL,
+        headed=copied,
         shared=generic_part,
         predict=personal_logits,
         head_trains=True,

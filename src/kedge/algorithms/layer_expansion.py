@@ -3,8 +3,8 @@
 The head is the last unit, b_1…b_K the units below it. Vanilla: b_k trains from round thaw[k] on; Anti:
 b_{K−k+1} does. Nothing freezes again. Rounds are counted from 1. The default is the algorithm's t ≥ t_k;
 strict is the text's t > t_k, which makes the phases of thaw = (0, 100, 200) exactly 100 rounds long. The
-paper's host keeps the head frozen as well; over a method that trains it, as all here do, it trains in
-every round.
+head is the host's affair: over fedbabu it stays frozen, as in the paper's text; over a method that trains
+it, it trains in every round.
 """
 
 from kedge.core.schedules import Schedule, Thaw

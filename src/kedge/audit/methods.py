@@ -43,7 +43,7 @@ METHODS: dict[str, Algorithm] = {
     "moon": moon(0.7, projection=0),
     "moon(projection)": moon(0.7, projection=4),
     "fedtr": fedtr(0.7, 0.3, drift_rate=0.2),
-    "fedtr(accumulate)": fedtr(0.7, 0.3, "accumulate"),
+    "fedtr(proof)": fedtr(0.7, 0.3, "accumulate"),  # the rule of its proof; longer names do not fit
     "fedtr(features)": fedtr(0.7, 0.0),
     "fedtr(drift)": fedtr(0.0, 0.3, drift_rate=0.2),
     "scaffold": scaffold(),

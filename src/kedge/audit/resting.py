@@ -119,7 +119,7 @@ def expected(method: str, algorithm: Algorithm) -> tuple[str, Callable[[], Findi
     }
     if method in special:
         return "misses the minimiser", partial(special[method], algorithm)
-    if method == "fedtr(accumulate)":
+    if method == "fedtr(proof)":
         return "reaches the minimiser", partial(accumulated, algorithm)
     if slot in ("dynamic", "control", "drift"):
         return "reaches the minimiser", partial(reaches, algorithm, method == "feddyn(data)")

@@ -21,10 +21,11 @@ from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.models import MODELS
 from kedge.running.document import OPTIMIZERS, SHIPPED
+from kedge.running.protocols import PROTOCOLS
 
 KINDS = (
-    "methods", "schedules", "rules", "models", "datasets", "partitions", "optimizers", "experiments",
-    "engines",
+    "methods", "schedules", "rules", "models", "datasets", "partitions", "optimizers", "protocols",
+    "experiments", "engines",
 )  # fmt: skip
 FACTORIES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "methods": METHODS,
@@ -44,7 +45,7 @@ def command(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List methods, schedules, rules, models, datasets, partitions, optimizers, experiments, engines."""
+    """List methods, schedules, rules, models, datasets, partitions, protocols, experiments, and so on."""
     if kind and kind not in KINDS:
         raise RequestError(
             f"kedge list {kind}: no such kind.{nearest(kind, KINDS)} Allowed: {', '.join(KINDS)}."
@@ -71,11 +72,14 @@ def entries(kind: str) -> list[dict[str, Any]]:
     """Name, one line, paper and arguments of everything of a kind."""
     if kind == "experiments":
         return [experiment(path.stem) for path in sorted(SHIPPED.glob("*.toml"))]
+    if kind == "protocols":
+        return [protocol(name) for name in PROTOCOLS]
     if kind == "datasets":
         found = [entry(name, factory) for name, factory in BUILT_IN.items()]
         files: list[dict[str, Any]] = [
             {"name": n, "summary": "a file of $KEDGE_DATA", "paper": None, "arguments": {}}
             for n in available()
+            if n not in BUILT_IN
         ]
         return found + files
     listed = [entry(name, factory) for name, factory in FACTORIES[kind].items()]
@@ -95,6 +99,22 @@ def entry(name: str, factory: Callable[..., Any]) -> dict[str, Any]:
         if k not in SUPPLIED
     }
     return {"name": name, "summary": summary, "paper": paper and paper[1], "arguments": arguments}
+
+
+def protocol(name: str) -> dict[str, Any]:
+    """A protocol; its arguments are the values it gives to what an experiment leaves open."""
+    found = PROTOCOLS[name]
+    values = {
+        f"{key}.{inner}" if inner else key: value
+        for key, table in found.tables.items()
+        for inner, value in (table.items() if isinstance(table, Mapping) else [("", table)])
+    }
+    return {
+        "name": name,
+        "summary": found.summary,
+        "paper": found.paper,
+        "arguments": {**values, "method.weights": found.weights},
+    }
 
 
 def experiment(name: str) -> dict[str, Any]:

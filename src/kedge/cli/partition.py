@@ -1,6 +1,5 @@
 """kedge partition: who holds which classes, as a table and as pictures."""
 
-import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +19,9 @@ from kedge.report.png import require_matplotlib
 from kedge.running.assemble import federation_of
 from kedge.running.config import Experiment, resolve
 from kedge.running.document import override, read, settings
+from kedge.running.factories import factory_of
 from kedge.running.folder import write
+from kedge.running.schema import parameters
 
 NATURAL = "The number is about labels; natural clients may differ in their features as well."
 
@@ -74,8 +75,9 @@ def places(out: Path | None, png: Path | None, html: Path | None) -> dict[str, P
     """The files to write, checked before any work."""
     if out and (png or html):
         raise RequestError(f"--out {out} names both files: leave --png and --html out, or --out.")
-    if out and out.exists() and not out.is_dir():
-        raise RequestError(f"--out {out}: this is a file; name a folder, or use --png FILE and --html FILE.")
+    there = next((p for p in (out, *out.parents) if p.exists()), None) if out else None
+    if there and not there.is_dir():
+        raise RequestError(f"--out {out}: {there} is a file; name a folder, or use --png and --html FILE.")
     files = {"png": out / "partition.png", "html": out / "partition.html"} if out else {}
     for kind, path in (("png", png), ("html", html)):
         if path is None:
@@ -108,9 +110,10 @@ def dealt(experiment: Experiment) -> Deal:
 
 def called(partition: Mapping[str, Any]) -> str:
     """'dirichlet(clients=20, alpha=0.3)': a partition with the arguments that are not its defaults."""
-    defaults = inspect.signature(PARTITIONS[partition["name"]]).parameters
-    told = {k: v for k, v in partition.items() if k != "name" and v != defaults[k].default}
-    return f"{partition['name']}({', '.join(f'{k}={v}' for k, v in told.items())})"
+    known = parameters(factory_of("partition", PARTITIONS, partition["name"]))
+    told = {k: v for k, v in partition.items() if k != "name" and v != known[k][1].default}
+    arguments = ", ".join(f"{k}={v}" for k, v in told.items())
+    return f"{partition['name']}({arguments})" if told else str(partition["name"])
 
 
 def save(path: Path, content: bytes, kind: str) -> None:

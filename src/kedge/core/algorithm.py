@@ -31,6 +31,11 @@ def unchanged(model: Model) -> Model:
     return model
 
 
+def no_heads(model: Model, leaves: Leaves) -> Leaves:
+    """No added heads."""
+    return {}
+
+
 def as_it_is(module: nn.Module) -> nn.Module:
     """The network as it is."""
     return module
@@ -83,6 +88,9 @@ class Algorithm:
     rebuild: Callable[[nn.Module], nn.Module] = as_it_is  # another network; stages must agree on it
     adapt: Callable[[Model], Model] = unchanged  # the same network with added heads
     heads: tuple[str, ...] = ()  # the leaves that `adapt` adds
+    headed: Callable[[Model, Leaves], Leaves] = (
+        no_heads  # their start, where a stage begins with a trained model
+    )
     weight: Weight = by_size  # in the mean of deltas
     predict: Callable[[Output], Tensor] = logits  # the logits a client uses
     head_trains: bool = False  # whether a schedule that never opens the last unit contradicts the method

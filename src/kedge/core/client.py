@@ -157,22 +157,26 @@ def finish(
     memory: dict[str, Any] = {}
     upload: dict[str, Any] = {}
     sent = delta
-    for correction in algorithm.corrections:
-        end = End(
+
+    def end(slot: str, state: Tree) -> End:
+        return End(
             params=shared,
             anchor=anchor,
             delta=delta,
             lr=fixed["lr"],
             steps=steps,
             lr_time=only(lr_time, anchor),
-            state=carry["state"][correction.name],
-            cast=fixed["cast"][correction.name],
+            state=state,
+            cast=fixed["cast"][slot],
             facts=fixed["facts"],
             class_means=class_means,
         )
-        memory[correction.name], upload[correction.name] = correction.finish(end)
+
+    for correction in algorithm.corrections:
+        slot = correction.name
+        memory[slot], upload[slot] = correction.finish(end(slot, carry["state"][slot]))
         if overrides(correction, "send"):
-            sent = correction.send(sent, End(**{**end.__dict__, "state": memory[correction.name]}))
+            sent = correction.send(sent, end(slot, memory[slot]))
     return memory, {
         "delta": sent,
         "slots": upload,

@@ -95,7 +95,7 @@ class OnlyLast:
 class HeadThenBody:
     """The last `count` units train in the first `share` of a client's local steps, the others in the rest.
 
-    The number of steps is rounded to the nearest; the body has at least one.
+    The number of steps is rounded to the nearest; each has at least one. A single step trains the body.
     """
 
     share: float
@@ -108,7 +108,8 @@ class HeadThenBody:
             )
 
     def __call__(self, clock: Clock, units: int) -> Mask:
-        steps = min(int(Fraction(str(self.share)) * clock.steps + Fraction(1, 2)), clock.steps - 1)
+        nearest = max(int(Fraction(str(self.share)) * clock.steps + Fraction(1, 2)), 1)
+        steps = min(nearest, clock.steps - 1)
         return tuple((unit >= units - self.count) == (clock.step < steps) for unit in range(units))
 
 

@@ -86,9 +86,12 @@ def hand_over(
 
     A correction of the same name and kind in both stages keeps its state, if it is about the same leaves; the
     others begin anew. A leaf that is shared from now on starts as every client's did, one that no longer is
-    starts from the server's.
+    starts from the server's; heads that come in start as the method says.
     """
-    fresh = opened(after, model, {**server.own, **server.shared}, server.buffers)
+    leaves = {**server.own, **server.shared}
+    if set(after.heads) - set(before.heads):
+        leaves |= after.headed(model, leaves)
+    fresh = opened(after, model, leaves, server.buffers)
     old = {c.name: (type(c), leaves_of(c, fitted(before, model), server)) for c in before.corrections}
     kept = frozenset(
         c.name

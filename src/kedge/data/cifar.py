@@ -91,7 +91,7 @@ class Arrays(pickle.Unpickler):
 
 
 def _dtype(kind: str, align: object = False, copy: object = True) -> np.dtype[Any]:
-    return np.dtype(kind, False, True)  # CIFAR says 0 and 1, which numpy warns of
+    return np.dtype(kind, False, True)  # CIFAR says 0 and 1: numpy 2.4.0 to 2.4.4 warn
 
 
 ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {

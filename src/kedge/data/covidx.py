@@ -1,4 +1,4 @@
-"""COVIDx (Wang et al., 2020): chest X-rays in train/ and test/, and a list of labels for each.
+"""COVIDx, by Wang et al. (2020): chest X-rays in train/ and test/, and a list of labels for each.
 
 A line of a list reads "patient file class" or "patient file class source". The images come from several
 collections, some behind an account, so they cannot be fetched: the user assembles them as
@@ -26,7 +26,7 @@ Line = tuple[str, str, str, str]  # patient, file, class, source
 
 
 def covidx(path: Given = None, size: int = 64, labels: str | None = None) -> Source:
-    """Chest X-rays, grey, resized to size × size, 3 classes; to be assembled; needs kedge[images].
+    """Chest X-rays, grey, resized to size × size, 3 classes; to be assembled; needs Pillow.
 
     `path` is a folder, zip or tar with train/, test/ and their lists train*.txt and test*.txt; labels =
     "COVIDx8A" takes train_COVIDx8A.txt and test_COVIDx8A.txt where there are several. Images not in the list

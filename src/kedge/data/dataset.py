@@ -4,14 +4,16 @@ Data stay as they were stored (uint8 images stay uint8). What is damaged is refu
 later as a NaN in training.
 """
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from kedge.core.errors import DataError
+from kedge.core.errors import DataError, RequestError
 
 WIDER = {"uint16": "int32", "uint32": "int64", "uint64": "int64"}  # torch can hardly compute with the former
 
@@ -99,3 +101,16 @@ class Source:
                     f"{self.name}: label {int(data.y[row])} in row {row} of {part}, but there are "
                     f"{self.classes} classes; need labels 0..{self.classes - 1}."
                 )
+
+
+def normalized(source: Source, normalize: Literal["dataset"] | tuple[float, float] = "dataset") -> Source:
+    """The source with another mean and standard deviation than the dataset's own, one for all channels."""
+    if normalize == "dataset":
+        return source
+    mean, std = normalize
+    if not (math.isfinite(mean) and 0 < std < math.inf):
+        raise RequestError(
+            f"data.normalize = [{mean}, {std}]: need a mean and a standard deviation > 0, both finite; or "
+            "'dataset' for the dataset's own."
+        )
+    return replace(source, mean=(mean,), std=(std,))

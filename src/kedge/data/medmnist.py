@@ -33,7 +33,7 @@ WANTED = tuple(f"{part}_{what}" for part in ("train", "val", "test") for what in
 
 
 def organamnist(path: Given = None, validation: Validation = "leave") -> Source:
-    """34,561 / 17,778 axial CT slices of 11 organs, 28×28 grey (38 MB).
+    """34,561 / 17,778 axial CT slices of 11 organs, 28×28 grey (about 38 MB).
 
     `path` is organamnist.npz or its folder; validation = "train" adds the 6,491 validation images.
     """
@@ -41,7 +41,7 @@ def organamnist(path: Given = None, validation: Validation = "leave") -> Source:
 
 
 def organcmnist(path: Given = None, validation: Validation = "leave") -> Source:
-    """12,975 / 8,216 coronal CT slices of 11 organs, 28×28 grey (15 MB).
+    """12,975 / 8,216 coronal CT slices of 11 organs, 28×28 grey (about 15 MB).
 
     `path` is organcmnist.npz or its folder; validation = "train" adds the 2,392 validation images.
     """
@@ -49,7 +49,7 @@ def organcmnist(path: Given = None, validation: Validation = "leave") -> Source:
 
 
 def organsmnist(path: Given = None, validation: Validation = "leave") -> Source:
-    """13,932 / 8,827 sagittal CT slices of 11 organs, 28×28 grey (16 MB).
+    """13,932 / 8,827 sagittal CT slices of 11 organs, 28×28 grey (about 16 MB).
 
     `path` is organsmnist.npz or its folder; validation = "train" adds the 2,452 validation images.
     """

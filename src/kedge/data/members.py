@@ -90,9 +90,10 @@ def _folder(path: Path) -> Members:
     for folder, _, names in os.walk(path, followlinks=True):
         for name in names:
             file = Path(folder, name)
-            if _counts(name) and file.is_file():
+            inside = file.relative_to(path).as_posix()
+            if _counts(inside) and file.is_file():
                 facts = file.stat()
-                files[file.relative_to(path).as_posix()] = (facts.st_size, facts.st_mtime_ns)
+                files[inside] = (facts.st_size, facts.st_mtime_ns)
     return Members(path, files, lambda name: (path / name).read_bytes())
 
 

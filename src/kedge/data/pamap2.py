@@ -1,4 +1,4 @@
-"""PAMAP2 (Reiss and Stricker, 2012): nine people with sensors on hand, chest and ankle, 100 rows a second.
+"""PAMAP2, by Reiss and Stricker (2012): nine people, sensors on hand, chest and ankle, 100 rows a second.
 
 A row of Protocol/subject1xx.dat has time, activity, heart rate and 17 values of each sensor, of which the
 nine inertial ones are taken: acceleration (±16 g), angular velocity, magnetic field; 27 channels. Rows of one
@@ -43,7 +43,7 @@ Values = NDArray[np.float32]  # [rows, 27]
 def pamap2(
     path: Given = None, step: int = 100, drop: tuple[int, ...] = (0, 5, 12), test: float = 0.2
 ) -> Source:
-    """Windows of body sensors, 27×1×200, 10 activities, 9 subjects (656 MB).
+    """Windows of body sensors, 27×1×200, 10 activities, 9 subjects (about 690 MB).
 
     `path` is UCI's zip, the PAMAP2_Dataset.zip in it, or the folder that unpacks to. A window begins every
     `step` rows. The last share `test` of the rows of each subject's activity is the test set, so no test

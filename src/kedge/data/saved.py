@@ -124,13 +124,13 @@ class Saved:
         self._check(found, labels)
         return [np.sort(np.concatenate(pair)) for pair in zip(found.train, found.test, strict=True)]
 
-    def federation(self, source: Source, local: LocalTests, local_test: float) -> Federation:
+    def federation(self, source: Source, dataset: str, local: LocalTests, local_test: float) -> Federation:
         """The federation of a dataset in which everybody holds what the file says."""
         found = self.holdings()
-        if found.dataset != source.name:
+        if found.dataset != dataset:
             raise RequestError(
                 f"partition saved(path={self.path}): it is of the dataset {found.dataset!r}, this run's is "
-                f"{source.name!r}. Set data.name = {found.dataset!r}, or use another partition."
+                f"{dataset!r}. Set data.name = {found.dataset!r}, or use another partition."
             )
         if (found.local, found.local_test) != (local, local_test):
             raise RequestError(

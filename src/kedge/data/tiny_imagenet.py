@@ -1,4 +1,4 @@
-"""Tiny-ImageNet-200 (Stanford CS231n): JPEG files in class folders, one zip.
+"""Tiny-ImageNet-200, made for Stanford's CS231n: JPEG files in class folders, one zip.
 
 train/<class>/images/*.JPEG; val/images/*.JPEG with their classes in val/val_annotations.txt; wnids.txt lists
 the classes, which are numbered in alphabetical order, as torchvision's ImageFolder does. The official test
@@ -31,7 +31,7 @@ ANNOTATIONS = "val/val_annotations.txt"
 
 
 def tiny_imagenet(path: Given = None) -> Source:
-    """100,000 / 10,000 color images, 64×64, 200 classes; needs kedge[images] (248 MB).
+    """100,000 / 10,000 color images, 64×64, 200 classes; needs Pillow (248 MB).
 
     `path` is tiny-imagenet-200.zip or the folder it unpacks to. The decoded images are kept in the cache.
     """

@@ -1,4 +1,4 @@
-"""UCI HAR (Anguita et al., 2013): windows of 128 samples at 50 Hz from a phone on the waist, as text files.
+"""UCI HAR, by Anguita et al. (2013): windows of 128 samples, 50 a second, of a phone on the waist, as text.
 
 The nine raw signals are read, not the 561 derived features: body acceleration, angular velocity and total
 acceleration along x, y and z, in g and rad/s. The official split is by subject: 21 train, 9 test. The sha256

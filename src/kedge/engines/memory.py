@@ -7,6 +7,8 @@ from kedge.core.correction import within
 from kedge.core.model import Model
 from kedge.core.tree import Leaves, Tree, only
 
+EMPTY: dict[str, Any] = {"slots": {}, "local": {}, "buffers": {}}
+
 
 class Memories:
     """What clients keep between rounds: corrections' slots, leaves that are not shared, own statistics."""
@@ -19,13 +21,16 @@ class Memories:
         self.algorithm, self.model = algorithm, model
         self.shared = algorithm.shared(model)
         self.local = {k: v for k, v in params.items() if k not in self.shared}
+        # Heads of other stages' methods are carried along, and remembered only by those who trained them.
+        own = {*(k for unit in model.units for k in unit), *model.extra}
+        self.kept = frozenset(k for k in self.local if k in own)
         for row in self.rows.values():
             row["slots"] = {k: v for k, v in row["slots"].items() if k in kept}
             row["local"] = only(row["local"], self.local)
 
     def of(self, client: int, shared: Leaves, buffers: Leaves) -> dict[str, Any]:
         """A client's memory: parameters complete with its own leaves, statistics, correction slots."""
-        row = self.rows.get(client, {"slots": {}, "local": {}, "buffers": {}})
+        row = self.rows.get(client, EMPTY)
         missing = [c for c in self.algorithm.corrections if c.name not in row["slots"]]
         slots = {
             **row["slots"],
@@ -46,7 +51,7 @@ class Memories:
         """Remember what this client ends its round with."""
         row = {
             "slots": slots,
-            "local": only(params, self.local),
+            "local": {**self.rows.get(client, EMPTY)["local"], **only(params, self.kept)},
             "buffers": buffers if self.model.statistics == "local" else {},
         }
         if any(row["slots"].values()) or row["local"] or row["buffers"]:
@@ -55,7 +60,7 @@ class Memories:
     @property
     def needed(self) -> bool:
         """Whether clients of this stage keep anything."""
-        return bool(self.algorithm.corrections or self.local or self.model.statistics == "local")
+        return bool(self.algorithm.corrections or self.kept or self.model.statistics == "local")
 
     def save(self) -> dict[str, Any]:
         """All memories as one tree."""
@@ -63,5 +68,4 @@ class Memories:
 
     def load(self, saved: Tree) -> None:
         """Take memories up again."""
-        empty: dict[str, Any] = {"slots": {}, "local": {}, "buffers": {}}
-        self.rows = {int(client): {**empty, **row} for client, row in saved.items()}
+        self.rows = {int(client): {**EMPTY, **row} for client, row in saved.items()}

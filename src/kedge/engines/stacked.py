@@ -92,7 +92,7 @@ class Stacked:
         if not self.memories.needed:
             return []
         kept = {
-            "params": {k: done.carry["params"][k] for k in self.memories.local},
+            "params": {k: done.carry["params"][k] for k in self.memories.kept},
             "buffers": done.carry["buffers"] if self.model.statistics == "local" else {},
             "slots": slots,
         }

@@ -12,9 +12,10 @@ main { width: fit-content; max-width: 100%; box-sizing: border-box; margin: 0 au
 svg { display: block; }
 svg text { font-family: system-ui, sans-serif; dominant-baseline: central; }
 svg rect { shape-rendering: crispEdges; }
-svg .value:hover { stroke: #d55e00; stroke-width: 2px; }
+svg :is(rect, circle):hover { stroke: #d55e00; stroke-width: 2px; }
+svg .still { pointer-events: none; }
 .scroll { overflow-x: auto; }
-p { margin: .2rem 0 .2rem 64px; max-width: 46rem; }
+p { margin: .2rem 0 .2rem 64px; max-width: 48rem; font-size: 13px; color: #5c6672; }
 """
 
 
@@ -53,11 +54,11 @@ def element(shape: Shape) -> str:
             f'fill="{shape.color}"{weight}{turned}>{escape(shape.text)}</text>'
         )
     said = f"<title>{escape(shape.title)}</title>" if shape.title else ""
-    pointed = ' class="value"' if said else ""
+    still = "" if said else ' class="still"'
     if isinstance(shape, Circle):
         inner = (
-            f'<circle cx="{shape.x:g}" cy="{shape.y:g}" r="{shape.radius:.2f}" fill="{shape.color}"{pointed}>'
+            f'<circle cx="{shape.x:g}" cy="{shape.y:g}" r="{shape.radius:.2f}" fill="{shape.color}"{still}>'
         )
         return f"{inner}{said}</circle>"
     size = f'width="{shape.width:.6g}" height="{shape.height:.6g}"'
-    return f'<rect x="{shape.x:.6g}" y="{shape.y:.6g}" {size} fill="{shape.color}"{pointed}>{said}</rect>'
+    return f'<rect x="{shape.x:.6g}" y="{shape.y:.6g}" {size} fill="{shape.color}"{still}>{said}</rect>'

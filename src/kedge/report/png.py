@@ -32,7 +32,7 @@ def png(drawing: Drawing) -> bytes:
 
     # At 72 dots an inch a point is a pixel of the drawing.
     figure = Figure(figsize=(drawing.width / 72, drawing.height / 72), dpi=72 * PIXELS)
-    canvas = FigureCanvasAgg(figure)
+    FigureCanvasAgg(figure)
     plane = figure.add_axes((0, 0, 1, 1), xlim=(0, drawing.width), ylim=(drawing.height, 0))
     plane.set_axis_off()
     boxes = [shape for shape in drawing.shapes if isinstance(shape, Box)]
@@ -52,8 +52,8 @@ def png(drawing: Drawing) -> bytes:
                 rotation=90 if shape.upright else 0, weight="bold" if shape.bold else "normal",
                 parse_math=False,
             )  # fmt: skip
-    canvas.draw()
-    picture = Image.fromarray(canvas.buffer_rgba()).convert("RGB")
-    file = BytesIO()
-    picture.quantize(COLORS, dither=Image.Dither.NONE).save(file, "png", optimize=True)
+    full, file = BytesIO(), BytesIO()
+    figure.savefig(full, format="png")
+    few = Image.open(full).convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
+    few.save(file, "png", optimize=True)
     return file.getvalue()

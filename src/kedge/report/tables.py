@@ -17,7 +17,7 @@ def comparison(
     runs: Sequence[Run], target: float | None = None, metric: str | None = None
 ) -> list[dict[str, Any]]:
     """One row a group of runs: accuracy at the last and at the best round, rounds to a target, cost."""
-    labels = [group[0].label for group in grouped(runs)]
+    labels = [label_of(group) for group in grouped(runs)]
     metric = metric_of(runs, metric)
     return [row_of(group, labels, target, metric) for group in grouped(runs)]
 
@@ -27,13 +27,13 @@ def row_of(group: list[Run], labels: list[str], target: float | None, metric: st
     curves = [run.curve(metric) for run in group if run.curve(metric)]
     cells = {name: cell_of(group, name) for name in in_order(n for run in group for n in run.accuracies)}
     shown = cells.get(metric or "", NOTHING)
-    label = group[0].label
+    label = label_of(group)
     if labels.count(label) > 1:  # the folder tells equal methods apart; seeds have folders below it
         folder = group[0].folder
         label = (folder.parent if len(group) > 1 and folder.name.startswith("seed") else folder).name
     row: dict[str, Any] = {
         "method": label,
-        "label": group[0].label,
+        "label": label_of(group),
         "runs": len(group),
         "rounds": min(len(run.history) for run in group),
         "complete": all(run.complete for run in group),
@@ -50,7 +50,7 @@ def row_of(group: list[Run], labels: list[str], target: float | None, metric: st
         "folders": [str(run.folder) for run in group],
         "accuracies": [curve[-1][1] for curve in curves],
         "cells": cells,
-        "reports": list(cells_of(group[0].label)),
+        "reports": list(cells_of(label_of(group))),
     }
     if target is not None:
         reached = [next((r for r, value in curve if value >= target), None) for curve in curves]
@@ -58,6 +58,11 @@ def row_of(group: list[Run], labels: list[str], target: float | None, metric: st
             None if None in reached or not reached else mean(r for r in reached if r is not None)
         )
     return row
+
+
+def label_of(group: Sequence[Run]) -> str:
+    """The methods of the run that came furthest: a rule may have switched one seed and not another."""
+    return max((run.label for run in group), key=lambda label: label.count("->"))
 
 
 def cell_of(group: Sequence[Run], name: str) -> dict[str, Any]:

@@ -6,21 +6,19 @@ from math import prod
 from typing import Any, Literal
 
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from kedge.algorithms import METHODS, RULES, SCHEDULES
 from kedge.algorithms.plateau import Plateau
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune, fitted
-from kedge.core.errors import DataError, RequestError, nearest
+from kedge.core.errors import DataError, RequestError
 from kedge.core.model import Batch, Model, from_module, seeded
 from kedge.core.schedules import Clock, over
-from kedge.data.datasets import Source, load
-from kedge.data.federation import Federation, federate
-from kedge.data.partition import PARTITIONS
+from kedge.data.federation import Federation
 from kedge.measure.latest import Latest
 from kedge.models import MODELS
-from kedge.running.config import EngineChoice, Evaluation, Experiment, label_of
+from kedge.running.config import EngineChoice, Evaluation, Experiment, label_of, options_of
+from kedge.running.dealing import federation_of as federation_of  # kedge partition takes it from here
 from kedge.running.document import OPTIMIZERS
 from kedge.running.factories import factory_of
 from kedge.running.measuring import measurable
@@ -114,32 +112,6 @@ def tune_of(evaluation: Evaluation) -> Tune | Literal["method", "off"]:
     return Tune(evaluation.tune_epochs, evaluation.tune)
 
 
-def federation_of(experiment: Experiment) -> Federation:
-    """The dataset, dealt out."""
-    source = load(experiment.data["name"], **options_of(experiment.data))
-    partition = PARTITIONS[experiment.partition["name"]](**options_of(experiment.partition))
-    keys = natural_keys(source, experiment.partition) if experiment.partition["name"] == "natural" else None
-    clients = partition(source.train.y.numpy(), experiment.seed, keys)
-    federation = federate(source, clients, experiment.evaluation.local_test, experiment.seed)
-    experiment.participation.count(len(federation.clients))
-    return federation
-
-
-def natural_keys(source: Source, partition: dict[str, Any]) -> NDArray[Any] | None:
-    """The dataset's key that tells clients apart: the one named, or the only one."""
-    name, there = partition["key"], source.keys
-    if name is None and len(there) > 1:
-        raise RequestError(
-            f"partition natural: {source.name} has several keys: {', '.join(there)}. Name one: partition.key."
-        )
-    if name is not None and name not in there:
-        raise RequestError(
-            f"partition.key = {name!r}: {source.name} has no such key.{nearest(name, there)} "
-            f"It has: {', '.join(there) or 'none'}."
-        )
-    return there[name] if name else next(iter(there.values()), None)
-
-
 def algorithm_of(method: dict[str, Any], schedule: dict[str, Any]) -> Algorithm:
     """The method under its schedule; where a method has one of its own, a unit trains if both open it."""
     base = factory_of("method", METHODS, method["name"])(**options_of(method))
@@ -157,12 +129,8 @@ def local_of(experiment: Experiment) -> Local:
     """How clients train."""
     training = experiment.training
     optimizer = OPTIMIZERS[experiment.optimizer["name"]](**options_of(experiment.optimizer))
-    return Local(training.epochs, training.batch, optimizer, training.clip, training.drop_last)
-
-
-def options_of(table: dict[str, Any]) -> dict[str, Any]:
-    """A table's arguments without its name."""
-    return {k: v for k, v in table.items() if k != "name"}
+    clip = None if training.clip == "off" else training.clip
+    return Local(training.epochs, training.batch, optimizer, clip, training.drop_last)
 
 
 def device_of(choice: EngineChoice) -> str:

@@ -12,17 +12,17 @@ from kedge.core.errors import RequestError
 from kedge.core.model import Statistics
 from kedge.core.units import Granularity
 from kedge.data.augment import Augment
+from kedge.data.dataset import normalized
 from kedge.data.datasets import BUILT_IN, folder
 from kedge.data.local_tests import LocalTests
-from kedge.running.inputs import normalized
 from kedge.running.document import FACTORIES, STAGED, expanded
 from kedge.running.factories import factory_of
 from kedge.running.protocols import under_protocol
 from kedge.running.sampling import Participation
 from kedge.running.schema import filled, parameters
 
-GIVEN = {"model": ("shape", "classes"), "data": ("name",)}  # arguments that the program supplies
-EVERY = {"data": normalized}  # arguments beside the factory's own
+GIVEN = {"model": ("shape", "classes"), "data": ("name", "source")}  # arguments that the program supplies
+BESIDE = {"data": normalized}  # what is done with the things that factories make; it has arguments as well
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Training:
 
     epochs: int = 1
     batch: int = 50
-    clip: float | Literal[False] | None = None  # global norm; false: none, where a protocol would clip
+    clip: float | Literal["off"] | None = None  # global norm; "off" as None, where a protocol would clip
     drop_last: bool = False
     augment: Augment = "none"  # of training images: flip, or flip-crop (pad 4, crop)
     statistics: Statistics = "shared"  # batch norm's running statistics
@@ -173,7 +173,8 @@ def label_of(method: dict[str, Any], schedule: dict[str, Any]) -> str:
 
 def resolve(raw: Mapping[str, Any]) -> Experiment:
     """The experiment of a parsed TOML document."""
-    table = under_protocol(expanded(raw))
+    defaults = Experiment("defaults")
+    table = under_protocol({"data": defaults.data, "method": defaults.method, **expanded(raw)})
     hints = {key: hint for key, (hint, _) in parameters(Experiment).items()}
     sections = {key: hint for key, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
     later = table.pop("then", [])
@@ -184,7 +185,6 @@ def resolve(raw: Mapping[str, Any]) -> Experiment:
         if not isinstance(inner, Mapping):
             raise RequestError(f"{key} = {inner!r}: need a table [{key}] with {', '.join(parameters(hint))}.")
         values[key] = hint(**filled(hint, inner, key))
-    defaults = Experiment("defaults")
     for key in FACTORIES.keys() - STAGED:
         values[key] = factory_table(key, table.get(key, getattr(defaults, key)))
     if not isinstance(later, list):
@@ -222,7 +222,12 @@ def factory_table(key: str, table: Mapping[str, Any]) -> dict[str, Any]:
     # A dataset that is not built in is a file in the data folder.
     file = key == "data" and name not in BUILT_IN
     target = folder if file else factory_of(key, FACTORIES[key], name)
-    return {"name": name, **filled(target, options, key, GIVEN.get(key, ()), EVERY.get(key))}
+    return {"name": name, **filled(target, options, key, GIVEN.get(key, ()), BESIDE.get(key))}
+
+
+def options_of(table: dict[str, Any]) -> dict[str, Any]:
+    """A table's arguments without its name."""
+    return {k: v for k, v in table.items() if k != "name"}
 
 
 def without_none(value: Any) -> Any:

@@ -142,7 +142,7 @@ def override(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
         # Another name takes other arguments: the old ones go.
         if key == "name" and folders and folders[0] in FACTORIES and place.get("name") != value:
             place.clear()
-        place[key] = value
+        place[key] = called(value, key) if path in FACTORIES and isinstance(value, str) else value
     return table
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import platform
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,15 @@ from torch import Tensor
 
 from kedge.core.errors import RequestError
 from kedge.core.tree import Leaves
+from kedge.data.saved import FILE
 from kedge.engines.auto import Choice, build, choose
 from kedge.engines.engine import Engine
 from kedge.measure.cells import Reading, cells, reading
 from kedge.running.assemble import assemble
 from kedge.running.config import EngineChoice, Experiment, resolve
+from kedge.running.dealing import check_kept, holdings_of
 from kedge.running.document import read
-from kedge.running.folder import create, locked, read_lines, write
+from kedge.running.folder import create_folder, locked, read_lines, write
 from kedge.running.runner import run
 from kedge.running.saving import last_algorithm, whole
 from kedge.running.task import History, Observer, Progress, Task
@@ -83,7 +85,8 @@ def execute(
     """Run an experiment from the start, in a new folder if one is given."""
     task = assemble(experiment)
     if folder:
-        create(folder, experiment.toml(), force)
+        dealt = holdings_of(experiment, task.federation).packed()
+        create_folder(folder, {"config.toml": experiment.toml(), FILE: dealt}, force)
     return continued(task, experiment.engine, experiment.name, experiment.checkpoint.every, folder, observer)
 
 
@@ -92,7 +95,11 @@ def resume(folder: Path, observer: Observer | None = None) -> Result:
     if not (folder / "config.toml").is_file():
         raise RequestError(f"{folder} is not the folder of a run: it has no config.toml.")
     experiment = resolve(read(folder / "config.toml"))
+    if experiment.partition["name"] == "saved" and (folder / FILE).is_file():
+        # The run has its own copy; the one it came from may be gone.
+        experiment = replace(experiment, partition={"name": "saved", "path": str(folder / FILE)})
     task = assemble(experiment)
+    check_kept(folder, holdings_of(experiment, task.federation))
     return continued(task, experiment.engine, experiment.name, experiment.checkpoint.every, folder, observer)
 
 

@@ -46,7 +46,7 @@ def create(folder: Path, config: str, replace: bool = False) -> None:
     create_folder(folder, {"config.toml": config}, replace)
 
 
-def create_folder(folder: Path, contents: Mapping[str, str], replace: bool = False) -> None:
+def create_folder(folder: Path, contents: Mapping[str, str | bytes], replace: bool = False) -> None:
     """Make a folder with these files in it; all appear at once."""
     if folder.exists() and not replace:
         raise RequestError(
@@ -57,7 +57,7 @@ def create_folder(folder: Path, contents: Mapping[str, str], replace: bool = Fal
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         for name, content in contents.items():
-            write(temporary / name, content.encode())
+            write(temporary / name, content.encode() if isinstance(content, str) else content)
         temporary.chmod(0o755)
         if folder.exists():
             shutil.rmtree(folder)

@@ -7,11 +7,13 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
 from kedge.core.errors import RequestError, nearest
+
+Kind = TypeVar("Kind")
 
 
 @cache
@@ -61,8 +63,8 @@ def checked(hint: Any, value: Any, path: str) -> Any:
         raise RequestError(f"{path} = {value!r}: {reason[0].lower()}{reason[1:]}.") from None
 
 
-def named(kinds: Mapping[str, Callable[..., Any]], name: Any, path: str) -> Callable[..., Any]:
-    """The factory of this name."""
+def named(kinds: Mapping[str, Kind], name: Any, path: str) -> Kind:
+    """The factory, or what else there is, of this name."""
     if name not in kinds:
         raise RequestError(
             f"{path} = {name!r}: no such name.{nearest(str(name), kinds)} Allowed: {', '.join(kinds)}."

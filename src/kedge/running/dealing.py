@@ -1,0 +1,79 @@
+"""Who holds what: an experiment's dataset dealt out, and kept with its run."""
+
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from kedge.core.errors import DataError, RequestError, nearest
+from kedge.data.dataset import Source, normalized
+from kedge.data.datasets import load
+from kedge.data.federation import Federation, federate
+from kedge.data.local_tests import dealt_labels
+from kedge.data.partition import PARTITIONS, Saved
+from kedge.data.saved import FILE, Holdings, holdings, read
+from kedge.running.config import Experiment, options_of
+from kedge.running.folder import write
+
+
+def federation_of(experiment: Experiment) -> Federation:
+    """The dataset, dealt out."""
+    source, seed, evaluation = source_of(experiment), experiment.seed, experiment.evaluation
+    partition = PARTITIONS[experiment.partition["name"]](**options_of(experiment.partition))
+    if isinstance(partition, Saved):
+        name = experiment.data["name"]
+        federation = partition.federation(source, name, evaluation.local, evaluation.local_test)
+    else:
+        keys = natural_keys(source, experiment) if experiment.partition["name"] == "natural" else None
+        clients = partition(dealt_labels(source, evaluation.local), seed, keys)
+        federation = federate(source, clients, evaluation.local_test, seed, evaluation.local)
+    experiment.participation.count(len(federation.clients))
+    return federation
+
+
+def source_of(experiment: Experiment) -> Source:
+    """The dataset, loaded."""
+    options = options_of(experiment.data)
+    normalize = options.pop("normalize")
+    return normalized(load(experiment.data["name"], **options), normalize)
+
+
+def natural_keys(source: Source, experiment: Experiment) -> NDArray[Any] | None:
+    """The dataset's key that tells clients apart: the one named, or the only one."""
+    name, there = experiment.partition["key"], source.keys
+    if experiment.evaluation.local == "merged":
+        raise RequestError(
+            "partition natural with evaluation.local = 'merged': keys are known of training samples only, so "
+            "the test part cannot be dealt out by them. Use evaluation.local = 'split' or 'matched'."
+        )
+    if name is None and len(there) > 1:
+        raise RequestError(
+            f"partition natural: {source.name} has several keys: {', '.join(there)}. Name one: partition.key."
+        )
+    if name is not None and name not in there:
+        raise RequestError(
+            f"partition.key = {name!r}: {source.name} has no such key.{nearest(name, there)} "
+            f"It has: {', '.join(there) or 'none'}."
+        )
+    return there[name] if name else next(iter(there.values()), None)
+
+
+def holdings_of(experiment: Experiment, federation: Federation) -> Holdings:
+    """Who holds what."""
+    evaluation = experiment.evaluation
+    return holdings(federation, experiment.data["name"], evaluation.local, evaluation.local_test)
+
+
+def check_kept(folder: Path, now: Holdings) -> None:
+    """Raise where a run that goes on would deal out other samples than it began with."""
+    if not (folder / FILE).is_file():  # begun by a version that did not save it
+        write(folder / FILE, now.packed())
+    try:
+        problem = read(folder / FILE).difference(now)
+    except DataError as error:
+        raise DataError(f"{error} If there is none, delete the file: the run goes on unchecked.") from error
+    if problem:
+        raise DataError(
+            f"{folder} cannot go on, for the data have changed since it began: {problem} ({FILE}). Bring the "
+            "data back as they were, or begin a new run."
+        )

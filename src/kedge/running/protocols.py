@@ -1,0 +1,159 @@
+"""Training protocols of published code, as tables under what an experiment says: protocol = "feddyn".
+
+feddyn   A: the FedDyn code family (FedDyn, FedBug, FedDC; FedDyn→FedAvg's base)
+pfllib   B: PFLlib (sequential layer expansion)
+fedtr    C: FedTR
+
+What the experiment writes goes before; where it names another factory (another partition, another optimizer),
+the protocol's arguments of that table are left out. docs/protocols.md says what is stated, inferred, assumed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kedge.algorithms import METHODS
+from kedge.core.errors import RequestError
+from kedge.running.factories import factory_of
+from kedge.running.schema import named, parameters
+
+Table = Mapping[str, Any]
+EITHER = {"per_round", "share"}  # of [participation]: one excludes the other
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What a protocol says."""
+
+    summary: str
+    paper: str
+    tables: Mapping[str, Any]
+    weights: str  # of clients in the average, for every method that leaves it open
+    methods: Mapping[str, Table] = field(default_factory=dict)  # arguments of single methods
+    datasets: Mapping[str, Mapping[str, Table]] = field(default_factory=dict)  # tables for single datasets
+
+
+PROTOCOLS: dict[str, Protocol] = {
+    "feddyn": Protocol(
+        "SGD 0.1 with weight decay, clip 10, batch 50; each of 100 equal clients joins with chance 0.1.",
+        "Acar et al., 2021; Kao et al., 2023",
+        {
+            "data": {"normalize": "dataset"},
+            "partition": {"name": "dirichlet", "clients": 100, "alpha": 0.3, "sigma": 0.0},
+            "participation": {"rule": "bernoulli", "share": 0.1},
+            "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.0, "weight_decay": 1e-3, "decay": 1.0},
+            "training": {"epochs": 5, "batch": 50, "clip": 10.0, "drop_last": False},
+            "evaluation": {"all": True},
+        },
+        weights="uniform",
+        datasets={
+            "cifar10": {"training": {"augment": "flip-crop"}},
+            "cifar100": {"training": {"augment": "flip-crop"}},
+            "tiny-imagenet": {"training": {"augment": "flip"}},
+        },
+    ),
+    "pfllib": Protocol(
+        "SGD 0.005, batch 10, 1 epoch, 10 of 100 clients; local tests of a quarter, train and test merged.",
+        "Zhang et al., 2025; Jang and Choi, 2024",
+        {
+            "data": {"normalize": (0.5, 0.5)},
+            "partition": {
+                "name": "dirichlet-classes",
+                "clients": 100,
+                "alpha": 0.1,
+                "cap": True,
+                "minimum": 40,  # batch / (1 − 0.75); PFLlib takes N / (2·clients) where that is less
+            },
+            "participation": {"rule": "exact", "per_round": 10},
+            "optimizer": {"name": "sgd", "lr": 0.005, "momentum": 0.0, "weight_decay": 0.0, "decay": 1.0},
+            "training": {"epochs": 1, "batch": 10, "clip": "off", "drop_last": True, "augment": "none"},
+            "evaluation": {
+                "local": "merged",
+                "local_test": 0.25,
+                "tune": "all",
+                "tune_epochs": 5,
+                "headline": "all",
+            },
+        },
+        weights="size",
+        datasets={"tiny-imagenet": {"evaluation": {"local": "split"}}},  # its training images only
+    ),
+    "fedtr": Protocol(
+        "SGD 0.01, batch 50, 5 epochs, all of 20 clients of few classes in each of 200 rounds.",
+        "Chen et al.",
+        {
+            "rounds": 200,
+            "partition": {
+                "name": "dirichlet-classes",
+                "clients": 20,
+                "alpha": 0.1,
+                "cap": True,
+                "minimum": 10,
+            },
+            "participation": {"rule": "exact", "share": 1.0},
+            "optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.0, "weight_decay": 0.0, "decay": 1.0},
+            "training": {"epochs": 5, "batch": 50, "clip": "off", "drop_last": False},
+        },
+        weights="size",
+        methods={"fedprox": {"mu": 0.01}},
+    ),
+}
+
+
+def under_protocol(document: Table) -> dict[str, Any]:
+    """The document, which names data and method, with its protocol's values wherever it says nothing."""
+    name = document.get("protocol")
+    if name is None:
+        return dict(document)
+    if not isinstance(name, str):
+        raise RequestError(f"protocol = {name!r}: need a name: {', '.join(PROTOCOLS)}.")
+    protocol = named(PROTOCOLS, name, "protocol")
+    table = dict(document)
+    for key, preset in tables_of(protocol, document).items():
+        table[key] = laid_over(preset, document[key], key, name) if key in document else preset
+    table["method"] = method_of(protocol, table.get("method"))
+    if isinstance(table.get("then"), list):
+        table["then"] = [
+            {**row, "method": method_of(protocol, row["method"])} if has_method(row) else row
+            for row in table["then"]
+        ]
+    return table
+
+
+def tables_of(protocol: Protocol, document: Table) -> dict[str, Any]:
+    """What the protocol says for the dataset of this document."""
+    data = document.get("data")
+    dataset = data.get("name") if isinstance(data, Mapping) else None
+    own = protocol.datasets.get(dataset, {}) if isinstance(dataset, str) else {}
+    return {**protocol.tables, **{k: {**protocol.tables.get(k, {}), **v} for k, v in own.items()}}
+
+
+def laid_over(preset: Any, given: Any, key: str, name: str) -> Any:
+    """What is given, over the protocol's value of the same key."""
+    if not isinstance(preset, Mapping) or not isinstance(given, Mapping):
+        return given
+    if "name" in preset and given.get("name", preset["name"]) != preset["name"]:
+        return given  # another factory has other arguments
+    for inner, value in given.items():
+        if value is None and inner in preset:
+            raise RequestError(
+                f"{key}.{inner} = None: the protocol {name!r} says {preset[inner]!r}, and no file can say "
+                "None against it. Give a value: training.clip = 'off' is no clipping, participation.share = "
+                "1.0 is everybody."
+            )
+    left = EITHER if key == "participation" and EITHER & set(given) else set()
+    return {**{k: v for k, v in preset.items() if k not in left}, **given}
+
+
+def method_of(protocol: Protocol, method: Any) -> Any:
+    """A method's table with the protocol's weights, where the method has such an argument, and arguments."""
+    if not isinstance(method, Mapping) or "name" not in method:
+        return method
+    known = parameters(factory_of("method", METHODS, method["name"]))
+    weights = {"weights": protocol.weights} if "weights" in known else {}
+    return {**weights, **protocol.methods.get(method["name"], {}), **method}
+
+
+def has_method(row: Any) -> bool:
+    """Whether this is a table of a stage that names its method."""
+    return isinstance(row, Mapping) and "method" in row
