@@ -98,8 +98,8 @@ def model_of(ran: Ran) -> dict[str, Tree]:
 @each_engine
 def test_every_leaf_goes_on_from_where_it_was(kind: Kind, first: str, second: str) -> None:
     """Sent before and after: from the distributed model. Kept before and after: from the client's own. Sent
-    from now on: from the start that all clients had in common. Kept from now on: from the server's. Heads that
-    come in: copies of the generic one."""
+    from now on: from the start that all clients had in common. Kept from now on: from the server's. Heads
+    that come in: copies of the generic one."""
     before, after, task = switched(one_of_several(first), one_of_several(second), kind=kind)
     start = task.model.init(task.seed)[0]
     assert start.keys() == {**after.server.shared, **after.server.own}.keys()
