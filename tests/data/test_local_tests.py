@@ -1,5 +1,6 @@
 """Local tests: answers by hand, and the laws that every split keeps."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from kedge.data.dataset import Dataset, Source
 from kedge.data.federation import Federation, federate
 from kedge.data.local_tests import LocalTests, dealt_labels, largest_remainder, matched
 from kedge.data.partition import Dirichlet, DirichletClasses, Iid
+from kedge.running.config import resolve
+from kedge.running.dealing import federation_of
 
 Labels = NDArray[np.int64]
 SMALL: dict[str, Any] = {
@@ -224,11 +227,34 @@ def test_in_a_run_matched_tests_leave_the_common_test_set_and_the_training_alone
     assert not [name for name in plain.cells if ".local." in name]
 
 
-def test_natural_clients_cannot_be_dealt_the_test_part() -> None:
+def test_natural_clients_are_dealt_the_test_part_where_its_keys_are_known(tmp_path: Path) -> None:
+    """Subjects 0…3 are in the training part, 4 and 5 in the test part: merged, there are six clients."""
+    x, y = np.random.default_rng(0).standard_normal((60, 5)).astype(np.float32), np.arange(60) % 3
+    parts: dict[str, Any] = {"x_train": x[:40], "y_train": y[:40], "x_test": x[40:], "y_test": y[40:]}
+    subjects: dict[str, Any] = {"subject_train": np.arange(40) % 4, "subject_test": 4 + np.arange(20) % 2}
+    np.savez(tmp_path / "mine.npz", **parts, **subjects)
+    document: dict[str, Any] = {
+        "name": "mine",
+        "data": {"name": "mine", "path": str(tmp_path)},
+        "partition": "natural",
+        "evaluation": {"local": "merged", "local_test": 0.25},
+    }
+    dealt = federation_of(resolve(document))
+    assert [len(own) for own in dealt.clients] == [8, 8, 8, 8, 8, 8]
+    owners = np.concatenate([subjects["subject_train"], subjects["subject_test"]])
+    for client, (own, test) in enumerate(zip(dealt.clients, dealt.local_tests, strict=True)):
+        assert set(owners[own]) == set(owners[test]) == {client}
+
+
+def test_natural_clients_cannot_be_dealt_a_test_part_without_keys(tmp_path: Path) -> None:
     ways: dict[str, Any] = {
+        "data": {"name": "mine", "path": str(tmp_path)},
+        "model": "mlp",
         "partition": "natural",
         "evaluation.local": "merged",
         "evaluation.local_test": 0.25,
     }
-    with pytest.raises(RequestError, match=r"keys are known of training samples only.*'split' or 'matched'"):
+    x, y = np.ones((8, 2)), np.arange(8) % 2
+    np.savez(tmp_path / "mine.npz", x_train=x, y_train=y, x_test=x, y_test=y, subject_train=y)
+    with pytest.raises(RequestError, match=r"'subject' for training samples only.*'split' or 'matched'"):
         kedge.run("quickstart", **ways)

@@ -70,7 +70,7 @@ class Source:
     """A dataset with its test set, and how raw values become inputs: (scale·x − mean) / std.
 
     mean and std have one entry per channel (x.shape[1]), or one for all; keys are natural groups of the
-    training samples, such as the subject.
+    training samples, such as the subject, test_keys those of the test samples where they are known.
     """
 
     name: str
@@ -81,6 +81,7 @@ class Source:
     std: tuple[float, ...] = (1.0,)
     scale: float = 1.0
     keys: dict[str, NDArray[np.generic]] = field(default_factory=dict)
+    test_keys: dict[str, NDArray[np.generic]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.train.x.shape[1:] != self.test.x.shape[1:] or self.train.x.dtype != self.test.x.dtype:

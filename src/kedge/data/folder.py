@@ -37,8 +37,8 @@ def folder(name: str, path: str | os.PathLike[str] | None = None) -> Source:
     """The dataset in `<path or $KEDGE_DATA>/<name>.npz`: x_train, y_train, x_test, y_test.
 
     uint8 images [n, h, w] or channel-last [n, h, w, 1 or 3] become channel-first; all other arrays are taken
-    as they are. Further arrays `<key>_train` of one entry per sample become keys. `scale` says what stored
-    numbers were multiplied by, `label_names` how many classes there are.
+    as they are. Further arrays `<key>_train` and `<key>_test` of one entry per sample become keys. `scale`
+    says what stored numbers were multiplied by, `label_names` how many classes there are.
     """
     return npz(name, _file(name, path))
 
@@ -59,15 +59,20 @@ def npz(name: str, file: Path) -> Source:
     mean, std = KNOWN.get(name, PIXELS) if train.x.dtype == torch.uint8 else AS_IT_IS
     names = arrays.get("label_names")
     classes = int(max(train.y.max(), test.y.max())) + 1 if names is None else names.size
-    keys = {
-        key.removesuffix("_train"): values
-        for key, values in arrays.items()
-        if key.endswith("_train") and key not in WANTED and values.shape == (len(train),)
-    }
+    keys, test_keys = _keys(arrays, "_train", len(train)), _keys(arrays, "_test", len(test))
     try:
-        return Source(name, train, test, classes, mean, std, _scale(arrays), keys)
+        return Source(name, train, test, classes, mean, std, _scale(arrays), keys, test_keys)
     except DataError as error:
         raise DataError(f"{file}: {error}") from error
+
+
+def _keys(arrays: Arrays, part: str, samples: int) -> Arrays:
+    """The further arrays of a part that have one entry per sample."""
+    return {
+        key.removesuffix(part): values
+        for key, values in arrays.items()
+        if key.endswith(part) and key not in WANTED and values.shape == (samples,)
+    }
 
 
 def stand_in(name: str, path: str | os.PathLike[str] | None = None) -> Path | None:

@@ -60,7 +60,8 @@ def pamap2(
         stored = kept("pamap2", facts, lambda: _windows(members, step, kept_labels, test))
     train, held = (Dataset(stored[f"x_{part}"], stored[f"y_{part}"]) for part in ("train", "test"))
     mean, std = (tuple(stored[key].tolist()) for key in ("mean", "std"))
-    return Source("pamap2", train, held, len(kept_labels), mean, std, keys={"subject": stored["subject"]})
+    subjects = [{"subject": stored[f"subject_{part}"]} for part in ("train", "test")]
+    return Source("pamap2", train, held, len(kept_labels), mean, std, keys=subjects[0], test_keys=subjects[1])
 
 
 def _windows(members: Members, step: int, kept_labels: list[int], test: float) -> Arrays:
@@ -92,8 +93,7 @@ def _windows(members: Members, step: int, kept_labels: list[int], test: float) -
         arrays[f"y_{part}"], subject_of = np.repeat(labels, counts), np.repeat(subjects, counts)
         if not len(subject_of):
             raise DataError(f"{members.where}: no window of {WINDOW} rows for the {part} part.")
-        if part == "train":
-            arrays["subject"] = subject_of
+        arrays[f"subject_{part}"] = subject_of
     channels = np.moveaxis(arrays["x_train"], 1, 0)
     arrays["mean"] = np.array([channel.mean(dtype=np.float64) for channel in channels])
     deviation = np.array([channel.std(dtype=np.float64) for channel in channels])

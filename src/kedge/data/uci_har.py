@@ -33,8 +33,11 @@ def uci_har(path: Given = None) -> Source:
     """
     with opened(located("uci-har", ARCHIVE, path)) as members:
         train, test = (_part(members, part) for part in ("train", "test"))
-        subject = _numbers(members, "subject_train.txt", (len(train), 1))[:, 0].astype(np.int64)
-    return Source("uci-har", train, test, ACTIVITIES, keys={"subject": subject})
+        subjects: list[dict[str, NDArray[np.generic]]] = [
+            {"subject": _numbers(members, f"subject_{part}.txt", (count, 1))[:, 0].astype(np.int64)}
+            for part, count in (("train", len(train)), ("test", len(test)))
+        ]
+    return Source("uci-har", train, test, ACTIVITIES, keys=subjects[0], test_keys=subjects[1])
 
 
 def _part(members: Members, part: str) -> Dataset:

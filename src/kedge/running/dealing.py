@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from kedge.core.errors import DataError, RequestError, nearest
@@ -41,11 +42,6 @@ def source_of(experiment: Experiment) -> Source:
 def natural_keys(source: Source, experiment: Experiment) -> NDArray[Any] | None:
     """The dataset's key that tells clients apart: the one named, or the only one."""
     name, there = experiment.partition["key"], source.keys
-    if experiment.evaluation.local == "merged":
-        raise RequestError(
-            "partition natural with evaluation.local = 'merged': keys are known of training samples only, so "
-            "the test part cannot be dealt out by them. Use evaluation.local = 'split' or 'matched'."
-        )
     if name is None and len(there) > 1:
         raise RequestError(
             f"partition natural: {source.name} has several keys: {', '.join(there)}. Name one: partition.key."
@@ -55,7 +51,16 @@ def natural_keys(source: Source, experiment: Experiment) -> NDArray[Any] | None:
             f"partition.key = {name!r}: {source.name} has no such key.{nearest(name, there)} "
             f"It has: {', '.join(there) or 'none'}."
         )
-    return there[name] if name else next(iter(there.values()), None)
+    name = name or next(iter(there), None)
+    if name is None or experiment.evaluation.local != "merged":
+        return there[name] if name else None
+    if name not in source.test_keys:
+        raise RequestError(
+            f"partition natural with evaluation.local = 'merged': {source.name} has its key {name!r} for "
+            "training samples only, so the test part cannot be dealt out by it. "
+            "Use evaluation.local = 'split' or 'matched'."
+        )
+    return np.concatenate([there[name], source.test_keys[name]])
 
 
 def holdings_of(experiment: Experiment, federation: Federation) -> Holdings:
