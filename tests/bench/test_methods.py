@@ -90,13 +90,16 @@ def test_ratios_are_to_the_neighboring_blocks_of_fedavg(monkeypatch: pytest.Monk
     assert order == [a, a, a, b, a]
 
 
-def test_a_bound_holds_by_the_compiled_median() -> None:
-    def cost(middle: float, bound: float | None) -> Cost:
-        return Cost("m", 1.0, Ratio(middle, 1.0, 2.0), Ratio(3.0, 3.0, 3.0), bound)
+def test_a_bound_is_open_where_it_lies_between_the_quartiles() -> None:
+    """Whatever the median is: FedAvg against itself, with a bound of 1, must be neither right nor wrong."""
 
-    assert cost(1.25, 1.25).holds is True
-    assert cost(1.26, 1.25).holds is False
-    assert cost(1.26, None).holds is None
+    def cost(low: float, middle: float, high: float, bound: float | None) -> Cost:
+        return Cost("m", 1.0, Ratio(middle, low, high), Ratio(3.0, 3.0, 3.0), bound)
+
+    assert cost(1.1, 1.2, 1.25, 1.25).holds == "yes"
+    assert cost(1.26, 1.3, 1.4, 1.25).holds == "no"
+    assert cost(0.99, 1.01, 1.02, 1.0).holds == cost(0.98, 0.99, 1.01, 1.0).holds == "open"
+    assert cost(1.1, 1.2, 1.3, None).holds is None
 
 
 def test_every_method_and_every_phase_has_a_row() -> None:

@@ -113,7 +113,7 @@ def mnist(train: tuple[Bytes, Bytes], test: tuple[Bytes, Bytes]) -> dict[str, by
     """The four files of MNIST and Fashion-MNIST, gzipped."""
     parts = {"train": train, "t10k": test}
     return {
-        f"{part}-{kind}.gz": gzip.compress(idx(values), 1)
+        f"{part}-{kind}.gz": gzip.compress(idx(values), 1, mtime=0)
         for part, both in parts.items()
         for kind, values in zip(("images-idx3-ubyte", "labels-idx1-ubyte"), both, strict=True)
     }

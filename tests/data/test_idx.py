@@ -73,6 +73,7 @@ def test_the_four_files_are_fetched(name: str, monkeypatch: pytest.MonkeyPatch) 
         (gzip.compress(official.idx(TEST[0][:2])), r"test part: x has shape \(2, 1, 28, 28\) and y \(3,\)"),
         (gzip.compress(official.idx(TEST[1])), r"test part: images of shape \(3,\); need \[n, h, w\]"),
     ],
+    ids=["cut", "no gzip", "empty", "short", "long", "of floats", "fewer images", "labels for images"],
 )
 def test_a_damaged_file_is_named(content: bytes, reason: str, tmp_path: Path) -> None:
     files = {**FILES, "t10k-images-idx3-ubyte.gz": content}

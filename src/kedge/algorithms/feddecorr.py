@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from kedge.algorithms.features import NeedsFeatures
 from kedge.algorithms.fedavg import Weights, fedavg
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Correction, Step
 from kedge.core.errors import RequestError
-from kedge.core.model import Model
 
 EPSILON = 1e-8
 
@@ -30,10 +30,6 @@ class Decorrelation(Correction):
     def __post_init__(self) -> None:
         if not self.beta >= 0:
             raise RequestError(f"feddecorr(beta={self.beta}): need beta ≥ 0; 0 is FedAvg.")
-
-    def reach(self, model: Model) -> None:
-        if not model.classifier:
-            raise RequestError("feddecorr needs features: the model has no linear layer that takes any in.")
 
     def loss(self, step: Step) -> Tensor:
         return self.beta * decorrelation(step.out.features, step.batch.weight)
@@ -52,4 +48,5 @@ def decorrelation(features: Tensor, weight: Tensor) -> Tensor:
 
 def feddecorr(beta: float = 0.1, weights: Weights = "size") -> Algorithm:
     """A loss term that decorrelates the features a client learns."""
-    return replace(fedavg(weights), name="feddecorr", corrections=(Decorrelation(beta),))
+    own = (Decorrelation(beta),)
+    return replace(fedavg(weights), name="feddecorr", corrections=own, adapt=NeedsFeatures("feddecorr"))

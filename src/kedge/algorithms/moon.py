@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from kedge.algorithms.features import NeedsFeatures
 from kedge.algorithms.fedavg import Weights, fedavg
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Correction, End, Step
 from kedge.core.errors import RequestError
 from kedge.core.losses import weighted_mean
-from kedge.core.model import Model
 from kedge.core.tree import Leaves, Tree, zeros
 
 
@@ -80,18 +80,13 @@ class Projected:
         return own
 
 
-def featured(model: Model) -> Model:
-    """The model, if it has features to contrast."""
-    if not model.classifier:
-        raise RequestError("moon needs features: the model has no linear layer that takes any in.")
-    return model
-
-
 def moon(
     mu: float = 1.0, temperature: float = 0.5, projection: int = 256, weights: Weights = "size"
 ) -> Algorithm:
     """A loss term that holds features near the global model's and away from the client's previous ones."""
     if projection < 0:
         raise RequestError(f"moon(projection={projection}): need a width, or 0 for the network as it is.")
-    base = replace(fedavg(weights), name="moon", corrections=(Contrast(mu, temperature),), adapt=featured)
+    base = replace(
+        fedavg(weights), name="moon", corrections=(Contrast(mu, temperature),), adapt=NeedsFeatures("moon")
+    )
     return replace(base, rebuild=Projected(projection)) if projection else base

@@ -8,7 +8,7 @@ row like any other: how far it is from 1 is the error of the clock.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import quantiles
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from kedge.bench.bench import rounds_of, synchronize
 from kedge.bench.candidates import BASE, Candidate
@@ -40,9 +40,13 @@ class Cost(NamedTuple):
     reason: str = ""  # why there are no numbers
 
     @property
-    def holds(self) -> bool | None:
-        """Whether the bound holds; None where there is none or the compiled engine was not measured."""
-        return self.compiled.middle <= self.bound if self.bound and self.compiled else None
+    def holds(self) -> Literal["yes", "no", "open"] | None:
+        """Whether the bound holds; open where it lies between the quartiles: another run may differ."""
+        if self.bound is None or self.compiled is None:
+            return None
+        if self.compiled.high <= self.bound:
+            return "yes"
+        return "no" if self.compiled.low > self.bound else "open"
 
 
 class Warm(NamedTuple):

@@ -93,7 +93,6 @@ def print_methods(work: Workload, costs: Sequence[Cost]) -> None:
     columns = ("multiply-adds", "compiled", "quartiles", "uncompiled", "quartiles", "bound", "holds")
     table = headed(work, *columns)
     table.add_column()
-    holds = {True: "yes", False: "no", None: ""}
     for cost in costs:
         if cost.reason:
             table.add_row(cost.method, *len(columns) * [""], cost.reason)
@@ -104,7 +103,7 @@ def print_methods(work: Workload, costs: Sequence[Cost]) -> None:
             *written(cost.compiled),
             *written(cost.uncompiled),
             f"{cost.bound:.2f}×" if cost.bound else "",
-            holds[cost.holds],
+            cost.holds or "",
         )
     console().print(table)
     console().print()
