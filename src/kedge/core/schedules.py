@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from typing import NamedTuple
 
 from kedge.core.errors import RequestError
@@ -27,6 +28,12 @@ def all_units(clock: Clock, units: int) -> Mask:
     return (True,) * units
 
 
+@cache
+def exact(ratio: float) -> tuple[int, int]:
+    """The ratio as it is written, as a fraction of whole numbers."""
+    return Fraction(str(ratio)).as_integer_ratio()
+
+
 @dataclass(frozen=True)
 class BottomUp:
     """FedBug: in local step k = 1…K the units 1…min(M, ⌈k·M / (ratio·K)⌉) train.
@@ -44,8 +51,9 @@ class BottomUp:
             )
 
     def __call__(self, clock: Clock, units: int) -> Mask:
-        thaw = Fraction(str(self.ratio)) * clock.steps
-        opened = units if thaw == 0 else -(-(clock.step + 1) * units // thaw)
+        share, whole = exact(self.ratio)
+        thaw = share * clock.steps
+        opened = units if thaw == 0 else -(-(clock.step + 1) * units * whole // thaw)
         return tuple(unit < opened for unit in range(units))
 
 
@@ -108,7 +116,8 @@ class HeadThenBody:
             )
 
     def __call__(self, clock: Clock, units: int) -> Mask:
-        nearest = max(int(Fraction(str(self.share)) * clock.steps + Fraction(1, 2)), 1)
+        share, whole = exact(self.share)
+        nearest = max((2 * share * clock.steps + whole) // (2 * whole), 1)
         steps = min(nearest, clock.steps - 1)
         return tuple((unit >= units - self.count) == (clock.step < steps) for unit in range(units))
 

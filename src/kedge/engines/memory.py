@@ -3,6 +3,7 @@
 from typing import Any
 
 from kedge.core.algorithm import Algorithm
+from kedge.core.client import overrides
 from kedge.core.correction import within
 from kedge.core.model import Model
 from kedge.core.tree import Leaves, Tree, only
@@ -60,7 +61,8 @@ class Memories:
     @property
     def needed(self) -> bool:
         """Whether clients of this stage keep anything."""
-        return bool(self.algorithm.corrections or self.kept or self.model.statistics == "local")
+        remembers = any(overrides(c, "init_client") for c in self.algorithm.corrections)
+        return bool(remembers or self.kept or self.model.statistics == "local")
 
     def save(self) -> dict[str, Any]:
         """All memories as one tree."""
