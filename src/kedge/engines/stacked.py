@@ -141,8 +141,8 @@ class Stacked:
         if tuning:
             memories = [{**memory, "slots": {}} for memory in memories]
         carry = self.start(stage, memories, order, len(rows), compiled)
-        # As they were sent, or as the client left them. A copy: a program that saw the carry's own here would be
-        # made anew for the second step, when they are no longer that.
+        # As they were sent, or as the client left them. A copy: a program that saw the carry's own here
+        # would be made anew for the second step, when they are no longer that.
         statistics = tree_map(torch.clone, carry["buffers"])
         index = torch.from_numpy(own.index).to(device)
         weight = torch.from_numpy(own.weight).to(device, dtype)
