@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kedge.audit.checks import SHARED, derived, oracles, reduced
+from kedge.audit.checks import LAST, derived, oracles, reduced
 from kedge.audit.finding import Check, Row
 from kedge.audit.formulas import formula
 from kedge.audit.methods import METHODS, parts
@@ -48,11 +48,11 @@ def chosen(methods: Sequence[str] | None) -> list[Check]:
 
 
 def ordered(checks: Sequence[Check]) -> list[Check]:
-    """By method: METHODS as they stand, schedules, the two together, and last what no method owns."""
+    """By method: METHODS as they stand, schedules, the two together, and last what no method owns, drift, features, theory, cost."""
     order = list(dict.fromkeys([*METHODS, *(check.method for check in checks)]))
 
     def place(check: Check) -> tuple[bool, bool, int]:
-        return check.method == SHARED, "+" in check.method, order.index(check.method)
+        return check.method in LAST, "+" in check.method, order.index(check.method)
 
     return sorted(checks, key=place)
 

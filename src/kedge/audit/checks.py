@@ -29,6 +29,7 @@ from kedge.core.schedules import all_units
 
 FULL, PARTIAL = "full_participation_2_rounds", "partial_round1_client0_round2_client1"
 SHARED = "protocol"  # what no single method owns
+LAST = (SHARED, "drift", "features", "theory", "cost")  # rows of the audit that are no method
 UNIFORM = fedavg("uniform")
 # By the slot of a method's first correction, or by its name where it has none; else f alone.
 OBJECTIVES: dict[str, gradients.Objective] = {
