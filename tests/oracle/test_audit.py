@@ -6,6 +6,7 @@ import pytest
 
 import kedge.audit.audit as conduct
 from kedge.audit.audit import audit, chosen, row_of
+from kedge.audit.checks import LAST
 from kedge.audit.finding import KINDS, Check, Finding, Pair, Row, compared
 from kedge.audit.formulas import BETWEEN, first_formula, formula
 from kedge.audit.methods import METHODS
@@ -49,7 +50,8 @@ def test_the_checks_of_a_method_stand_together() -> None:
     assert methods == sorted(methods, key=order.index)
     assert order[:2] == ["fedavg", "fedprox"]
     assert order.index("fednova") < order.index("fedbug") < order.index("fedbug+fedavg")
-    assert order[-1] == "protocol"
+    first = order.index("protocol")
+    assert {"drift", "features"} <= set(order[first:]) <= set(LAST)
 
 
 def test_audit_takes_methods_and_gives_rows() -> None:
@@ -119,6 +121,7 @@ def test_every_method_has_a_formula_and_it_is_its_module_s() -> None:
     assert formula("feddyn-no-h") == "FedDyn's clients under a server that only averages"
     assert formula("top-down+fedavg").endswith(f" units train{BETWEEN}w ← w + Σ ω_i (w_i − w)")
     assert formula("protocol") == ""
+    assert formula("drift").startswith("Σ_k ‖Δ_k‖² / ‖Σ_k Δ_k‖²")
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,11 @@ from kedge.audit import (
     feature_terms,
     gradients,
     oracle_averaging,
+    oracle_drift,
+    oracle_features,
     oracle_fedbug,
     oracle_feddyn,
+    oracle_linear,
     oracle_protocol,
     oracle_scaffold,
     personalization,
@@ -92,6 +95,8 @@ def oracles() -> list[Check]:
     ]
     rows += client_terms.oracles() + server_rules.oracles()
     rows += feature_terms.oracles() + personalization.oracles()
+    rows += oracle_linear.oracles()
+    rows += oracle_drift.oracles() + oracle_features.oracles()
     rows += [
         (
             "fedbug",

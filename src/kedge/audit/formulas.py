@@ -13,10 +13,16 @@ HEADING = re.compile(r"[\w→-]+ \([^()]*\b\d{4}\)[:,]\s*")  # "FedProx (Li et a
 SENTENCE = re.compile(r"\.(?:\s+|$)")
 BETWEEN = " — "  # the formulas of a schedule and of the method it is over
 SIGNS = re.compile(r"[←∇‖⟨⌈Σ√·]")  # not = and +, which prose has too
+NO_METHODS = {
+    "drift": "Σ_k ‖Δ_k‖² / ‖Σ_k Δ_k‖²; cos(Δ_k^T, Δ_k^t)",
+    "features": "Ω[m, n, f] = 1 where sample n has feature f of model m; equal features have |ρ| > γ",
+}
 
 
 def formula(method: str) -> str:
     """The formulas of a method's parts; empty where none has one."""
+    if method in NO_METHODS:
+        return NO_METHODS[method]
     names = [part.partition("(")[0] for part in method.split("+")]
     return BETWEEN.join(written(FACTORIES[name]) for name in names if name in FACTORIES)
 

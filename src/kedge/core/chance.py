@@ -45,6 +45,7 @@ class Purpose(IntEnum):
     TUNE_SHUFFLE = 9
     TUNE_DROPOUT = 10
     TUNE_AUGMENT = 11
+    LINEAR = 12  # where the linear laboratory starts
 
 
 def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words]) -> tuple[Words, ...]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kedge.core.chance import torch_words
+from kedge.core.convolution import stackable, stacked_convolution
 from kedge.core.errors import RequestError
 
 
@@ -52,14 +53,17 @@ class MaskedBatchNorm(nn.Module):
 
 
 class StackedConv2d(nn.Conv2d):
-    """nn.Conv2d; compiled on a CPU, small ones are written as a matrix product over shifted copies.
+    """nn.Conv2d, written so that a stack of clients, each with a kernel of its own, computes it fast.
 
-    Under vmap every client has its own kernel. torch then takes a grouped convolution, which is slow on
-    CPUs; the product becomes one batched matrix product. Large images would take too much memory that way
-    and keep the convolution.
+    torch takes a grouped convolution for that, which is slow. On a GPU it is one program (convolution.py).
+    Compiled on a CPU, small ones are a matrix product over shifted copies, which becomes one batched product;
+    large images would take too much memory that way and keep the convolution.
     """
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.dim() == 4 and not isinstance(self.padding, str) and stackable(x):
+            out = stacked_convolution(x, self.weight, self.stride, self.padding, self.dilation)
+            return out if self.bias is None else out + self.bias.to(out.dtype).view(-1, 1, 1)
         plain = not torch.compiler.is_compiling() or x.device.type != "cpu" or x.dim() != 4
         if plain or isinstance(self.padding, str):
             return F.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation)

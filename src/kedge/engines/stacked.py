@@ -141,11 +141,28 @@ class Stacked:
         if tuning:
             memories = [{**memory, "slots": {}} for memory in memories]
         carry = self.start(stage, memories, order, len(rows), compiled)
+        carry = self.advanced(stage, model, order, own, carry, facts, lr, compiled, tuning)
+        return Chunk(rows, own, carry, facts, lr)
+
+    def advanced(
+        self,
+        stage: Stage,
+        model: Model,
+        order: Order,
+        own: Plan,
+        carry: Carry,
+        facts: Leaves,
+        lr: Tensor,
+        compiled: bool,
+        tuning: bool,
+    ) -> Carry:
+        """The carry after all steps of the plan."""
+        data, device = self.federation, lr.device
         # As they were sent, or as the client left them. A copy: a program that saw the carry's own here
         # would be made anew for the second step, when they are no longer that.
         statistics = tree_map(torch.clone, carry["buffers"])
         index = torch.from_numpy(own.index).to(device)
-        weight = torch.from_numpy(own.weight).to(device, dtype)
+        weight = torch.from_numpy(own.weight).to(device, lr.dtype)
         alive = torch.from_numpy(own.alive).to(device)
         key = torch.from_numpy(own.key).to(device)
         moves = torch.from_numpy(own.moves).to(device)
@@ -154,14 +171,14 @@ class Stacked:
             masked = compiled or not own.alive[number].all()
             advance = self.program(
                 (tuning, leaves, masked),
-                partial(stacked_step, algorithm, model, local, data, leaves, masked),
+                partial(stacked_step, stage.algorithm, model, stage.local, data, leaves, masked),
                 compiled,
             )
             carry = advance(
                 carry, data.pool.x, data.pool.y, index[number], weight[number], key[number], moves[number],
                 alive[number], facts, statistics, order.shared, {} if tuning else order.cast, lr,
             )  # fmt: skip
-        return Chunk(rows, own, carry, facts, lr)
+        return carry
 
     @torch.no_grad()
     def surveyed(self, done: Chunk) -> Leaves:

@@ -1,0 +1,66 @@
+"""Oracles of the drift diagnostics."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from kedge.audit.bed import ORACLES
+from kedge.audit.finding import Finding, Pair, compared
+from kedge.core.tree import Leaves
+from kedge.measure.drift import gradient_diversity, intra_client_cosine, over_clients
+
+GROUP = "drift"
+
+
+def vector(values: list[float]) -> Leaves:
+    """A list as leaves."""
+    return {"w": torch.tensor(values, dtype=torch.float64)}
+
+
+def number(found: float | None) -> float:
+    """A number to compare; nothing is no number."""
+    return float("nan") if found is None else found
+
+
+def diversity(factor: float = 1.0) -> Finding:
+    """Σ‖v_k‖² / ‖Σ v_k‖² of v_k = factor · g_k: neither α nor the sign changes it."""
+    pairs = [
+        Pair(
+            f"case {n}",
+            case["expected"],
+            number(gradient_diversity([vector([factor * x for x in g]) for g in case["g"]])),
+        )
+        for n, case in enumerate(ORACLES["gradient_diversity"]["cases"], 1)
+    ]
+    return compared(pairs, 1e-12)
+
+
+def cosines() -> Finding:
+    """The last round's update beside the earlier ones; a client without updates is left out of the mean."""
+    oracle: dict[str, Any] = ORACLES["intra_client_cosine"]
+    updates = [vector(g) for g in oracle["inputs"]["pseudo_gradients_of_one_client_rounds_0_1_2"]]
+    still = [vector([0.0, 0.0])] * len(updates)
+    expected = oracle["expected"]["similarity_of_last_round_to_rounds_0_1"]
+    found = {
+        "one client": intra_client_cosine(updates),
+        "with one that stood still": over_clients(
+            [intra_client_cosine(updates), intra_client_cosine(still)]
+        ),
+    }
+    pairs = [
+        Pair(f"{what}, round {t}", e, number(g))
+        for what, got in found.items()
+        for t, (e, g) in enumerate(zip(expected, got, strict=True))
+    ]
+    return compared(pairs, 1e-12)
+
+
+def oracles() -> list[tuple[str, str, Callable[[], Finding]]]:
+    """The rows of the audit."""
+    return [
+        (GROUP, "gradient diversity", diversity),
+        (GROUP, "diversity of local drifts −0.01·u", partial(diversity, -0.01)),
+        (GROUP, "cosine across rounds", cosines),
+    ]

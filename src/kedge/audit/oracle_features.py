@@ -1,0 +1,67 @@
+"""Oracle of the interaction tensor: three models, six samples, two components each."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from kedge.audit.bed import ORACLES
+from kedge.audit.finding import Finding, Pair, compared
+from kedge.measure.features import Clusters, Interaction, interaction
+
+GROUP = "features"
+ORACLE: dict[str, Any] = ORACLES["interaction_tensor"]
+EXPECTED: dict[str, Any] = ORACLE["expected"]
+
+
+def found() -> Interaction:
+    """The oracle's models, compared."""
+    given = ORACLE["inputs"]
+    features = [torch.tensor(v, dtype=torch.float64) for k, v in given.items() if k.startswith("Phi_")]
+    return interaction(features, Clusters(given["K"], given["gamma_corr"], quantile=0.75))
+
+
+def correlations() -> Finding:
+    """|ρ| between all columns, and γ_data."""
+    got = found()
+    want = np.array(EXPECTED["abs_rho"])
+    rho = got.correlation.numpy()
+    pairs = [Pair(f"|ρ| {i},{j}", want[i, j], rho[i, j]) for i, j in np.ndindex(*want.shape)]
+    above = float("nan") if got.above is None else got.above
+    return compared([*pairs, Pair("γ_data", EXPECTED["gamma_data_value"], above)], 1e-9)
+
+
+def clusters() -> Finding:
+    """Labels, number of clusters by either reading, and what models share."""
+    got = found()
+    labels = zip(EXPECTED["greedy_labels (model-major order)"], got.labels.flatten().tolist(), strict=True)
+    pairs = [Pair(f"label {n}", want, label) for n, (want, label) in enumerate(labels)]
+    pairs += [
+        Pair("clusters", EXPECTED["n_clusters_greedy"], got.clusters),
+        Pair("connected components", EXPECTED["n_clusters_connected_components"], got.components),
+        Pair("shared by 0 and 1", EXPECTED["features_shared_model0_model1"], got.shared(0, 1)),
+        Pair("shared by 0 and 2", EXPECTED["features_shared_model0_model2"], got.shared(0, 2)),
+    ]
+    return compared(pairs, 0.0)
+
+
+def tensor() -> Finding:
+    """Ω: its shape, and its sums over the samples."""
+    omega = found().tensor()
+    sums = omega.sum(1).numpy()
+    want = np.array(EXPECTED["tensor_sum_over_data (model x cluster)"])
+    shape = zip(EXPECTED["tensor_shape"], omega.shape, strict=True)
+    pairs = [Pair(f"axis {n}", e, g) for n, (e, g) in enumerate(shape)]
+    pairs += [Pair("sum", EXPECTED["tensor_sum"], int(omega.sum()))]
+    pairs += [Pair(f"model {m}, cluster {f}", want[m, f], sums[m, f]) for m, f in np.ndindex(*want.shape)]
+    return compared(pairs, 0.0)
+
+
+def oracles() -> list[tuple[str, str, Callable[[], Finding]]]:
+    """The rows of the audit."""
+    return [
+        (GROUP, "correlations of three models", correlations),
+        (GROUP, "clusters of three models", clusters),
+        (GROUP, "interaction tensor of three models", tensor),
+    ]

@@ -1,0 +1,55 @@
+"""A function of trees of tensors as one compiled program that changes its first argument in place.
+
+The function is run once on shapes alone and what it does is written down, operator by operator, with vmap and
+gradients already carried out; that list is compiled. Nothing is guarded: the caller hands in the
+same tensors every time.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch._inductor
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+
+def traced(function: Callable[..., Any], *arguments: Any) -> Callable[[], None]:
+    """A program: the first argument's tensors become those of function(*arguments), at each call."""
+    flat, form = tree_flatten(arguments)
+
+    def written(*values: Tensor) -> tuple[()]:
+        own = tree_unflatten(values, form)
+        after = function(*own)
+        before, shape = tree_flatten(own[0])
+        new, other = tree_flatten(after)
+        assert shape == other
+        for old, fresh in zip(before, new, strict=True):
+            old.copy_(fresh)
+        return ()
+
+    graph = without_idle_copies(make_fx(written, tracing_mode="fake", _allow_non_fake_inputs=True)(*flat))
+    program = torch._inductor.compile(graph, list(flat))
+
+    def run() -> None:
+        program(*flat)
+
+    return run
+
+
+def without_idle_copies(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Tensors that the function hands through are not copied onto themselves."""
+    through = {torch.ops.aten.alias.default, torch.ops.aten.detach.default, torch.ops.aten.view.default}
+    for node in list(module.graph.nodes):
+        if node.target is not torch.ops.aten.copy_.default:
+            continue
+        into, value = node.args
+        while isinstance(value, torch.fx.Node) and value.target in through:
+            value = value.args[0]
+        if value is into:
+            node.replace_all_uses_with(into)
+            module.graph.erase_node(node)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    return module

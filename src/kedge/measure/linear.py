@@ -1,0 +1,164 @@
+"""The linear laboratory of FedBug (Kao et al., 2023, section 4 and appendix B): m clients, m + 1 numbers.
+
+Client j holds one sample, x_j the j-th unit vector and y_j = 1, and minimises (f_j − 1)². It moves its own
+n_j and the v that all share:
+
+    multiplicative   f_j = n_j · v    two layers; with two clients n = (a, b)
+    additive         f_j = n_j + v    one layer and a bias, as the appendix on m clients has it
+
+A round: client j takes local steps on (n_j, v) along −g·(f_j − 1)·(∂f/∂n_j, ∂f/∂v), v frozen in the first s
+of them: s = 0 is FedAvg, s > 0 FedBug, s = ∞ FedBABU. The server averages whole models, of which client j
+changed n_j and v: n_j ← ((m − 1) n_j + n_j*)/m, v ← mean of v*. The true gradient of (f − 1)² has g = 2; the
+paper prints g = 1.
+
+Gradient flow is the limit of small steps: time g·η·s with v frozen, where f is linear in n, then until it
+comes to rest. Then n² − v² (multiplicative) or n − v (additive) is conserved, and with c that number
+
+    multiplicative   n* = √((√(c² + 4) + c)/2),  v* = √((√(c² + 4) − c)/2),  both with the sign of n + v
+    additive         n* = (1 + c)/2,  v* = (1 − c)/2
+
+The paper prints n* and v* with another factor ½ (`linear_theory.printed_minimum`), so that n*v* = ¼.
+Seeds are stacked, everything is float64.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kedge.core.chance import Purpose, uniforms
+
+LEAST = 1e-12  # client discrepancy below which ratios are rounding
+NEVER = math.inf  # as a number of frozen steps: v never trains
+
+
+class Point(NamedTuple):
+    """The server's numbers, of every seed."""
+
+    n: Tensor  # [..., clients]
+    v: Tensor  # [...]
+
+
+class Network(NamedTuple):
+    """What clients fit to 1; functions of their n_j and v, which have one shape."""
+
+    name: str
+    output: Callable[[Tensor, Tensor], Tensor]
+    slopes: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # ∂f/∂n, ∂f/∂v
+    minimum: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # where gradient flow ends
+
+
+class Training(NamedTuple):
+    """How a client trains."""
+
+    lr: float = 0.1
+    steps: int = 50
+    frozen: float = 0  # steps; NEVER: v never trains
+    gradient: float = 2.0  # g
+    flow: bool = False
+
+    @property
+    def thaws(self) -> bool:
+        """Whether v trains at all."""
+        return self.frozen < (NEVER if self.flow else self.steps)
+
+
+def product_minimum(n: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Where n² − v² stays as it is and n·v = 1; from n = −v the flow ends in the saddle at 0."""
+    half, side = (n.square() - v.square()) / 2, torch.sign(n + v)
+    root = torch.sqrt(half.square() + 1)
+    # The smaller of the two is 1 over the larger: the difference under its root would cancel.
+    larger = torch.sqrt(root + half.abs())
+    of_n, of_v = torch.where(half >= 0, larger, 1 / larger), torch.where(half >= 0, 1 / larger, larger)
+    return side * of_n, side * of_v
+
+
+MULTIPLICATIVE = Network(
+    "multiplicative", output=lambda n, v: n * v, slopes=lambda n, v: (v, n), minimum=product_minimum
+)
+ADDITIVE = Network(
+    "additive",
+    output=lambda n, v: n + v,
+    slopes=lambda n, v: (torch.ones_like(n), torch.ones_like(v)),
+    minimum=lambda n, v: ((1 + n - v) / 2, (1 - n + v) / 2),
+)
+NETWORKS = {network.name: network for network in (MULTIPLICATIVE, ADDITIVE)}
+
+
+def drawn(seeds: int, clients: int) -> Point:
+    """n and v uniform between 0 and 2, as in the paper; of random seeds 0, 1, …"""
+    each = np.arange(seeds)
+    n = uniforms(each[:, None], Purpose.LINEAR, client=np.arange(clients))
+    v = uniforms(each, Purpose.LINEAR, position=1)
+    return Point(torch.from_numpy(2 * n), torch.from_numpy(2 * v))
+
+
+def descended(network: Network, start: Point, training: Training) -> tuple[Tensor, Tensor]:
+    """Every client's n_j and v after its gradient steps."""
+    n, v = start.n, start.v[..., None].expand_as(start.n)
+    for step in range(training.steps):
+        pull = training.gradient * training.lr * (network.output(n, v) - 1)
+        of_n, of_v = network.slopes(n, v)
+        n, v = n - pull * of_n, v if step < training.frozen else v - pull * of_v
+    return n, v
+
+
+def flowed(network: Network, start: Point, training: Training) -> tuple[Tensor, Tensor]:
+    """Every client's n_j and v when gradient flow has come to rest; `steps` plays no part."""
+    v = start.v[..., None].expand_as(start.n)
+    n = settled(network, start.n, v, training.gradient * training.lr * training.frozen)
+    return network.minimum(n, v) if training.thaws else (n, v)
+
+
+def settled(network: Network, n: Tensor, v: Tensor, time: float) -> Tensor:
+    """n after so much gradient flow with v frozen: f − 1 falls as e^(−t·(∂f/∂n)²)."""
+    slope, _ = network.slopes(n, v)
+    if time == 0:
+        return n
+    moving = slope != 0
+    slope = torch.where(moving, slope, 1.0)
+    return torch.where(moving, n + (network.output(n, v) - 1) * torch.expm1(-time * slope**2) / slope, n)
+
+
+def averaged(start: Point, n: Tensor, v: Tensor) -> Point:
+    """The mean of the clients' models: client j sends back all other n as it got them."""
+    clients = n.shape[-1]
+    return Point(((clients - 1) * start.n + n) / clients, v.mean(-1))
+
+
+def next_round(network: Network, start: Point, training: Training) -> Point:
+    """The server's numbers a round later."""
+    trained = flowed if training.flow else descended
+    return averaged(start, *trained(network, start, training))
+
+
+def simulated(network: Network, start: Point, training: Training, rounds: int) -> Point:
+    """The server's numbers before every round and after the last, [rounds + 1, ...]."""
+    points = [start]
+    for _ in range(rounds):
+        points.append(next_round(network, points[-1], training))
+    return Point(torch.stack([point.n for point in points]), torch.stack([point.v for point in points]))
+
+
+def discrepancy(n: Tensor) -> Tensor:
+    """d = |a − b| of two clients (definition 1), of more the sum over ordered pairs |n_j − n_k| (R.1)."""
+    clients = n.shape[-1]
+    gaps = n.sort(-1).values.diff(dim=-1)
+    below = torch.arange(1, clients, dtype=n.dtype, device=n.device)
+    pairs = (gaps * below * (clients - below)).sum(-1)  # a gap lies between so many pairs
+    return pairs if clients == 2 else 2 * pairs
+
+
+def loss(network: Network, point: Point) -> Tensor:
+    """The clients' mean (f_j − 1)² at the server's numbers."""
+    return (network.output(point.n, point.v[..., None].expand_as(point.n)) - 1).square().mean(-1)
+
+
+def ratios(d: Tensor) -> Tensor:
+    """r = d of the next round / d, [rounds, seeds]; NaN from the first d below 1e-12, or not finite, on."""
+    usable = torch.isfinite(d[1:]) & torch.isfinite(d[:-1]) & (d[:-1] >= LEAST)
+    compared = usable.to(torch.int64).cumprod(0).bool()
+    return torch.where(compared, d[1:] / d[:-1], torch.nan)
