@@ -34,6 +34,7 @@ from kedge.core.errors import CheckpointError, DataError, Diverged, RequestError
 from kedge.core.model import Output
 from kedge.core.optimizers import SGD, Adam
 from kedge.data.dataset import Dataset
+from kedge.measure.wanted import Measure
 from kedge.running.execute import Result
 from kedge.version import __version__
 
@@ -44,6 +45,7 @@ __all__ = [
     "DataError",
     "Dataset",
     "Diverged",
+    "Measure",
     "Output",
     "RequestError",
     "Result",

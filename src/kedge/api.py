@@ -20,6 +20,7 @@ from kedge.data.augment import Augment
 from kedge.data.dataset import Dataset
 from kedge.data.federation import joined
 from kedge.measure.latest import Latest
+from kedge.measure.wanted import Measure
 from kedge.running.assemble import (
     DTYPES,
     adapted,
@@ -34,6 +35,7 @@ from kedge.running.config import EngineChoice, factory_table, resolve
 from kedge.running.document import method_tables, override, read
 from kedge.running.execute import Result, continued, execute
 from kedge.running.folder import create
+from kedge.running.probing import check_measures, watched
 from kedge.running.sampling import Participation
 from kedge.running.task import Task
 
@@ -76,6 +78,7 @@ def train(
     tune_every: int = 0,
     all: bool = False,
     headline: Literal["all", "seen"] = "all",
+    measure: Measure | None = None,
     on_divergence: Literal["stop", "drop"] = "stop",
     precision: Literal["fp32", "fp64"] = "fp32",
     engine: Literal["auto", "sequential", "stacked"] = "auto",
@@ -91,7 +94,8 @@ def train(
     With `out`, the run is on disk as it happens; the same call with resume=True goes on where it stopped.
     `tune` fine-tunes a copy of each client's model before it is measured on its local test (every tune_every
     rounds, 0: after the last one), all=True measures the mean of all clients' last models as well, and
-    headline="seen" leaves clients that never took part out of the personal means.
+    headline="seen" leaves clients that never took part out of the personal means. `measure` asks for more:
+    kedge.Measure(drift=True) puts how far clients pull apart into every line of the history.
     """
     if rounds < 1:
         raise RequestError(f"rounds = {rounds}: need a whole number of at least 1.")
@@ -117,8 +121,9 @@ def train(
     participation = Participation(sampling, per_round, share)
     participation.count(len(clients))
     check_schedules(stages, model)
+    wanted_measures = measure or Measure()
     task = Task(
-        stages,
+        watched(stages, model, wanted_measures),
         model,
         federation,
         participation,
@@ -128,7 +133,9 @@ def train(
         tune,
         tune_every,
         headline,
+        wanted_measures,
     )
+    check_measures(task)
     folder = Path(out) if out else None
     if resume and not folder:
         raise RequestError("resume=True needs out: the folder of the run to go on with.")

@@ -99,7 +99,7 @@ def test_three_rounds_are_those_of_torch_s_autograd_and_sgd(network: Network, fr
 @pytest.mark.parametrize("frozen", [0, 3, NEVER])
 @BOTH
 def test_gradient_flow_is_where_small_steps_lead(network: Network, frozen: float) -> None:
-    """Runge and Kutta's fourth order in time g·η, 4000 steps; starts of either sign, one of them v = 0."""
+    """Runge and Kutta's fourth order, 8000 steps; starts of either sign, one of them v = 0."""
     n = torch.tensor([[0.5, 1.5, -0.3], [-0.7, -1.2, -0.1], [1.3, 0.4, 2.0]], dtype=torch.float64)
     v = torch.tensor([1.0, -0.4, 0.0], dtype=torch.float64)
     training = Training(lr=0.1, frozen=frozen, gradient=2.0, flow=True)
@@ -119,9 +119,9 @@ def test_gradient_flow_is_where_small_steps_lead(network: Network, frozen: float
         return now
 
     now = torch.stack([n, v[:, None].expand_as(n)])
-    now = walked(now, 0.1 * frozen if frozen < NEVER else 80.0, 4000, 0.0)
+    now = walked(now, 0.1 * frozen if frozen < NEVER else 80.0, 2000, 0.0)
     if frozen < NEVER:
-        now = walked(now, 40.0, 4000, 1.0)
+        now = walked(now, 20.0, 8000, 1.0)
     got = torch.stack(flowed(network, Point(n, v), training))
     torch.testing.assert_close(got, now, rtol=1e-9, atol=1e-9)
 
@@ -188,7 +188,7 @@ def test_frozen_v_contracts_exactly_as_theory_says_wherever_it_starts(clients: i
             torch.testing.assert_close(
                 measured, theoretical(network, start, training), rtol=1e-12, atol=1e-12
             )
-            assert torch.equal(after.v, start.v)
+            torch.testing.assert_close(after.v, start.v, rtol=1e-15, atol=0)
 
 
 @pytest.mark.parametrize("flow", [False, True])
@@ -244,7 +244,7 @@ def test_seeds_are_stacked_without_touching_each_other_and_more_clients_keep_the
     assert torch.equal(many.n[:3, :2], few.n)
     assert torch.equal(many.v[:3], few.v)
     each = torch.cat([many.n, many.v[:, None]], 1)
-    assert len(each.unique()) == each.numel()
+    assert len(set(each.flatten().tolist())) == each.numel()
     assert 0 < float(each.min()) < 0.3 < 1.7 < float(each.max()) < 2
     training = Training(steps=10, frozen=2)
     together = simulated(MULTIPLICATIVE, many, training, 4)

@@ -63,6 +63,9 @@ class Drift(Correction):
         h = axpy(share, update, state["h"])
         return add(update, h), {"h": h, "g": axpy(share, mean["g"], state["g"])}
 
+    def drift(self, state: Tree, facts: Leaves) -> Leaves:
+        return dict(state["h"])
+
 
 def feddc(alpha: float = 0.01) -> Algorithm:
     """Clients learn how far they drift and correct for it, in the objective and in the average."""

@@ -54,7 +54,12 @@ class DynamicRegularizer(Correction):
         return add(update, u) if self.correct else update, {"u": u}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
-        return {"drift.h": self.alpha * sqnorm(state["u"]).sqrt()} if self.alpha else {}
+        length = sqnorm(state["u"]).sqrt()  # ‖h‖/α
+        h = {"drift.h": self.alpha * length, "drift.c": (self.alpha * length) ** 2} if self.alpha else {}
+        return {"drift.u": length, **h}
+
+    def drift(self, state: Tree, facts: Leaves) -> Leaves:
+        return scale(-self.strength(facts) if self.alpha else -1.0, state["u"])
 
 
 def feddyn(alpha: float = 0.01, scaling: Literal["uniform", "data"] = "uniform") -> Algorithm:

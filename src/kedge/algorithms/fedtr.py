@@ -53,6 +53,9 @@ class ReleasedDrift(Correction):
     def send(self, delta: Leaves, end: End) -> Leaves:
         return {k: v + torch.where(end.lr_time[k] > 0, end.state["d"][k], 0.0) for k, v in delta.items()}
 
+    def drift(self, state: Tree, facts: Leaves) -> Leaves:
+        return dict(state["d"])
+
 
 @dataclass(frozen=True)
 class TrackedFeatures(Correction):

@@ -77,6 +77,9 @@ class ControlVariates(Correction):
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
         return update, {"c": axpy(cohort.size / cohort.population, mean["c"], state["c"])}
 
+    def drift(self, state: Tree, facts: Leaves) -> Leaves:
+        return dict(state["c"])
+
 
 def scaffold(allow_momentum: bool = False) -> Algorithm:
     """Control variates: every client's gradient is corrected by how it differs from all clients'."""

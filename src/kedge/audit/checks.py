@@ -11,6 +11,7 @@ from kedge.audit import (
     feature_terms,
     gradients,
     oracle_averaging,
+    oracle_cost,
     oracle_drift,
     oracle_features,
     oracle_fedbug,
@@ -97,6 +98,7 @@ def oracles() -> list[Check]:
     rows += feature_terms.oracles() + personalization.oracles()
     rows += oracle_linear.oracles()
     rows += oracle_drift.oracles() + oracle_features.oracles()
+    rows += oracle_cost.oracles()
     rows += [
         (
             "fedbug",

@@ -16,6 +16,8 @@ SIGNS = re.compile(r"[←∇‖⟨⌈Σ√·]")  # not = and +, which prose has 
 NO_METHODS = {
     "drift": "Σ_k ‖Δ_k‖² / ‖Σ_k Δ_k‖²; cos(Δ_k^T, Δ_k^t)",
     "features": "Ω[m, n, f] = 1 where sample n has feature f of model m; equal features have |ρ| > γ",
+    "theory": "r = (m − 1 + (1 − g·η·(∂f/∂n)²)^s·cos²θ)/m, n*·v* = 1",
+    "cost": "Σ f_l + Σ_{l ∈ T} f_l + Σ_{l > min T} f_l multiply-adds; the layers T train",
 }
 
 

@@ -45,9 +45,7 @@ def cosines() -> Finding:
     expected = oracle["expected"]["similarity_of_last_round_to_rounds_0_1"]
     found = {
         "one client": intra_client_cosine(updates),
-        "with one that stood still": over_clients(
-            [intra_client_cosine(updates), intra_client_cosine(still)]
-        ),
+        "with one that stood still": over_clients([intra_client_cosine(updates), intra_client_cosine(still)]),
     }
     pairs = [
         Pair(f"{what}, round {t}", e, number(g))

@@ -12,7 +12,7 @@ from kedge.algorithms import fedavg
 from kedge.bench.loops import Round, central, plain_loop
 from kedge.bench.workloads import Workload
 from kedge.core.algorithm import Stage
-from kedge.core.server import broadcast, opened, server_update
+from kedge.core.server import Server, broadcast, opened, server_update
 from kedge.core.tree import cast
 from kedge.engines.auto import build, choose
 from kedge.engines.engine import Engine, Order
@@ -114,8 +114,10 @@ def block(one: Round, device: str) -> float:
             return samples / seconds
 
 
-def rounds_of(task: Task, engine: Engine) -> Round:
-    """FedAvg rounds as the runner does them: sample, train, update."""
+def rounds_of(
+    task: Task, engine: Engine, tell: Callable[[Server, Engine], None] = lambda server, engine: None
+) -> Round:
+    """Rounds as the runner does them: sample, train, update, and what is told afterwards."""
     stage, data = task.stages[0], task.federation
     params, buffers = (cast(v, data.dtype, data.pool.x.device) for v in task.model.init(0))
     state: dict[str, Any] = {"server": opened(stage.algorithm, task.model, params, buffers)}
@@ -127,6 +129,7 @@ def rounds_of(task: Task, engine: Engine) -> Round:
         order = Order(number, number, 0, server.shared, server.buffers, broadcast(stage.algorithm, server))
         reply = engine.round(order, clients)
         state["server"] = server_update(stage.algorithm, server, reply, len(data.clients), number)
+        tell(state["server"], engine)
         return sum(len(data.clients[c]) for c in clients)
 
     return round

@@ -70,4 +70,9 @@ METHODS = Workload(
     "100 clients, 20 a round, 100 samples of 1×8×8, batch 10 (10 local steps), conv 16 – conv 32 – 64 – 10",
     "small-cnn", (1, 8, 8), 100, 20, 100, 10, True,
 )  # fmt: skip
+DIAGNOSTICS = Workload(
+    "diagnostics",
+    "10 clients, all of them, 100 samples of 3×32×32, batch 50 (2 local steps), standard CNN, stacked",
+    "standard-cnn", (3, 32, 32), 10, 10, 100, 50, False,
+)  # fmt: skip
 WORKLOADS = {w.name: w for w in (OVERHEAD, COMPUTE)}  # on which the engines are compared

@@ -6,9 +6,12 @@ from kedge.cli.allocator import keep_freed_memory
 from kedge.cli.audit import command as audit
 from kedge.cli.bench import command as bench
 from kedge.cli.compare import command as compare
+from kedge.cli.cost import command as cost
 from kedge.cli.listing import command as listing
 from kedge.cli.partition import command as partition
+from kedge.cli.plot import command as plot
 from kedge.cli.run import command as run
+from kedge.cli.theory import command as theory
 
 app = typer.Typer(
     name="kedge",
@@ -19,8 +22,11 @@ app = typer.Typer(
 )
 app.command("run")(run)
 app.command("compare")(compare)
+app.command("plot")(plot)
 app.command("partition")(partition)
+app.command("cost")(cost)
 app.command("list")(listing)
+app.command("theory")(theory)
 app.command("audit")(audit)
 app.command("bench")(bench)
 

@@ -10,8 +10,9 @@ from rich.table import Table
 
 from kedge.bench.bench import Row, bench
 from kedge.bench.candidates import candidates
+from kedge.bench.diagnostics import Overhead, overheads
 from kedge.bench.methods import Cost, Ratio, method_costs
-from kedge.bench.workloads import METHODS, WORKLOADS, Workload
+from kedge.bench.workloads import DIAGNOSTICS, METHODS, WORKLOADS, Workload
 from kedge.cli.options import Debug, Json, console, guarded, say, show
 from kedge.core.errors import RequestError, nearest
 from kedge.running.assemble import device_of
@@ -25,7 +26,7 @@ def command(
         list[str] | None,
         typer.Argument(
             help="overhead, compute: the engines; methods: every method's cost beside FedAvg, which takes "
-            "ten minutes or more. Without it, overhead and compute."
+            "ten minutes or more; diagnostics: what measure.drift costs. Without it, overhead and compute."
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -37,7 +38,7 @@ def command(
     debug: Debug = False,
 ) -> None:
     """Time the plain per-client loop, each engine and central training on the same work, in one run."""
-    allowed = (*WORKLOADS, METHODS.name)
+    allowed = (*WORKLOADS, METHODS.name, DIAGNOSTICS.name)
     for name in workloads or ():
         if name not in allowed:
             raise RequestError(
@@ -54,6 +55,7 @@ def command(
     if METHODS.name in (workloads or ()):
         listed = candidates(len(METHODS.task("cpu").model.units))
         costs = method_costs(listed, METHODS, where, repeats, compiled, say)
+    looks = overheads(DIAGNOSTICS, where, repeats, say) if DIAGNOSTICS.name in (workloads or ()) else []
     machine = {
         "device": torch.cuda.get_device_name()
         if where == "cuda"
@@ -62,12 +64,14 @@ def command(
         "torch": torch.__version__,
     }
     if as_json:
-        show({"machine": machine, "rows": [row._asdict() for row in rows], "methods": documents(costs)})
+        show({"machine": machine, "rows": [row._asdict() for row in rows], "methods": documents(costs), "diagnostics": told(looks)})
         return
     for work in chosen:
         print_engines(work, [row for row in rows if row.workload == work.name])
     if costs:
         print_methods(METHODS, costs)
+    if looks:
+        print_overheads(DIAGNOSTICS, looks)
     console().print(
         f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}", highlight=False
     )
@@ -109,6 +113,15 @@ def print_methods(work: Workload, costs: Sequence[Cost]) -> None:
     console().print()
 
 
+def print_overheads(work: Workload, looks: Sequence[Overhead]) -> None:
+    """Rounds with diagnostics beside the same rounds without."""
+    table = headed(work, "measure.drift to without", "quartiles", "bound", "holds")
+    for one in looks:
+        table.add_row(one.method, *written(one.ratio), f"{one.bound:.2f}×", "yes" if one.holds else "no")
+    console().print(table)
+    console().print()
+
+
 def headed(work: Workload, *columns: str) -> Table:
     """A table under the workload's description, which is printed here."""
     console().print(f"{work.name}: {work.about}", style="italic", highlight=False, soft_wrap=True)
@@ -122,6 +135,11 @@ def headed(work: Workload, *columns: str) -> Table:
 def written(ratio: Ratio | None) -> tuple[str, str]:
     """A ratio's two cells."""
     return (f"{ratio.middle:.2f}×", f"{ratio.low:.2f}–{ratio.high:.2f}") if ratio else ("", "")
+
+
+def told(looks: Sequence[Overhead]) -> list[dict[str, Any]]:
+    """The overheads as JSON has them."""
+    return [{**one._asdict(), "ratio": one.ratio._asdict(), "holds": one.holds} for one in looks]
 
 
 def documents(costs: Sequence[Cost]) -> list[dict[str, Any]]:

@@ -1,17 +1,21 @@
 """kedge compare: a table of runs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from kedge.cli.options import Debug, Json, check_target, console, guarded, notes, show
+from kedge.cli.options import Debug, Json, check_png, check_target, console, guarded, notes, show
 from kedge.core.errors import RequestError
 from kedge.report import matrix
+from kedge.report.cost_plot import pictured
+from kedge.report.cost_table import cost_notes, run_table, target_table
 from kedge.report.matrix import metric_notes
 from kedge.report.plots import accuracy_plot
-from kedge.report.runs import find_runs
+from kedge.report.runs import Run, find_runs
 from kedge.report.tables import comparison, rendered
+from kedge.running.folder import write
 
 
 @guarded
@@ -33,11 +37,16 @@ def command(
         bool, typer.Option("--best", help="With --cells: the best rounds' values as well as the last's.")
     ] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw accuracy over rounds into this PNG.")] = None,
+    cost_plot: Annotated[
+        Path | None, typer.Option(help="Draw what rounds cost, phase by phase, into this PNG.")
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Compare runs: mean ± standard deviation over seeds, last and best round, rounds to a target."""
+    """Compare runs: accuracy over seeds, last and best round, what they cost, and what a target took."""
     check_target(target)
+    if cost_plot:
+        check_png("--cost-plot", cost_plot)
     if cells and (metric or target is not None):
         raise RequestError("--cells shows every metric: leave --metric and --target out.")
     if best and not cells:
@@ -46,14 +55,38 @@ def command(
     rows = comparison(found, target, metric)
     if plot:
         accuracy_plot(found, plot, metric=metric)
+    if cost_plot:
+        write(cost_plot, cost_picture(found))
     if as_json:
-        show({"metric": rows[0]["metric"], "runs": rows, "plot": str(plot) if plot else None})
+        written = {"plot": str(plot) if plot else None, "cost_plot": str(cost_plot) if cost_plot else None}
+        show({"metric": rows[0]["metric"], "runs": rows, **written})
     elif cells:
         tell_matrix(rows, best)
     else:
         out = console()
         out.print(rendered(rows, target))
         notes(metric_notes(rows))
+        tell_costs(rows, target)
+
+
+def cost_picture(runs: Sequence[Run]) -> bytes:
+    """What the rounds of these runs cost."""
+    picture = pictured(runs)
+    if picture is None:
+        raise RequestError("--cost-plot: no run here has costs in its history.")
+    return picture
+
+
+def tell_costs(rows: list[dict[str, Any]], target: float | None) -> None:
+    """What the runs cost, and what the target took."""
+    out = console()
+    if any(row["cost"] for row in rows):
+        out.print()
+        out.print(run_table(rows))
+    if target is not None:
+        out.print()
+        out.print(target_table(rows, target))
+    notes(cost_notes(rows))
 
 
 def tell_matrix(rows: list[dict[str, Any]], best: bool) -> None:

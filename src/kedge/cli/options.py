@@ -9,12 +9,14 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from kedge.core.errors import CheckpointError, DataError, Diverged, RequestError
+from kedge.report.png import require_matplotlib
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document and nothing else.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback with an error.")]
@@ -51,6 +53,13 @@ def check_target(target: float | None) -> None:
     """An accuracy is a share."""
     if target is not None and not 0 < target <= 1:
         raise RequestError(f"--target {target}: need a share between 0 and 1; for 90 % write 0.9.")
+
+
+def check_png(option: str, path: Path) -> None:
+    """Refuse before any work a picture that could not be written."""
+    if path.suffix != ".png" or path.is_dir() or not path.parent.is_dir():
+        raise RequestError(f"{option} {path}: need a file's name that ends in .png, in a folder that exists.")
+    require_matplotlib("The tables do without.")
 
 
 def say(message: str) -> None:

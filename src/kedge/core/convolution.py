@@ -26,7 +26,7 @@ class Convolution(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
-        kernel = weight.permute(2, 3, 1, 0).flatten(0, 2).contiguous()
+        kernel = weight.permute(0, 2, 3, 1).flatten(1).contiguous()
         images = x.permute(0, 2, 3, 1).contiguous()
         shape = geometry(x.shape, weight.shape, stride, padding, dilation)
         return torch.ops.kedge.convolve(images[None], kernel[None], shape)[0].permute(0, 3, 1, 2)
@@ -45,7 +45,7 @@ class Convolution(torch.autograd.Function):
         slopes = g.permute(0, 2, 3, 1).contiguous()
         dx = dweight = None
         if ctx.needs_input_grad[0]:
-            kernel = weight.flip(2, 3).permute(2, 3, 0, 1).flatten(0, 2).contiguous()
+            kernel = weight.flip(2, 3).permute(1, 2, 3, 0).flatten(1).contiguous()
             back = [kh, kw, 1, 1, sh, sw, dh * (kh - 1) - ph, dw * (kw - 1) - pw, dh, dw, *x.shape[2:]]
             dx = torch.ops.kedge.convolve(slopes[None], kernel[None], back)[0].permute(0, 3, 1, 2)
         if ctx.needs_input_grad[1]:
@@ -106,7 +106,7 @@ def _weigh(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
 
 
 def _convolved_shape(x: Tensor, w: Tensor, geometry: list[int]) -> Tensor:
-    return x.new_empty((*x.shape[:2], *geometry[-2:], w.shape[2]))
+    return x.new_empty((*x.shape[:2], *geometry[-2:], w.shape[1]))
 
 
 def _weighed_shape(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
@@ -116,12 +116,12 @@ def _weighed_shape(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
 def _stacking(operator: Any) -> Any:
     """The rule under vmap: the new axis of clients joins the one that is there."""
 
-    def rule(info: Any, dims: tuple[int | None, ...], left: Tensor, right: Tensor, geometry: list[int]) -> Any:
+    def rule(info: Any, dims: tuple[int | None, ...], left: Tensor, right: Tensor, *how: Any) -> Any:
         def joined(v: Tensor, dim: int | None) -> Tensor:
             wide = v.expand(info.batch_size, *v.shape) if dim is None else v.movedim(dim, 0)
             return wide.flatten(0, 1).contiguous()
 
-        out = operator(joined(left, dims[0]), joined(right, dims[1]), geometry)
+        out = operator(joined(left, dims[0]), joined(right, dims[1]), *how)
         return out.unflatten(0, (info.batch_size, -1)), 0
 
     return rule

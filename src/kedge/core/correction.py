@@ -131,6 +131,10 @@ class Correction:
         """Numbers of the server's state worth a place in the history, by name."""
         return {}
 
+    def drift(self, state: Tree, facts: Leaves) -> Leaves:
+        """A client's drift by its memory, as the method estimates it: FedDyn's g_i, SCAFFOLD's c_i."""
+        return {}
+
 
 def within(correction: Correction, model: Model, shared: Leaves, own: Leaves) -> Leaves:
     """The leaves a correction keeps something about; what it names may also be a client's own."""

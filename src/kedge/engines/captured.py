@@ -2,10 +2,12 @@
 
 A step of a small network is over before the host has launched its operators one by one. A replayed graph needs
 no launches: the tensors it reads and moves lie in fixed places (a `Lane`), the batches of the whole round in one
-table on the device, of which each replay takes the next row.
+table on the device, of which each step takes the next row. While the device trains, the host draws the next
+round's batches.
 """
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -13,37 +15,51 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_map_only
 
 from kedge.core.algorithm import Stage
 from kedge.core.client import Carry
 from kedge.core.errors import RequestError
 from kedge.core.model import Model
 from kedge.core.server import Reply
-from kedge.core.tree import Leaves, tree_map
+from kedge.core.tree import Leaves
 from kedge.data.batches import Plan
 from kedge.data.federation import Federation
 from kedge.engines.engine import Order, trainable
-from kedge.engines.programs import stacked_step
+from kedge.engines.graphs import Replayed, captured, in_place, tensors
+from kedge.engines.programs import stacked_end, stacked_step
 from kedge.engines.stacked import Stacked
 from kedge.engines.tracing import traced
 
 UNROLLED = 8  # steps of the longer graph that is captured beside the one of a single step
+Ahead = Callable[[int], Sequence[int]]  # number of a round -> who will take part
 
 
 class Captured(Stacked):
     """The stack of a round on a CUDA device, from captured graphs."""
 
-    def __init__(self, model: Model, federation: Federation, chunk: int = 0) -> None:
+    def __init__(
+        self, model: Model, federation: Federation, chunk: int = 0, ahead: Ahead | None = None
+    ) -> None:
         if federation.pool.x.device.type != "cuda":
             raise RequestError("engine.name: 'captured' needs a CUDA device; use stacked or auto.")
         super().__init__(model, federation, chunk, compiled=True)
         self.lanes: dict[Any, Lane] = {}
+        self.ends: dict[Any, Replayed] = {}
+        self.ahead = ahead
+        self.drawn: dict[Any, Future[Plan]] = {}
+        self.drawing = ThreadPoolExecutor(1, "kedge-batches")
 
     def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
         """Start a stage; memories of the slots in `kept` go on."""
         super().begin(stage, params, kept)
-        self.lanes = {}
+        self.forget()
+
+    def forget(self) -> None:
+        """Give the graphs and their memory back."""
+        self.lanes, self.ends, self.drawn = {}, {}, {}
+        self.memory = torch.cuda.graph_pool_handle()
+        torch.cuda.empty_cache()
 
     def round(self, order: Order, clients: Sequence[int]) -> Reply:
         """Train these clients from the order; where memory does not suffice, fewer at once."""
@@ -54,12 +70,40 @@ class Captured(Stacked):
                 at_once = min(self.chunk or len(clients), len(clients))
                 if at_once == 1:
                     raise
-                self.chunk, self.lanes = -(-at_once // 2), {}
-                torch.cuda.empty_cache()
+            self.chunk = -(-at_once // 2)
+            self.forget()
+
+    def plan(self, stage: Stage, model: Model, order: Order, rows: Sequence[int], tuning: bool) -> Plan:
+        """The plan of these rows, drawn before if this was foreseen."""
+        key = order.round, order.stage_round, order.seed, tuple(rows)
+        if tuning or key not in self.drawn:
+            return super().plan(stage, model, order, rows, tuning)
+        return self.drawn.pop(key).result()
+
+    def draw_ahead(self, stage: Stage, model: Model, order: Order) -> None:
+        """Begin to draw the next round's batches beside the device's work."""
+        if self.ahead is None:
+            return
+        self.drawn = {key: plan for key, plan in self.drawn.items() if key[0] == order.round}
+        after = order._replace(round=order.round + 1, stage_round=order.stage_round + 1)
+        clients = list(self.ahead(after.round))
+        size = self.chunk or len(clients)
+        for start in range(0, len(clients), size):
+            rows, _ = self.rows(clients[start : start + size])
+            key = after.round, after.stage_round, after.seed, tuple(rows)
+            self.drawn[key] = self.drawing.submit(super().plan, stage, model, after, rows, False)
 
     def program(self, key: Any, function: Callable[..., Any], compile: bool) -> Callable[..., Any]:
-        """What runs once a round is not compiled."""
-        return function
+        """What runs once a round: the end as a graph, the rest as it is."""
+        return self.end if key == "end" else function
+
+    def end(self, carry: Carry, facts: Leaves, *rest: Any) -> Any:
+        """Memories, uploads, flags and sums of a chunk; the sums are needed beyond the next chunk's end."""
+        rows = len(next(iter(facts.values())))
+        if rows not in self.ends:
+            self.ends[rows] = Replayed(partial(stacked_end, self.stage.algorithm), self.memory)
+        slots, uploads, admitted, totals = self.ends[rows](carry, facts, *rest)
+        return slots, uploads, admitted, tree_map_only(Tensor, torch.clone, totals)
 
     def advanced(
         self,
@@ -85,13 +129,15 @@ class Captured(Stacked):
         rows = packed(own)
         key = tuning, rows.shape[1:]
         if key not in self.lanes:
-            self.lanes[key] = Lane(state, rows, self.federation)
+            self.lanes[key] = Lane(state, rows, self.federation, self.memory)
         lane = self.lanes[key]
         lane.take(rows)
         for mask in dict.fromkeys(own.masks):
             lane.prepare(mask, partial(step, stage, model, self.federation, trainable(model, mask)))
         lane.load(state)
         lane.run(own.masks)
+        if not tuning:
+            self.draw_ahead(stage, model, order)
         after: Carry = lane.state["carry"]
         return after
 
@@ -99,8 +145,10 @@ class Captured(Stacked):
 class Lane:
     """Fixed memory of one stack: what a step reads and moves, and the graphs that do it."""
 
-    def __init__(self, state: dict[str, Any], rows: NDArray[np.int64], data: Federation) -> None:
-        self.state = tree_map(lambda v: v.clone(memory_format=torch.contiguous_format), state)
+    def __init__(
+        self, state: dict[str, Any], rows: NDArray[np.int64], data: Federation, memory: Any
+    ) -> None:
+        self.state: dict[str, Any] = in_place(state)
         self.device = state["lr"].device
         self.pool = data.pool.x, data.pool.y
         self.table = torch.zeros(0, *rows.shape[1:], dtype=torch.int64, device=self.device)
@@ -108,7 +156,7 @@ class Lane:
         self.at = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.programs: dict[Any, Callable[[], None]] = {}
         self.graphs: dict[Any, torch.cuda.CUDAGraph] = {}
-        self.memory = torch.cuda.graph_pool_handle()
+        self.memory = memory
 
     def take(self, rows: NDArray[np.int64]) -> None:
         """Put the batches of a round on the device."""
@@ -120,39 +168,24 @@ class Lane:
 
     def load(self, state: dict[str, Any]) -> None:
         """Put what a round begins with in its place."""
-        torch._foreach_copy_(tree_leaves(self.state), tree_leaves(state))
+        torch._foreach_copy_(tensors(self.state), tensors(state))
         self.at.zero_()
 
     def prepare(self, mask: Any, function: Callable[..., Any]) -> None:
         """Make and capture what a step under this mask runs. Before `load`: a trial run moves the rows."""
         if mask not in self.programs:
-            state = self.state
-            rest = {k: v for k, v in state.items() if k != "carry"}
-            self.programs[mask] = traced(function, state["carry"], rest, self.now[0], *self.pool)
-        for steps in (1, UNROLLED):
-            if (mask, steps) not in self.graphs:
-                self.graphs[mask, steps] = self.captured(self.programs[mask], steps)
-
-    def captured(self, program: Callable[[], None], steps: int) -> torch.cuda.CUDAGraph:
-        """The next so many steps as a graph."""
+            rest = {k: v for k, v in self.state.items() if k != "carry"}
+            self.programs[mask] = traced(function, self.state["carry"], rest, self.now[0], *self.pool)
 
         def next_step() -> None:
             torch.index_select(self.table, 0, self.at, out=self.now)
             self.at.add_(1)
-            program()
+            self.programs[mask]()
 
-        self.at.zero_()
-        aside = torch.cuda.Stream(self.device)
-        aside.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(aside):
-            next_step()  # compiles what compiles at first use
-        torch.cuda.current_stream(self.device).wait_stream(aside)
-        self.at.zero_()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.memory):
-            for _ in range(steps):
-                next_step()
-        return graph
+        for steps in (1, UNROLLED):
+            if (mask, steps) not in self.graphs:
+                self.at.zero_()
+                self.graphs[mask, steps], _ = captured(next_step, self.memory, steps)
 
     def run(self, masks: Sequence[Any]) -> None:
         """All steps of the round."""
@@ -180,18 +213,21 @@ def step(
 ) -> Carry:
     """One step of every row, its batch read from a row of the table."""
     dtype = state["lr"].dtype
-    count = (now.shape[1] - 3) // 5
-    index, real, alive, key, moves = now.split([count, count, 1, 2, 3 * count], 1)
+    moved = data.augment != "none"
+    count = (now.shape[1] - 3) // (5 if moved else 2)
+    index, real, alive, key, moves = torch.split(now, [count, count, 1, 2, 3 * count if moved else 0], 1)
     return stacked_step(
         stage.algorithm, model, stage.local, data, leaves, True, carry, pool_x, pool_y,
-        index, real.to(dtype), key, moves.unflatten(1, (count, 3)), alive[:, 0] > 0,
+        index, real.to(dtype), key, moves.reshape(len(now), count, 3 if moved else 0), alive[:, 0] > 0,
         state["facts"], state["statistics"], state["anchor"], state["cast"], state["lr"],
     )  # fmt: skip
 
 
 def packed(own: Plan) -> NDArray[np.int64]:
-    """The plan as one table [steps, clients, columns]: samples, weights, alive, key, moves."""
-    steps, clients, count = own.index.shape
-    moves = own.moves if own.moves.shape[-1] == 3 else np.zeros((steps, clients, count, 3), np.int64)
-    parts = (own.index, own.weight, own.alive[..., None], own.key, moves.reshape(steps, clients, -1))
-    return np.concatenate([part.astype(np.int64) for part in parts], axis=-1)
+    """The plan as one table [steps, clients, columns]: samples, weights, alive, key, moves if there are any."""
+    steps, clients, _ = own.index.shape
+    moves = own.moves.reshape(steps, clients, -1)
+    parts = (own.index, own.weight, own.alive[..., None], own.key, moves)
+    table = np.empty((steps, clients, sum(part.shape[2] for part in parts)), np.int64)
+    np.concatenate(parts, axis=-1, out=table, casting="unsafe")
+    return table

@@ -72,10 +72,8 @@ class Stacked:
     ) -> list[tuple[int, Leaves, Leaves, Tree]]:
         """One chunk: its uploads go into `mean`; what its clients will remember is returned."""
         algorithm, real = self.stage.algorithm, len(clients)
-        padding = bucket(real) - real if self.compiled else 0
-        done = self.trained(
-            self.stage, self.model, order, [*clients, *[clients[0]] * padding], real, self.compiled
-        )
+        rows, padding = self.rows(clients)
+        done = self.trained(self.stage, self.model, order, rows, real, self.compiled)
         trained |= {k for mask in set(done.plan.masks) for k in trainable(self.model, mask)}
         steps, times = lr_times(self.model, done.plan, done.lr, self.stage.local.optimizer.momentum)
         end = self.program("end", partial(stacked_end, algorithm), self.compiled)
@@ -99,6 +97,20 @@ class Stacked:
         good = admitted.tolist()
         mine = {c: row(kept, number) for number, c in enumerate(clients) if good[number]}
         return [(c, own["params"], own["buffers"], own["slots"]) for c, own in mine.items()]
+
+    def rows(self, clients: Sequence[int]) -> tuple[list[int], int]:
+        """The client of each row of a stack of these, and how many rows at its end are padding."""
+        padding = bucket(len(clients)) - len(clients) if self.compiled else 0
+        return [*clients, *[clients[0]] * padding], padding
+
+    def plan(self, stage: Stage, model: Model, order: Order, rows: Sequence[int], tuning: bool) -> Plan:
+        """The batches of these rows."""
+        data = self.federation
+        return plan(
+            [data.clients[c] for c in rows], rows, stage.local, stage.algorithm.schedule, len(model.units),
+            order.seed, order.round, order.stage_round, width=self.width, random=model.random, tuning=tuning,
+            augment=data.augment,
+        )  # fmt: skip
 
     def tuned(self, order: Order, clients: Sequence[int], tune: Tune) -> Iterator[tuple[int, Leaves, Leaves]]:
         """Each client's model fine-tuned on its own data: client, parameters, statistics; nothing is kept."""
@@ -125,16 +137,11 @@ class Stacked:
         tuning: bool = False,
     ) -> Chunk:
         """These rows after their last step; those after the first `real` are dead."""
-        algorithm, local, data = stage.algorithm, stage.local, self.federation
-        own = plan(
-            [data.clients[c] for c in rows], rows, local, algorithm.schedule, len(model.units),
-            order.seed, order.round, order.stage_round, width=self.width, random=model.random, tuning=tuning,
-            augment=data.augment,
-        )  # fmt: skip
+        own = self.plan(stage, model, order, rows, tuning)
         own.alive[:, real:] = False
         like = next(iter(order.shared.values()))
         device, dtype = like.device, like.dtype
-        lr = torch.tensor(local.optimizer.rate(order.round), dtype=dtype, device=device)
+        lr = torch.tensor(stage.local.optimizer.rate(order.round), dtype=dtype, device=device)
         ids = torch.tensor(rows, device=device)
         facts = {k: v[ids] for k, v in self.facts.items()}
         memories = [self.memories.of(c, order.shared, order.buffers) for c in rows]

@@ -1,11 +1,11 @@
 """How far clients pull apart: diversity and cosines of their updates, or of any vectors they have.
 
-Diversity (Yin et al., 2018) of v_1 … v_n: Σ_k ‖v_k‖² / ‖Σ_k v_k‖². n equal vectors have 1/n, orthogonal ones 1;
-it is infinite where they cancel, and there is none where all are zero. Of updates Δ_k = w_k − θ it is the
+Diversity (Yin et al., 2018) of v_1 … v_n: Σ_k ‖v_k‖² / ‖Σ_k v_k‖². n equal vectors have 1/n, orthogonal ones
+1; it is infinite where they cancel, and there is none where all are zero. Of updates Δ_k = w_k − θ it is the
 pseudo-gradient diversity, of FedDyn's g_k or SCAFFOLD's c_k the local-drift diversity. Scale and sign of the
-v_k do not matter, if it is the same for all.
+v_k do not matter, if they are the same for all.
 
-Across rounds: cos(Δ_k^T, Δ_k^t) of one client, t < T. Between clients: the mean of cos(v_j, v_k) over the pairs.
+Across rounds: cos(Δ_k^T, Δ_k^t) of one client, t < T. Between clients: the mean of cos(v_j, v_k) over pairs.
 Zero vectors have no direction and are left out.
 
 Both diversity and the mean cosine follow from means over the clients, so that no client need be seen alone:

@@ -1,14 +1,14 @@
 """The interaction tensor (Jiang et al., 2024): which features models have learned, and share.
 
 Of model m take the features Φ (samples × d) that enter its classifier, in evaluation mode. Thin SVD Φ = UΣVᵀ,
-not centred unless asked for; the scores v = Φ·V[:, :K] are K columns, one a feature of the model. Columns of all
-models are compared by |ρ|, their correlation over the samples. Greedy clusters: in the order of models, and of
-singular values within one, a column that is in no cluster opens one and takes every later free column with |ρ|
-> γ_corr. Ω[m, n, f] = 1 if a column of model m in cluster f has sample n strictly above γ_data, where columns
-are divided by their largest absolute value, and γ_data is a quantile of all absolute entries together.
+not centred unless asked for; the scores v = Φ·V[:, :K] are K columns, one a feature of the model. Columns of
+all models are compared by |ρ|, their correlation over the samples. Greedy clusters: in the order of models,
+and of singular values within one, a column that is in no cluster opens one and takes every later free column
+with |ρ| > γ_corr. Ω[m, n, f] = 1 if a column of model m in cluster f has sample n strictly above γ_data;
+columns are divided by their largest absolute value, and γ_data is a quantile of all absolute entries.
 
-Two models share as many features as cluster labels occur among both models' columns. A column that is constant
-over the samples, up to the rounding of the features, is no feature: it is in no cluster.
+Two models share as many features as cluster labels occur among both models' columns. A column that is
+constant over the samples, up to the rounding of the features, is no feature: it is in no cluster.
 """
 
 from collections.abc import Sequence
@@ -48,8 +48,13 @@ class Interaction(NamedTuple):
     correlation: Tensor  # |ρ|, [M·K, M·K]; 0 in rows and columns that are no features
     labels: Tensor  # [M, K]: the cluster of each column, NONE where it is no feature
     entries: Tensor  # [M·K, samples]: |v| / max |v|
-    above: float | None  # γ_data; None where no model has a feature
-    threshold: float  # γ_corr
+    settings: Clusters
+
+    @property
+    def above(self) -> float | None:
+        """γ_data; None where no model has a feature."""
+        real = self.labels.flatten() != NONE
+        return float(np.quantile(self.entries[real].numpy(), self.settings.quantile)) if real.any() else None
 
     @property
     def clusters(self) -> int:
@@ -59,7 +64,7 @@ class Interaction(NamedTuple):
     @property
     def components(self) -> int:
         """How many connected components of |ρ| > γ_corr: the other reading; never more than clusters."""
-        linked = (self.correlation > self.threshold).fill_diagonal_(True)
+        linked = (self.correlation > self.settings.correlation).fill_diagonal_(True)
         free = self.labels.flatten() != NONE
         count = 0
         while free.any():
@@ -87,13 +92,23 @@ class Interaction(NamedTuple):
         """How many clusters two models have in common."""
         return int((self.members[left] & self.members[right]).sum())
 
+    def first(self, models: int) -> "Interaction":
+        """Of the first models alone: greedy clusters do not depend on the models after them."""
+        columns = models * self.labels.shape[1]
+        return self._replace(
+            correlation=self.correlation[:columns, :columns],
+            labels=self.labels[:models],
+            entries=self.entries[:columns],
+        )
+
     def tensor(self) -> Tensor:
         """Ω, [M, samples, F]: 1 where a sample has a feature of that cluster, as that model sees it."""
         models, components = self.labels.shape
         there = torch.zeros(models, self.entries.shape[1], self.clusters, dtype=torch.bool)
-        if self.above is None:
+        above = self.above
+        if above is None:
             return there
-        high = (self.entries > self.above).view(models, components, -1)
+        high = (self.entries > above).view(models, components, -1)
         for m in range(models):
             for k, label in enumerate(self.labels[m].tolist()):
                 if label != NONE:
@@ -115,8 +130,7 @@ def interaction(features: Sequence[Tensor], clusters: Clusters = Clusters()) -> 
     labels = greedy(rho, real, clusters.correlation)
     largest = v.abs().amax(1)
     entries = torch.where(real[:, None], v.abs() / torch.where(real, largest, 1.0)[:, None], 0.0)
-    above = float(np.quantile(entries[real].numpy(), clusters.quantile)) if real.any() else None
-    return Interaction(rho, labels.view(len(features), most), entries, above, clusters.correlation)
+    return Interaction(rho, labels.view(len(features), most), entries, clusters)
 
 
 class Columns(NamedTuple):
@@ -158,8 +172,8 @@ def check(features: Sequence[Tensor]) -> None:
     shapes = [tuple(f.shape) for f in features]
     if not features or any(len(s) != 2 or not s[0] or not s[1] or s[0] != shapes[0][0] for s in shapes):
         raise RequestError(
-            f"interaction: features of shapes {shapes}; need [samples, d] of at least one model, at least one "
-            "sample, and the same samples for all."
+            f"interaction: features of shapes {shapes}; need [samples, d] of at least one model, at least "
+            "one sample, and the same samples for all."
         )
     bad = [number for number, f in enumerate(features) if not f.isfinite().all()]
     if bad:

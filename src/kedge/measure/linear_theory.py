@@ -43,10 +43,10 @@ def remaining(network: Network, point: Point, training: Training) -> Tensor:
 
 
 def theoretical(network: Network, point: Point, training: Training) -> Tensor:
-    """r = (m − 1 + q·cos²θ)/m; without cos²θ where v never trains."""
+    """r = |m − 1 + q·cos²θ|/m, without cos²θ where v never trains; q < 0 where steps overshoot."""
     clients = point.n.shape[-1]
     left = remaining(network, point, training)
-    return (clients - 1 + (left * cosine(network, point) if training.thaws else left)) / clients
+    return (clients - 1 + (left * cosine(network, point) if training.thaws else left)).abs() / clients
 
 
 def printed(network: Network, point: Point, training: Training) -> Tensor:

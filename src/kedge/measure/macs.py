@@ -1,38 +1,28 @@
-"""Multiply-adds of the kernel as autograd really runs it: matrix products, convolutions, attention.
+"""What is counted as a multiply-add, and the formula for a chain of layers.
 
-The kernel itself runs on a sample or three while torch.utils.flop_counter watches: every pass that a method
-adds is counted, and nothing that a frozen layer saves (no weight gradient for it, no input gradient at or
-below the lowest layer that trains). A step on n samples costs a + b·n + c·n² (b the network, a products of
-weights alone, c products of samples with each other), which three sizes tell. What is done element by
-element (optimizer, clip, norms, terms on the weights) is not counted.
-
-For a chain of layers with f_l multiply-adds forward, of which the set T trains, it comes to
-Σ f_l + Σ_{l ∈ T} f_l + Σ_{l > min T} f_l a sample: `chain_macs`.
+Matrix products, convolutions and attention are, by the shapes of what goes in and out, with the formulas of
+torch.utils.flop_counter; what is done element by element (optimizer, clip, norms, terms on the weights) is
+not. For a chain of layers with f_l multiply-adds forward, of which the set T trains, a step takes
+Σ f_l + Σ_{l ∈ T} f_l + Σ_{l > min T} f_l: forward, weight gradients, input gradients above the lowest layer
+that trains.
 """
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from kedge.core.algorithm import Algorithm, Local
-from kedge.core.client import by_autograd, class_means, class_sums, finish, local_step, started
-from kedge.core.correction import within
-from kedge.core.model import Batch, Model
-from kedge.core.server import broadcast, opened
-from kedge.core.tree import Leaves, cast
-from kedge.data.federation import Federation
-
-SIZES = (1, 2, 3)
+Result = TypeVar("Result")
 
 
 def convolution_backward(
-    grad: Sequence[int],
-    x: Sequence[int],
-    weight: Sequence[int],
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
     bias: Sequence[int] | None,
     stride: Sequence[int],
     padding: Sequence[int],
@@ -40,18 +30,19 @@ def convolution_backward(
     transposed: bool,
     output_padding: Sequence[int],
     groups: int,
-    output_mask: Sequence[bool],
-    **shapes: Any,
+    wanted: Sequence[bool],
+    out_val: Any = None,
 ) -> int:
-    """As many as forward for each gradient that is asked for."""
+    """As many operations as forward for each gradient that is wanted, of the input and of the weight."""
     places = x if transposed else grad
-    return 2 * places[0] * prod(places[2:]) * prod(weight) * sum(output_mask[:2])
+    return 2 * len(places) * prod(places.shape[2:]) * weight.numel() * sum(wanted[:2])
 
 
 aten = torch.ops.aten
 FORMULAS: dict[Any, Callable[..., Any]] = {
-    # torch's own counts a grouped convolution's weight gradient as if it had no groups, and knows attention
-    # on a GPU only.
+    **flop_registry,
+    # torch's own takes a grouped convolution's weight gradient as if it had no groups, and knows attention on
+    # a GPU only.
     aten.convolution_backward: convolution_backward,
     aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[aten._scaled_dot_product_flash_attention],
     aten._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
@@ -60,100 +51,34 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
 }
 
 
-def counter() -> FlopCounterMode:
-    """A context that counts two floating-point operations a multiply-add."""
-    return FlopCounterMode(display=False, custom_mapping=FORMULAS)
+class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    """Adds up what passes by; FlopCounterMode's table by modules would take twice the time."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        out = function(*args, **given)
+        formula = FORMULAS.get(function._overloadpacket)
+        if formula:
+            self.flops += formula(*args, **given, out_val=out)
+        return out
 
 
-def counted(work: Callable[[], object]) -> int:
-    """The multiply-adds of some work; torch's own chance stays as it was."""
-    with torch.random.fork_rng(devices=[]), counter() as seen:
-        work()
-    return int(seen.get_total_flops()) // 2
-
-
-def through(values: Sequence[int], at: int) -> int:
-    """The polynomial of second degree that has these values at 1, 2 and 3."""
-    first, second, third = values
-    rise, bend = second - first, third - 2 * second + first
-    return first + rise * (at - 1) + bend * ((at - 1) * (at - 2) // 2)
-
-
-class Meter:
-    """One method's client, rehearsed on the CPU; every kind of step is counted once."""
-
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        model: Model,
-        local: Local,
-        data: Federation,
-        params: Leaves,
-        buffers: Leaves,
-    ) -> None:
-        """`model` is as the algorithm sees it, `params` and `buffers` as a run begins with them."""
-        self.algorithm, self.model, self.local, self.classes = algorithm, model, local, data.classes
-        params, buffers = cast(params, data.dtype), cast(buffers, data.dtype)
-        server = opened(algorithm, model, params, buffers)
-        memory = {
-            c.name: c.init_client(within(c, model, server.shared, server.own)) for c in algorithm.corrections
-        }
-        self.carry = started(local, params, buffers, memory)
-        self.fixed = {
-            "anchor": server.shared,
-            "buffers": buffers,
-            "cast": broadcast(algorithm, server),
-            "facts": {k: v[0].cpu() for k, v in data.facts().items()},
-            "lr": torch.tensor(local.optimizer.rate(0), dtype=data.dtype),
-        }
-        self.x, self.y = data.prepare(data.pool.x[:1].cpu()), data.pool.y[:1].cpu()
-        self.known: dict[tuple[str, ...] | None, list[int]] = {}
-        self.upload: dict[str, Any] = {}
-        self.end = counted(self.rehearse_end)
-
-    def step(self, trainable: tuple[str, ...], samples: int) -> int:
-        """Of one optimizer step on so many samples, in which these leaves train."""
-        if trainable not in self.known:
-            self.known[trainable] = [
-                counted(lambda n=n: self.rehearse_step(trainable, self.batch(n))) for n in SIZES
-            ]
-        return through(self.known[trainable], samples)
-
-    def survey(self, samples: int) -> int:
-        """Of the look at so many samples together that class means take."""
-        if None not in self.known:
-            self.known[None] = [counted(lambda n=n: self.rehearse_survey(self.batch(n))) for n in SIZES]
-        return through(self.known[None], samples)
-
-    def batch(self, samples: int) -> Batch:
-        """So many copies of one sample."""
-        x, y = (v.expand(samples, *v.shape[1:]).contiguous() for v in (self.x, self.y))
-        return Batch(x, y, torch.ones(samples, dtype=x.dtype), torch.zeros(2, dtype=torch.int64))
-
-    def rehearse_step(self, trainable: tuple[str, ...], batch: Batch) -> None:
-        """The kernel's step as a client alone takes it."""
-        local_step(
-            self.algorithm, self.model, self.local, trainable, self.carry, batch, self.fixed, by_autograd
-        )
-
-    @torch.no_grad()
-    def rehearse_survey(self, batch: Batch) -> Leaves:
-        """The pass for class means."""
-        return class_sums(self.model, self.classes, self.carry["params"], self.carry["buffers"], batch)
-
-    @torch.no_grad()
-    def rehearse_end(self) -> None:
-        """The end of a round; its upload is kept for its shapes."""
-        one = torch.ones_like(self.fixed["lr"])
-        looked = self.algorithm.needs_class_means
-        means = class_means(self.rehearse_survey(self.batch(1))) if looked else None
-        times = {k: one for k in self.carry["params"]}
-        _, self.upload = finish(self.algorithm, self.carry, self.fixed, one, times, means)
+def counted(work: Callable[[], Result]) -> tuple[int, Result]:
+    """The multiply-adds of some work, and what comes of it; torch's own chance stays as it was."""
+    with torch.random.fork_rng(devices=[]), Counter() as counter:
+        result = work()
+    return counter.flops // 2, result
 
 
 def forward_macs(module: nn.Module, x: Tensor) -> dict[str, int]:
     """Of one pass forward, by layer with parameters of its own."""
-    with torch.no_grad(), counter() as seen:
+    with torch.no_grad(), FlopCounterMode(display=False) as seen:
         module(x)
     found, root = seen.get_flop_counts(), type(module).__name__
     layers = [k for k, layer in module.named_modules() if any(True for _ in layer.parameters(recurse=False))]

@@ -1,17 +1,17 @@
 """How clients' updates of a round differ: a correction that corrects nothing.
 
-A client sends its update Δ_k, the update's direction Δ_k/‖Δ_k‖ over the whole model and unit by unit, its norm, and
-the cosine with its own update before, which it remembers (a model in every client's memory). Their plain means
-over the round's clients give all the numbers (`drift.py` has the formulas):
+A client sends its update Δ_k, the direction Δ_k/‖Δ_k‖ of the whole and unit by unit, its norm, and the cosine
+with its own update before, which it remembers (a model in every client's memory). Their plain means over the
+round's clients give all the numbers (`drift.py` has the formulas):
 
     drift.norm            mean ‖Δ_k‖                       drift.moved     ‖mean Δ_k‖
     drift.diversity       Σ‖Δ_k‖² / ‖Σ Δ_k‖²
     drift.cosine.clients  the mean of cos(Δ_j, Δ_k) over the pairs of clients
     drift.cosine.rounds   the mean of cos(Δ_k, the update of k before), over clients that have both
 
-each also for a unit of the model by itself, as in drift.diversity.unit0. There is no value (null in a history)
-where nothing moved, for the cosine of clients where fewer than two moved, and for diversity where all updates
-cancel exactly. Sums are bounded, so that no diagnostic ever makes an upload that is not finite.
+each also for a unit by itself, as in drift.diversity.unit0. There is no value (null in a history) where
+nothing moved, for the cosine of clients where fewer than two moved, and for diversity where all
+updates cancel exactly. Sums are bounded, so that no diagnostic ever makes an upload that is not finite.
 """
 
 from dataclasses import dataclass
@@ -21,11 +21,12 @@ from torch import Tensor
 
 from kedge.core.algorithm import equal
 from kedge.core.correction import Cohort, Correction, End
-from kedge.core.tree import Leaves, Tree, scale, zeros
+from kedge.core.tree import Leaves, Tree, scale, sqnorm, zeros
 from kedge.measure.drift import diversity, pairwise
 
 MOST = 1e30  # no sum of squares is told above this: its mean must not overflow in single precision
 WHOLE = ""
+KINDS = ("norm", "moved", "diversity", "cosine.clients", "cosine.rounds")
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Updates(Correction):
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
         together = self.sums({k: (v * v).sum() for k, v in mean["delta"].items()})
-        whole = torch.stack([(v * v).sum() for v in mean["direction"].values()]).sum()
+        whole = sqnorm(mean["direction"])
         apart = self.sums({k: (v * v).sum() for k, v in mean["directions"].items()})
         told = {k: mean[k] for k in ("square", "length", "there", "cosine", "met")}
         aligned = torch.cat([whole[None], apart[1:]])

@@ -2,21 +2,24 @@
 
 from importlib.util import find_spec
 from io import BytesIO
+from typing import TYPE_CHECKING
 
 from kedge.core.errors import RequestError
 from kedge.report.shapes import Box, Circle, Drawing, Text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PIXELS = 2  # of the PNG for one of the drawing, in each direction
 COLORS = 255
 SIDES = {"start": "left", "middle": "center", "end": "right"}
 
 
-def require_matplotlib() -> None:
-    """Refuse before any work where nothing can be drawn."""
+def require_matplotlib(otherwise: str = "The page does without: --html FILE.") -> None:
+    """Refuse before any work where nothing can be drawn; `otherwise` says what does without."""
     if find_spec("matplotlib") is None:
         raise RequestError(
-            "a PNG needs matplotlib, which is not installed: pip install 'kedge[plot]'. "
-            "The page does without: --html FILE."
+            f"a PNG needs matplotlib, which is not installed: pip install 'kedge[plot]'. {otherwise}"
         )
 
 
@@ -28,7 +31,6 @@ def png(drawing: Drawing) -> bytes:
     from matplotlib.figure import Figure
     from matplotlib.patches import Circle as Disc
     from matplotlib.patches import Rectangle
-    from PIL import Image
 
     # At 72 dots an inch a point is a pixel of the drawing.
     figure = Figure(figsize=(drawing.width / 72, drawing.height / 72), dpi=72 * PIXELS)
@@ -52,6 +54,13 @@ def png(drawing: Drawing) -> bytes:
                 rotation=90 if shape.upright else 0, weight="bold" if shape.bold else "normal",
                 parse_math=False,
             )  # fmt: skip
+    return saved(figure)
+
+
+def saved(figure: "Figure") -> bytes:
+    """A figure's file, with a palette."""
+    from PIL import Image
+
     full, file = BytesIO(), BytesIO()
     figure.savefig(full, format="png")
     few = Image.open(full).convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)

@@ -13,6 +13,7 @@ from kedge.measure.cells import cells, curve, in_order
 from kedge.running.folder import read_lines
 
 PLAN = "runs.json"  # in the folder of several runs: what each of them is
+APART = ("seed", "engine", "name", "measure")  # keys that do not make a run another one
 ACCURACIES = ("distributed.global.accuracy", "distributed.local.accuracy")
 
 
@@ -96,11 +97,11 @@ def metric_of(runs: Sequence[Run], wanted: str | None = None) -> str | None:
 
 
 def grouped(runs: Iterable[Run]) -> list[list[Run]]:
-    """Runs that differ in nothing but the seed, together; in the order they came."""
+    """Runs that differ in nothing but the seed and what was measured, together; in the order they came."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         key = json.dumps(
-            {k: v for k, v in run.config.items() if k not in ("seed", "engine", "name")}, sort_keys=True
+            {k: v for k, v in run.config.items() if k not in APART}, sort_keys=True
         )
         groups.setdefault(key, []).append(run)
     return list(groups.values())

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from kedge.algorithms.texts import cells_of
 from kedge.measure.cells import in_order, reading
+from kedge.report.costs import price, price_of_target
 from kedge.report.runs import Run, grouped, metric_of
 
 NOTHING: dict[str, Any] = {"last": None, "last_std": None, "best": None, "best_std": None, "partial": False}
@@ -24,7 +25,8 @@ def comparison(
 
 def row_of(group: list[Run], labels: list[str], target: float | None, metric: str | None) -> dict[str, Any]:
     """The row of runs that differ only in the seed; per-seed values beside means, and every other cell."""
-    curves = [run.curve(metric) for run in group if run.curve(metric)]
+    measured = [run for run in group if run.curve(metric)]
+    curves = [run.curve(metric) for run in measured]
     cells = {name: cell_of(group, name) for name in in_order(n for run in group for n in run.accuracies)}
     shown = cells.get(metric or "", NOTHING)
     label = label_of(group)
@@ -51,12 +53,11 @@ def row_of(group: list[Run], labels: list[str], target: float | None, metric: st
         "accuracies": [curve[-1][1] for curve in curves],
         "cells": cells,
         "reports": list(cells_of(label_of(group))),
+        **price([run.history for run in group], shown["last"]),
     }
     if target is not None:
         reached = [next((r for r, value in curve if value >= target), None) for curve in curves]
-        row["rounds_to_target"] = (
-            None if None in reached or not reached else mean(r for r in reached if r is not None)
-        )
+        row |= price_of_target([run.history for run in measured], reached)
     return row
 
 

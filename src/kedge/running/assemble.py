@@ -22,6 +22,7 @@ from kedge.running.dealing import federation_of as federation_of  # kedge partit
 from kedge.running.document import OPTIMIZERS
 from kedge.running.factories import factory_of
 from kedge.running.measuring import measurable
+from kedge.running.probing import check_measures, watched
 from kedge.running.schema import parameters
 from kedge.running.task import Task
 
@@ -54,6 +55,7 @@ def assemble(experiment: Experiment) -> Task:
     model = adapted(plain, stages)
     check_model(model, federation)
     check_schedules(stages, model)
+    stages = watched(stages, model, experiment.measure)
     task = Task(
         stages=stages,
         model=model,
@@ -65,8 +67,10 @@ def assemble(experiment: Experiment) -> Task:
         tune=tune_of(experiment.evaluation),
         tune_every=experiment.evaluation.tune_every,
         headline=experiment.evaluation.headline,
+        measure=experiment.measure,
     )
     check_rules(task)
+    check_measures(task)
     return task
 
 

@@ -15,6 +15,7 @@ from kedge.data.augment import Augment
 from kedge.data.dataset import normalized
 from kedge.data.datasets import BUILT_IN, folder
 from kedge.data.local_tests import LocalTests
+from kedge.measure.wanted import Measure
 from kedge.running.document import FACTORIES, STAGED, expanded
 from kedge.running.factories import factory_of
 from kedge.running.protocols import under_protocol
@@ -92,6 +93,7 @@ class Experiment:
     participation: Participation = Participation()
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
+    measure: Measure = Measure()
     checkpoint: Checkpoints = Checkpoints()
     engine: EngineChoice = EngineChoice()
     # What follows: at (a round, or a share of the rounds, at the latest), when (a rule), method, schedule.

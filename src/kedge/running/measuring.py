@@ -110,6 +110,11 @@ def prefixed(name: str, values: Metrics) -> Metrics:
     return {f"{name}.{k}": v for k, v in values.items()}
 
 
-def number(value: float) -> float | None:
+def number(value: float | None) -> float | None:
     """A value JSON can hold."""
-    return value if math.isfinite(value) else None
+    return value if value is not None and math.isfinite(value) else None
+
+
+def evaluates(task: Task, round: int) -> bool:
+    """Whether models are measured after this many rounds."""
+    return round % task.evaluate_every == 0 or round == task.rounds

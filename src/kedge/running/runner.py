@@ -15,8 +15,10 @@ from kedge.core.server import Reply, broadcast, hand_over, opened, server_update
 from kedge.core.tree import cast, finite
 from kedge.engines.engine import Engine, Order
 from kedge.running import checkpoint
+from kedge.running.costing import Ledger, Place
 from kedge.running.folder import Lines
-from kedge.running.measuring import measured, number
+from kedge.running.measuring import evaluates, measured, number
+from kedge.running.probing import before_round, drift
 from kedge.running.saving import restored, state_of, write_models
 from kedge.running.task import Interrupted, Observer, Progress, Task
 
@@ -40,6 +42,7 @@ def run(
     saved = checkpoint.load(folder / "checkpoint", observer.say) if folder else None
     if saved:
         progress = restored(task, engine, saved, folder)
+    ledger = Ledger(task, progress.history)
     lengths = saved.facts["lengths"] if saved else {}
     files = {
         name: Lines(folder / f"{name}.jsonl", lengths.get(name, 0))
@@ -54,7 +57,9 @@ def run(
             if stage_over(task, progress):
                 next_stage(task, engine, progress)
                 continue
+            at = Place(progress.stage, progress.round, progress.stage_round)
             line, by_client = one_round(task, engine, stage, progress, files)
+            line["cost"] = ledger.entry(at, line["clients"], len(line["rejected"]))._asdict()
             if files:
                 files["history"].append(line)
                 if by_client:
@@ -91,6 +96,7 @@ def one_round(
         server.buffers,
         broadcast(algorithm, server),
     )
+    aside = before_round(task, engine, stage, order, clients, server)
     reply = engine.round(order, clients)
     line: dict[str, Any] = {"round": progress.round + 1, "stage": progress.stage, "method": algorithm.name}
     line |= {"clients": clients, "rejected": [r._asdict() for r in reply.rejected]}
@@ -100,7 +106,7 @@ def one_round(
         server = server_update(algorithm, server, reply, len(data.clients), progress.round)
         if not finite({"shared": server.shared, "buffers": server.buffers, "slots": server.slots}):
             fail(line, reply, files)
-    trained = time.perf_counter() - began
+    trained = time.perf_counter() - began - aside.seconds
     progress.server, progress.round, progress.stage_round = (
         server,
         progress.round + 1,
@@ -108,10 +114,10 @@ def one_round(
     )
     progress.seen |= set(clients)
     line |= {k: number(v) for k, v in reply.metrics.items()}
-    for c in algorithm.corrections:
-        line |= {k: number(float(v)) for k, v in c.measures(server.slots[c.name]).items()}
+    line |= drift(task, engine, stage, progress, reply)
+    line |= aside.after_round(task, line, server)
     by_client: dict[str, Any] = {}
-    if progress.round % task.evaluate_every == 0 or progress.round == task.rounds:
+    if evaluates(task, progress.round):
         metrics, by_client = measured(task, engine, stage, progress)
         line |= {k: number(v) for k, v in metrics.items()}
         by_client = {"round": progress.round, **by_client} if by_client else {}

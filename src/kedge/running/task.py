@@ -9,6 +9,7 @@ from kedge.core.errors import RequestError
 from kedge.core.model import Model
 from kedge.core.server import Server
 from kedge.data.federation import Federation
+from kedge.measure.wanted import Measure
 from kedge.running.sampling import Participation
 
 History = list[dict[str, Any]]
@@ -28,6 +29,7 @@ class Task:
     tune: Tune | Literal["method", "off"] = "method"  # fine-tuning before personal models are measured
     tune_every: int = 0  # 0: after the last round
     headline: Literal["all", "seen"] = "all"  # whether clients never sampled count in personal means
+    measure: Measure = Measure()  # what else is measured; the stages have what that needs (probing.py)
 
     def __post_init__(self) -> None:
         if self.tune_every % self.evaluate_every:

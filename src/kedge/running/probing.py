@@ -1,0 +1,152 @@
+"""What a run measures beside its accuracies, as [measure] asks: drift, a probe of all clients, features.
+
+Drift of the round's clients comes with their uploads (`measure/updates.py`), local drift out of memories. A
+probe trains all clients once more from what the round was given, on the run's own engine, whose memories are
+put back afterwards; it is taken before the round, from the state the round starts from. None of it is kept:
+with and without, a run ends in the same bytes.
+"""
+
+import functools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from kedge.algorithms.feddyn import DynamicRegularizer
+from kedge.algorithms.gradient_spread import GradientSpread
+from kedge.core.algorithm import Algorithm, Stage, fitted
+from kedge.core.correction import Cohort, Correction
+from kedge.core.errors import RequestError
+from kedge.core.model import Model
+from kedge.core.server import Reply, Server
+from kedge.core.tree import tree_map
+from kedge.engines.engine import Engine, Order
+from kedge.measure.local_drift import local_drift
+from kedge.measure.updates import KINDS, Updates
+from kedge.measure.wanted import Measure
+from kedge.running.looking import Look, looked, samples
+from kedge.running.measuring import evaluates, number
+from kedge.running.task import Progress, Task
+
+Numbers = dict[str, float | None]
+
+
+def watched(stages: Sequence[Stage], model: Model, measure: Measure) -> tuple[Stage, ...]:
+    """The stages with the corrections that only look."""
+    found = tuple(replace(stage, algorithm=observed(stage.algorithm, model, measure)) for stage in stages)
+    if measure.spread and not any(
+        c.name == GradientSpread.name for s in found for c in s.algorithm.corrections
+    ):
+        raise RequestError(
+            f"measure.spread = true: C_t is about FedDyn's g_k, which "
+            f"{' -> '.join(stage.algorithm.name for stage in stages)} does not have. Set it to false."
+        )
+    return found
+
+
+def check_measures(task: Task) -> None:
+    """Raise where features are asked for and there is nothing to take them of."""
+    if task.measure.features_every:
+        samples(task.federation, task.measure)
+
+
+def observed(algorithm: Algorithm, model: Model, measure: Measure) -> Algorithm:
+    """The method with the corrections that only look."""
+    added: list[Correction] = []
+    slots = {c.name for c in algorithm.corrections}
+    dynamic = [c for c in algorithm.corrections if isinstance(c, DynamicRegularizer) and c.alpha]
+    if measure.spread and dynamic and GradientSpread.name not in slots:
+        added.append(GradientSpread(dynamic[0].alpha, dynamic[0].scaling))
+    if measure.drift:
+        added.append(Updates(shared_units(algorithm, model)))
+    return replace(algorithm, corrections=(*algorithm.corrections, *added)) if added else algorithm
+
+
+def shared_units(algorithm: Algorithm, model: Model) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The units' names, and their leaves that leave a client; units that do not are not there."""
+    shared = algorithm.shared(fitted(algorithm, model))
+    units = [tuple(k for k in unit if k in shared) for unit in model.units]
+    return tuple((f"unit{number}", leaves) for number, leaves in enumerate(units) if leaves)
+
+
+def watcher(algorithm: Algorithm) -> Updates | None:
+    """The correction that looks at updates, if there is one."""
+    return next((c for c in algorithm.corrections if isinstance(c, Updates)), None)
+
+
+def drift(task: Task, engine: Engine, stage: Stage, progress: Progress, reply: Reply) -> Numbers:
+    """What the corrections of the round just done measure; in an evaluation's round also local drift."""
+    algorithm, data = stage.algorithm, task.federation
+    asked = [c for c in algorithm.corrections if reply.size or not isinstance(c, Updates)]
+    told: Numbers = {k: float(v) for c in asked for k, v in c.measures(progress.server.slots[c.name]).items()}
+    own = watcher(algorithm)
+    if own and evaluates(task, progress.round):
+        told |= local_drift(algorithm, engine.save(), data.facts(), own.units)
+    return {k: number(v) for k, v in told.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Aside:
+    """What was looked at before a round, and how long it took."""
+
+    probe: Numbers | None  # None: not asked for; {}: of everybody, as the round itself is
+    look: Look | None
+    seconds: float
+
+    def after_round(self, task: Task, line: Mapping[str, Any], server: Server) -> dict[str, Any]:
+        """The numbers for the history's line."""
+        told: dict[str, Any] = {}
+        if self.probe is not None:
+            told |= self.probe or as_probe(line)
+        if self.look is not None:
+            told |= self.look.finished(task, server)
+        return told
+
+
+def before_round(
+    task: Task, engine: Engine, stage: Stage, order: Order, clients: Sequence[int], server: Server
+) -> Aside:
+    """Look at all clients, and at the models of this round's, from the state the round starts from."""
+    began = time.perf_counter()
+    population, number = len(task.federation.clients), order.round + 1
+    found: Numbers | None = None
+    if task.measure.probes(number):
+        full = len(clients) == population
+        found = {} if full else probe(stage.algorithm, engine, order, population, len(clients))
+    look = looked(task, engine, stage, order, clients, server) if task.measure.looks(number) else None
+    return Aside(found, look, time.perf_counter() - began)
+
+
+def probe(algorithm: Algorithm, engine: Engine, order: Order, population: int, width: int) -> Numbers:
+    """Drift over all clients, `width` of them at a time; the engine is left as it was."""
+    own = watcher(algorithm)
+    assert own is not None, "measure.probe_every goes with measure.drift"
+    saved = tree_map(torch.clone, engine.save())
+    clients = range(population)
+    try:
+        replies = [engine.round(order, clients[at : at + width]) for at in range(0, population, width)]
+    finally:
+        engine.load(saved)
+    there = [reply for reply in replies if reply.size]
+    if not there:
+        return {"probe.clients": 0}
+    size = sum(reply.size for reply in there)
+    parts = [tree_map(lambda v, r=r: v * (r.size / size), r.mean["slots"][own.name]) for r in there]
+    mean = functools.reduce(lambda left, right: tree_map(torch.add, left, right), parts)
+    _, state = own.server({}, mean, {}, Cohort(order.round, size, population, order.shared))
+    measures = {k: number(float(v)) for k, v in own.measures(state).items()}
+    return {"probe.clients": size, **renamed(measures)}
+
+
+def as_probe(line: Mapping[str, Any]) -> Numbers:
+    """The drift of a round in which everybody took part is what a probe would have found."""
+    size = len(line["clients"]) - len(line["rejected"])
+    return {"probe.clients": size, **renamed(line)}
+
+
+def renamed(numbers: Mapping[str, Any]) -> Numbers:
+    """The drift of updates under a probe's names."""
+    kinds = tuple(f"drift.{kind}" for kind in KINDS)
+    return {f"probe.{k.removeprefix('drift.')}": v for k, v in numbers.items() if k.startswith(kinds)}

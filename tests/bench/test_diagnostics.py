@@ -1,0 +1,54 @@
+"""The cost of diagnostics: what is compared, and that it is told."""
+
+from dataclasses import replace
+from importlib import import_module
+
+import pytest
+from tests.cli.command import kedge
+
+from kedge.bench.diagnostics import Overhead, measured, overheads, turn
+from kedge.bench.methods import Ratio
+from kedge.bench.workloads import DIAGNOSTICS
+from kedge.measure.updates import Updates
+
+SMALL = replace(DIAGNOSTICS, model="small-cnn", shape=(1, 8, 8), clients=3, per_round=3, samples=10)
+COMMAND = import_module("kedge.cli.bench")
+
+
+def test_the_measured_round_reads_every_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Updates' numbers by the correction, local drift by memory: both are asked for in every round."""
+    from kedge.algorithms import feddyn
+    from kedge.bench import diagnostics
+
+    asked: list[str] = []
+    numbers, drift = Updates.measures, diagnostics.local_drift
+    monkeypatch.setattr(Updates, "measures", lambda *a: asked.append("updates") or numbers(*a))
+    monkeypatch.setattr(diagnostics, "local_drift", lambda *a: asked.append("local") or drift(*a))
+    one = measured(SMALL, feddyn(), "cpu")
+    assert one(0) == 30
+    assert asked == ["updates", "local"]
+
+
+def test_a_round_that_takes_longer_has_a_ratio_above_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kedge.bench import diagnostics
+
+    times = iter([1.0, 3.0, 2.0])
+    monkeypatch.setattr(diagnostics, "seconds", lambda one, device: next(times))
+    assert turn(lambda n: 0, lambda n: 0, "cpu") == 2.0
+
+
+def test_the_bound_is_of_the_median() -> None:
+    assert Overhead("fedavg", Ratio(1.09, 1.0, 1.3), 1.1).holds
+    assert not Overhead("fedavg", Ratio(1.11, 1.0, 1.2), 1.1).holds
+
+
+def test_rows_and_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [row.method for row in overheads(SMALL, repeats=2)] == ["fedavg", "feddyn"]
+    monkeypatch.setattr(COMMAND, "DIAGNOSTICS", SMALL)
+    answer = kedge("bench", "diagnostics", "--repeats", "2", "--json")
+    assert answer.code == 0, answer
+    first = answer.json()["diagnostics"][0]
+    assert first["bound"] == 1.1
+    assert first["ratio"]["low"] <= first["ratio"]["middle"] <= first["ratio"]["high"]
+    assert answer.json()["rows"] == []
+    assert "measure.drift to without" in kedge("bench", "diagnostics", "--repeats", "1").out

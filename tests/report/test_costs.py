@@ -1,0 +1,169 @@
+"""Costs read from histories: phases, totals, targets, tables and the picture."""
+
+from io import StringIO
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from kedge.report.cost_plot import HIGH, KINDS, WIDE, drawing
+from kedge.report.cost_table import MOST, cost_notes, phase_table, run_table, target_table
+from kedge.report.costs import phases, price, price_of_target, short, total
+from kedge.report.png import png
+from kedge.report.shapes import Box, Text
+
+
+def line(round: int, parameters: int = 10, macs: int = 600, stage: int = 0, **others: Any) -> dict[str, Any]:
+    cost = {"parameters": parameters, "samples": 6, "updates": 3 * parameters, "macs": macs}
+    cost |= {"bytes_down": 4 * parameters, "bytes_up": 8 * parameters}
+    method = ("first", "second")[stage]
+    return {
+        "round": round, "stage": stage, "method": method, "cost": cost, "time": {"seconds": 2.0}, **others
+    }  # fmt: skip
+
+
+HISTORY = [line(1, 2, 300), line(2, 2, 500), line(3), line(4), line(5, stage=1)]
+
+
+def text(table: Any, width: int = 80) -> list[str]:
+    file = StringIO()
+    Console(width=width, file=file).print(table)
+    return [row.rstrip() for row in file.getvalue().splitlines()]
+
+
+def test_a_phase_is_a_stretch_of_one_method_and_one_number_of_parameters() -> None:
+    found = phases(HISTORY)
+    assert [(p["method"], p["first_round"], p["last_round"], p["parameters"]) for p in found] == [
+        ("first", 1, 2, 2), ("first", 3, 4, 10), ("second", 5, 5, 10),
+    ]  # fmt: skip
+    first = found[0]
+    assert (first["rounds"], first["updates"], first["macs"], first["bytes_down"], first["bytes_up"]) == (
+        2, 12, 800, 16, 32,
+    )  # fmt: skip
+    assert first["macs_per_sample"] == 800 / 12
+    assert not phases([])
+
+
+def test_what_closes_again_is_a_phase_of_its_own() -> None:
+    assert [p["rounds"] for p in phases([line(1, 2), line(2, 10), line(3, 2)])] == [1, 1, 1]
+
+
+def test_a_total_needs_every_round_s_cost() -> None:
+    assert total(HISTORY) == {
+        "samples": 30, "updates": 102, "macs": 2600, "bytes_down": 136, "bytes_up": 272,
+    }  # fmt: skip
+    assert total(HISTORY, until=2) == {
+        "samples": 12, "updates": 12, "macs": 800, "bytes_down": 16, "bytes_up": 32,
+    }  # fmt: skip
+    old = {k: v for k, v in line(6).items() if k != "cost"}
+    assert total([*HISTORY, old]) is None
+    assert total([]) is None
+    assert total([*HISTORY, {**old, "diverged": True}]) == total(HISTORY)
+
+
+def test_accuracy_per_multiply_add_and_per_byte_over_the_seeds() -> None:
+    row = price([HISTORY, HISTORY[:2]], 0.5)
+    assert row["cost"]["macs"] == (2600 + 800) / 2
+    assert row["accuracy_per_mac"] == 0.5 / 1700
+    assert row["accuracy_per_byte"] == 0.5 / ((136 + 272 + 16 + 32) / 2)
+    assert price([HISTORY], None) == {
+        "cost": total(HISTORY),
+        "accuracy_per_mac": None,
+        "accuracy_per_byte": None,
+    }
+    assert price([HISTORY, []], 0.5) == {"cost": None, "accuracy_per_mac": None, "accuracy_per_byte": None}
+
+
+def test_the_price_of_a_target_is_of_the_rounds_up_to_it_and_of_all_seeds_or_none() -> None:
+    row = price_of_target([HISTORY, HISTORY], [2, 4])
+    assert row["rounds_to_target"] == 3
+    assert row["cost_to_target"]["macs"] == (800 + 2000) / 2
+    assert row["seconds_to_target"] == 6.0
+    assert price_of_target([HISTORY, HISTORY], [2, None]) == dict.fromkeys(row)
+    assert price_of_target([], []) == dict.fromkeys(row)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (0, "0"), (832, "832"), (999.6, "1.00 k"), (52096, "52.1 k"), (9.996e6, "10.0 M"), (999_499, "999 k"),
+        (873_039_000_000, "873 G"), (0.5, "0.500"), (None, "–"),
+    ],
+)  # fmt: skip
+def test_numbers_in_few_digits(value: float | None, said: str) -> None:
+    assert short(value) == said
+
+
+def test_a_paper_s_count_is_told_in_six_digits() -> None:
+    assert [short(n * 10**6, digits=6) for n in (873_039, 865_344, 314_912, 838_880)] == [
+        "873.039 G", "865.344 G", "314.912 G", "838.880 G",
+    ]  # fmt: skip
+    assert short(6_980_000_000, "B") == "6.98 GB"
+
+
+def test_the_table_of_phases_has_their_sum_and_names_stages() -> None:
+    shown = text(phase_table(phases(HISTORY), total(HISTORY) or {}))
+    assert shown[0].split() == ["rounds", "train", "updated", "MACs/sample", "MACs", "down", "up"]
+    assert shown[1] == "first"
+    assert shown[2].split() == ["1–2", "2", "12", "66.67", "800", "16", "B", "32", "B"]
+    assert shown[4] == "second"
+    assert shown[-1].split() == ["all", "102", "86.67", "2.60", "k", "136", "B", "272", "B"]
+    alone = text(phase_table(phases(HISTORY[2:4]), total(HISTORY[2:4]) or {}))
+    assert len(alone) == 2
+
+
+def test_of_many_phases_the_first_are_shown_and_the_sum_is_of_all() -> None:
+    many = [line(n, 2 + n % 2) for n in range(1, 101)]
+    shown = text(phase_table(phases(many), total(many) or {}))
+    assert shown[-2].strip() == f"… {100 - MOST} more"
+    assert shown[-1].split()[1] == short(sum(3 * (2 + n % 2) for n in range(1, 101)))
+
+
+def rows() -> list[dict[str, Any]]:
+    named = {"a": (HISTORY, 0.8, 4), "b": (HISTORY[:2], 0.4, None), "old": ([], 0.5, None)}
+    return [
+        {"method": name, **price([history], accuracy), **price_of_target([history], [reached])}
+        for name, (history, accuracy, reached) in named.items()
+    ]
+
+
+def test_the_table_of_runs_takes_units_in_which_ratios_can_be_read() -> None:
+    shown = text(run_table(rows()))
+    assert shown[0].split() == ["method", "updated", "MACs", "down", "up", "%/kMAC", "%/kB"]
+    assert shown[1].split()[-2:] == ["30.8", "196"]  # 80 / 2.6 and 80 / 0.408
+    assert shown[2].split()[-2:] == ["50.0", "833"]
+    assert shown[3].split() == ["old", *["–"] * 6]
+    assert "old" in cost_notes(rows())[-1]
+    assert not any("not in the history" in note for note in cost_notes(rows()[:2]))
+
+
+def test_the_table_of_a_target_says_who_did_not_reach_it() -> None:
+    shown = text(target_table(rows(), 0.75))
+    assert shown[0].startswith("to 75 %")
+    assert shown[1].split() == ["a", "4", "72", "2.00", "k", "96", "B", "192", "B", "8.0"]
+    assert shown[2].split() == ["b", "not", "reached"]
+
+
+def test_in_the_picture_areas_are_costs() -> None:
+    """WIDE pixels are five rounds, HIGH the dearest round of a kind in any run."""
+    picture = drawing([("a", HISTORY), ("b", HISTORY[:2])])
+    boxes = [shape for shape in picture.shapes if isinstance(shape, Box) and "rounds" in shape.title]
+    assert len(boxes) == (3 + 1) * 4  # bytes have two parts
+    for kind, parts in (("updates", KINDS[0]), ("macs", KINDS[1])):
+        most = max(parts.per_round(phase) for phase in phases(HISTORY))
+        scale = WIDE / 5 * HIGH / most
+        own = boxes[: 3 + 1] if kind == "updates" else boxes[4:8]
+        assert sum(b.width * b.height for b in own[:3]) == pytest.approx(scale * (total(HISTORY) or {})[kind])
+        assert own[3].width * own[3].height == pytest.approx(scale * (total(HISTORY[:2]) or {})[kind])
+    up = boxes[9]
+    assert up.y + up.height == pytest.approx(boxes[8].y)  # stands on what goes down
+    assert all(b.x >= 0 and b.x + b.width <= picture.width and b.y >= 0 for b in boxes)
+    words = [shape.text for shape in picture.shapes if isinstance(shape, Text)]
+    assert {"a", "b", "102 in all", "2.60 k in all", "408 B in all"} <= set(words)
+    assert len(png(picture)) > 5000
+
+
+def test_a_run_without_rounds_is_an_empty_row() -> None:
+    picture = drawing([("a", HISTORY), ("none", [])])
+    assert "0 in all" in [shape.text for shape in picture.shapes if isinstance(shape, Text)]
+    assert drawing([("none", [])]).height > 0
