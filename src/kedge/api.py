@@ -15,6 +15,7 @@ from kedge.core.algorithm import Algorithm, Local, Stage, Tune
 from kedge.core.errors import DataError, RequestError
 from kedge.core.model import Batch, Statistics, from_module, seeded
 from kedge.core.optimizers import SGD, Optimizer
+from kedge.core.precision import DTYPES, Precision, in_precision
 from kedge.core.units import Granularity
 from kedge.data.augment import Augment
 from kedge.data.dataset import Dataset
@@ -22,11 +23,11 @@ from kedge.data.federation import joined
 from kedge.measure.latest import Latest
 from kedge.measure.wanted import Measure
 from kedge.running.assemble import (
-    DTYPES,
     adapted,
     algorithm_of,
     check_augment,
     check_model,
+    check_precision,
     check_schedules,
     device_of,
 )
@@ -80,8 +81,8 @@ def train(
     headline: Literal["all", "seen"] = "all",
     measure: Measure | None = None,
     on_divergence: Literal["stop", "drop"] = "stop",
-    precision: Literal["fp32", "fp64"] = "fp32",
-    engine: Literal["auto", "sequential", "stacked"] = "auto",
+    precision: Precision = "fp32",
+    engine: Literal["auto", "sequential", "stacked", "captured"] = "auto",
     device: Literal["auto", "cpu", "cuda"] = "auto",
     compile: Literal["auto", "on", "off"] = "auto",
     out: str | Path | None = None,
@@ -109,6 +110,7 @@ def train(
         raise DataError(
             f"label {highest} is outside the module's {outputs} outputs: labels run from 0 to {outputs - 1}."
         )
+    check_precision(precision, torch.device(device_of(wanted)))
     federation = replace(federation, classes=outputs).to(device_of(wanted), DTYPES[precision])
     federation = replace(federation, augment=augment)
     check_augment(federation)
@@ -116,7 +118,8 @@ def train(
     local = Local(epochs, batch, optimizer or SGD(), clip, drop_last)
     measured = replace(algorithm, corrections=(*algorithm.corrections, Latest())) if all else algorithm
     stages = (Stage(measured, rounds, local),)
-    model = adapted(from_module(rebuilt, statistics=statistics, units=units), stages)
+    plain = from_module(rebuilt, statistics=statistics, units=units)
+    model = in_precision(adapted(plain, stages), precision)
     check_model(model, federation)
     participation = Participation(sampling, per_round, share)
     participation.count(len(clients))
@@ -134,6 +137,7 @@ def train(
         tune_every,
         headline,
         wanted_measures,
+        precision,
     )
     check_measures(task)
     folder = Path(out) if out else None

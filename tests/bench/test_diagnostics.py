@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 from importlib import import_module
+from typing import Any
 
 import pytest
 from tests.cli.command import kedge
 
+from kedge.algorithms import feddyn
+from kedge.bench import diagnostics
 from kedge.bench.diagnostics import Overhead, measured, overheads, turn
 from kedge.bench.methods import Ratio
 from kedge.bench.workloads import DIAGNOSTICS
@@ -17,21 +20,25 @@ COMMAND = import_module("kedge.cli.bench")
 
 def test_the_measured_round_reads_every_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """Updates' numbers by the correction, local drift by memory: both are asked for in every round."""
-    from kedge.algorithms import feddyn
-    from kedge.bench import diagnostics
-
     asked: list[str] = []
     numbers, drift = Updates.measures, diagnostics.local_drift
-    monkeypatch.setattr(Updates, "measures", lambda *a: asked.append("updates") or numbers(*a))
-    monkeypatch.setattr(diagnostics, "local_drift", lambda *a: asked.append("local") or drift(*a))
+
+    def first(*given: Any) -> Any:
+        asked.append("updates")
+        return numbers(*given)
+
+    def second(*given: Any) -> Any:
+        asked.append("local")
+        return drift(*given)
+
+    monkeypatch.setattr(Updates, "measures", first)
+    monkeypatch.setattr(diagnostics, "local_drift", second)
     one = measured(SMALL, feddyn(), "cpu")
     assert one(0) == 30
     assert asked == ["updates", "local"]
 
 
 def test_a_round_that_takes_longer_has_a_ratio_above_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kedge.bench import diagnostics
-
     times = iter([1.0, 3.0, 2.0])
     monkeypatch.setattr(diagnostics, "seconds", lambda one, device: next(times))
     assert turn(lambda n: 0, lambda n: 0, "cpu") == 2.0

@@ -17,6 +17,7 @@ from kedge.core.errors import RequestError, nearest
 from kedge.data.datasets import BUILT_IN
 from kedge.data.folder import available
 from kedge.data.partition import PARTITIONS
+from kedge.engines.captured import Captured
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.models import MODELS
@@ -34,7 +35,7 @@ FACTORIES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "models": MODELS,
     "partitions": PARTITIONS,
     "optimizers": OPTIMIZERS,
-    "engines": {"sequential": Sequential, "stacked": Stacked},
+    "engines": {"sequential": Sequential, "stacked": Stacked, "captured": Captured},
 }
 SUPPLIED = {"shape", "classes", "model", "federation"}  # arguments the program fills in
 

@@ -47,8 +47,8 @@ def command(
     seed: Annotated[int | None, typer.Option(help="The random seed.")] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds, counted up from --seed.")] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "",
-    engine: Annotated[str, typer.Option(help="auto, sequential or stacked.")] = "",
-    precision: Annotated[str, typer.Option(help="fp32 or fp64.")] = "",
+    engine: Annotated[str, typer.Option(help="auto, sequential, stacked or captured (CUDA).")] = "",
+    precision: Annotated[str, typer.Option(help="fp64, fp32, tf32 (CUDA) or bf16.")] = "",
     out: Annotated[Path | None, typer.Option(help="The folder to write; by default runs/NAME.")] = None,
     resume_from: Annotated[
         Path | None, typer.Option("--resume", help="Go on with the run, or the runs, in this folder.")

@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 Pair = tuple[int, int]
-LIBRARY = torch.library.Library("kedge", "DEF")
+LIBRARY: Any = torch.library.Library("kedge", "DEF")  # type: ignore[no-untyped-call]
 LIBRARY.define("convolve(Tensor x, Tensor w, int[] geometry) -> Tensor")
 LIBRARY.define("weigh(Tensor x, Tensor g, int[] geometry) -> Tensor")
 
@@ -29,7 +28,8 @@ class Convolution(torch.autograd.Function):
         kernel = weight.permute(0, 2, 3, 1).flatten(1).contiguous()
         images = x.permute(0, 2, 3, 1).contiguous()
         shape = geometry(x.shape, weight.shape, stride, padding, dilation)
-        return torch.ops.kedge.convolve(images[None], kernel[None], shape)[0].permute(0, 3, 1, 2)
+        out: Tensor = torch.ops.kedge.convolve(images[None], kernel[None], shape)[0]
+        return out.permute(0, 3, 1, 2)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -55,9 +55,7 @@ class Convolution(torch.autograd.Function):
         return dx, dweight, None, None, None
 
 
-def geometry(
-    x: torch.Size, weight: torch.Size, stride: Pair, padding: Pair, dilation: Pair
-) -> list[int]:
+def geometry(x: torch.Size, weight: torch.Size, stride: Pair, padding: Pair, dilation: Pair) -> list[int]:
     """Window, stride, spread, padding, dilation and the shape that comes out, as the operators take them."""
     out = [
         (size + 2 * pad - d * (k - 1) - 1) // step + 1
@@ -68,7 +66,9 @@ def geometry(
 
 def stackable(x: Tensor) -> bool:
     """Whether this input, a row of a stack, can take the programs made for stacks."""
-    if x.device.type != "cuda" or torch._C._functorch.maybe_get_level(x) < 1 or not has_triton():
+    if torch.compiler.is_compiling() or x.device.type != "cuda":
+        return False
+    if torch._C._functorch.maybe_get_level(x) < 1 or not has_triton():
         return False
     return in_bfloat16(x) or (x.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32)
 
@@ -79,11 +79,11 @@ def in_bfloat16(x: Tensor) -> bool:
     return autocast or x.dtype == torch.bfloat16
 
 
-def stacked_convolution(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
+def stacked_convolution(x: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any) -> Tensor:
     """conv2d without bias, of an input that is `stackable`."""
     if in_bfloat16(x):
         x, weight = x.to(torch.bfloat16), weight.to(torch.bfloat16)
-    out: Tensor = Convolution.apply(x, weight, stride, padding, dilation)
+    out: Tensor = Convolution.apply(x, weight, stride, padding, dilation)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -130,6 +130,4 @@ def _stacking(operator: Any) -> Any:
 for _name, _run, _shape in (("convolve", _convolve, _convolved_shape), ("weigh", _weigh, _weighed_shape)):
     LIBRARY.impl(_name, _run, "CUDA")
     torch.library.register_fake(f"kedge::{_name}", _shape, lib=LIBRARY)
-    torch.library.register_vmap(
-        f"kedge::{_name}", _stacking(getattr(torch.ops.kedge, _name)), lib=LIBRARY
-    )
+    torch.library.register_vmap(f"kedge::{_name}", _stacking(getattr(torch.ops.kedge, _name)), lib=LIBRARY)

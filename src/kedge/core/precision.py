@@ -1,4 +1,4 @@
-"""What numbers are computed in: fp64, fp32, tf32 (products on tensor cores), bf16 (autocast, weights in fp32)."""
+"""What is computed in: fp64, fp32, tf32 (products on tensor cores), bf16 (autocast, weights in fp32)."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -17,6 +17,7 @@ from kedge.core.server import broadcast, opened
 from kedge.core.tree import cast
 from kedge.data.batches import step_counts
 from kedge.data.federation import Federation
+from kedge.engines.captured import Ahead, Captured
 from kedge.engines.engine import Engine, Order
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
@@ -37,8 +38,10 @@ class Choice:
     reason: str
 
 
-def build(choice: Choice, model: Model, federation: Federation) -> Engine:
-    """The engine of a choice."""
+def build(choice: Choice, model: Model, federation: Federation, ahead: Ahead | None = None) -> Engine:
+    """The engine of a choice; `ahead` says who takes part in a round to come."""
+    if choice.name == "captured":
+        return Captured(model, federation, choice.chunk, ahead)
     if choice.name == "sequential":
         return Sequential(model, federation)
     return Stacked(model, federation, choice.chunk, choice.compiled)
@@ -63,39 +66,48 @@ def choose(
         )
     params, _ = model.init(0)
     each = sum(v.numel() for v in params.values()) * federation.dtype.itemsize
-    chunk = chunk or max(1, min(per_round, int(LIVE_BYTES // (6 * each))))
+    device = federation.pool.x.device
+    chunk = chunk or max(1, min(per_round, int(live_bytes(device) // (6 * each))))
+    if name == "captured" and device.type != "cuda":
+        say("engine.name: 'captured' needs a CUDA device, and this run is on the CPU: choosing another")
+        name = "auto"
     if name == "sequential":
         return Choice("sequential", False, 0, "asked for")
     programs = program_count(model, federation, stage)
     cost = COMPILE_SECONDS * programs
-    if compile == "on":
+    if compile == "on" or name == "captured":
         say(f"compiling {programs} program(s): the first rounds take up to {cost:.0f} s longer")
+    if name == "captured":
+        return Choice("captured", True, chunk, "asked for")
     if name == "stacked" and compile != "auto":
         return Choice("stacked", compile == "on", chunk, "asked for")
-    if per_round == 1 and name == "auto":
+    gpu = device.type == "cuda" and name == "auto" and compile != "off"
+    if gpu and compile == "on":
+        return Choice("captured", True, chunk, "a GPU, to be compiled for")
+    if per_round == 1 and name == "auto" and not gpu:
         return Choice("sequential", False, 0, "one client a round")
     probe, work = shrunk(federation, stage, chunk)
     stacked = timed(Stacked(model, probe, chunk), model, probe, work)
     plain = timed(Sequential(model, probe), model, probe, work) if name == "auto" else float("inf")
-    if plain <= stacked:
-        return Choice(
-            "sequential", False, 0, f"{stacked / plain:.1f} times as fast as stacked in a short trial"
-        )
-    reason = (
-        "asked for"
-        if name == "stacked"
-        else f"{plain / stacked:.1f} times as fast as sequential in a short trial"
-    )
-    if compile != "auto":
-        return Choice("stacked", compile == "on", chunk, reason)
-    to_come = rounds * seconds_per_round(federation, stage, per_round, probe, work, stacked)
-    compiled = COMPILE_GAIN * to_come > 2 * cost and has_compiler()
-    if compiled:
+    to_come = rounds * seconds_per_round(federation, stage, per_round, probe, work, min(plain, stacked))
+    repaid = compile == "auto" and COMPILE_GAIN * to_come > 2 * cost and has_compiler()
+    if repaid and (gpu or stacked < plain):
         say(
             f"compiling {programs} program(s), about {cost:.0f} s, "
             f"to save part of about {to_come:.0f} s of training"
         )
-    return Choice("stacked", compiled, chunk, reason)
+    if repaid and gpu:
+        return Choice("captured", True, chunk, "a GPU, and rounds enough to repay compiling")
+    if plain <= stacked:
+        reason = f"{stacked / plain:.1f} times as fast as stacked in a short trial"
+        return Choice("sequential", False, 0, reason)
+    reason = f"{plain / stacked:.1f} times as fast as sequential in a short trial"
+    return Choice("stacked", compile == "on" or repaid, chunk, "asked for" if name == "stacked" else reason)
+
+
+def live_bytes(device: torch.device) -> int:
+    """What stacked rows may hold in weights, gradients and what comes between."""
+    return torch.cuda.mem_get_info(device)[0] // 4 if device.type == "cuda" else LIVE_BYTES
 
 
 def has_compiler() -> bool:

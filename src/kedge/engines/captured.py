@@ -1,9 +1,9 @@
 """CUDA: a stack whose steps are compiled once, captured as graphs and replayed.
 
-A step of a small network is over before the host has launched its operators one by one. A replayed graph needs
-no launches: the tensors it reads and moves lie in fixed places (a `Lane`), the batches of the whole round in one
-table on the device, of which each step takes the next row. While the device trains, the host draws the next
-round's batches.
+A step of a small network is over before the host has launched its operators one by one. A replayed graph
+needs no launches: the tensors it reads and moves lie in fixed places (a `Lane`), the batches of the whole
+round in one table on the device, of which each step takes the next row. While the device trains, the host
+draws the next round's batches.
 """
 
 from collections.abc import Callable, Sequence
@@ -145,9 +145,7 @@ class Captured(Stacked):
 class Lane:
     """Fixed memory of one stack: what a step reads and moves, and the graphs that do it."""
 
-    def __init__(
-        self, state: dict[str, Any], rows: NDArray[np.int64], data: Federation, memory: Any
-    ) -> None:
+    def __init__(self, state: dict[str, Any], rows: NDArray[np.int64], data: Federation, memory: Any) -> None:
         self.state: dict[str, Any] = in_place(state)
         self.device = state["lr"].device
         self.pool = data.pool.x, data.pool.y
@@ -215,7 +213,8 @@ def step(
     dtype = state["lr"].dtype
     moved = data.augment != "none"
     count = (now.shape[1] - 3) // (5 if moved else 2)
-    index, real, alive, key, moves = torch.split(now, [count, count, 1, 2, 3 * count if moved else 0], 1)
+    widths = [count, count, 1, 2, 3 * count if moved else 0]
+    index, real, alive, key, moves = torch.split_with_sizes(now, widths, 1)
     return stacked_step(
         stage.algorithm, model, stage.local, data, leaves, True, carry, pool_x, pool_y,
         index, real.to(dtype), key, moves.reshape(len(now), count, 3 if moved else 0), alive[:, 0] > 0,
@@ -224,7 +223,7 @@ def step(
 
 
 def packed(own: Plan) -> NDArray[np.int64]:
-    """The plan as one table [steps, clients, columns]: samples, weights, alive, key, moves if there are any."""
+    """The plan as one table [steps, clients, columns]: samples, weights, alive, key, moves if any."""
     steps, clients, _ = own.index.shape
     moves = own.moves.reshape(steps, clients, -1)
     parts = (own.index, own.weight, own.alive[..., None], own.key, moves)

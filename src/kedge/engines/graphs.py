@@ -9,8 +9,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 
 def captured(work: Callable[[], Any], memory: Any, times: int = 1) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """The work as a graph, done once before so that what compiles or allocates at first use has; its result."""
-    aside = torch.cuda.Stream()
+    """The work as a graph, and its result; it is done once before, for what compiles at first use."""
+    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
         work()

@@ -13,6 +13,7 @@ from kedge.algorithms.plateau import Plateau
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune, fitted
 from kedge.core.errors import DataError, RequestError
 from kedge.core.model import Batch, Model, from_module, seeded
+from kedge.core.precision import DTYPES, Precision, in_precision
 from kedge.core.schedules import Clock, over
 from kedge.data.federation import Federation
 from kedge.measure.latest import Latest
@@ -26,13 +27,12 @@ from kedge.running.probing import check_measures, watched
 from kedge.running.schema import parameters
 from kedge.running.task import Task
 
-DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
-
 
 def assemble(experiment: Experiment) -> Task:
     """The task an experiment describes, with its data on the device."""
     federation = federation_of(experiment)
     device = torch.device(device_of(experiment.engine))
+    check_precision(experiment.engine.precision, device)
     federation = federation.to(device, DTYPES[experiment.engine.precision])
     federation = replace(federation, augment=experiment.training.augment)
     check_augment(federation)
@@ -52,7 +52,7 @@ def assemble(experiment: Experiment) -> Task:
 
     training = experiment.training
     plain = from_module(seeded(build, experiment.seed), build, training.statistics, training.units)
-    model = adapted(plain, stages)
+    model = in_precision(adapted(plain, stages), experiment.engine.precision)
     check_model(model, federation)
     check_schedules(stages, model)
     stages = watched(stages, model, experiment.measure)
@@ -68,6 +68,7 @@ def assemble(experiment: Experiment) -> Task:
         tune_every=experiment.evaluation.tune_every,
         headline=experiment.evaluation.headline,
         measure=experiment.measure,
+        precision=experiment.engine.precision,
     )
     check_rules(task)
     check_measures(task)
@@ -135,6 +136,12 @@ def local_of(experiment: Experiment) -> Local:
     optimizer = OPTIMIZERS[experiment.optimizer["name"]](**options_of(experiment.optimizer))
     clip = None if training.clip == "off" else training.clip
     return Local(training.epochs, training.batch, optimizer, clip, training.drop_last)
+
+
+def check_precision(precision: Precision, device: torch.device) -> None:
+    """tf32 is a way of GPUs; a run that says it ran so must have."""
+    if precision == "tf32" and device.type != "cuda":
+        raise RequestError("engine.precision = 'tf32': needs a CUDA device. Allowed here: fp64, fp32, bf16.")
 
 
 def device_of(choice: EngineChoice) -> str:

@@ -10,6 +10,7 @@ import tomli_w
 
 from kedge.core.errors import RequestError
 from kedge.core.model import Statistics
+from kedge.core.precision import Precision
 from kedge.core.units import Granularity
 from kedge.data.augment import Augment
 from kedge.data.dataset import normalized
@@ -68,9 +69,9 @@ class Checkpoints:
 class EngineChoice:
     """Where and how the kernel runs; 0 and "auto" let kedge choose."""
 
-    name: Literal["auto", "sequential", "stacked"] = "auto"
+    name: Literal["auto", "sequential", "stacked", "captured"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    precision: Literal["fp32", "fp64"] = "fp32"
+    precision: Precision = "fp32"
     compile: Literal["auto", "on", "off"] = "auto"
     chunk: int = 0
     threads: int = 0

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kedge.core.errors import RequestError
+from kedge.core.precision import computing_in
 from kedge.core.tree import Leaves
 from kedge.data.saved import FILE
 from kedge.engines.auto import Choice, build, choose
@@ -133,12 +134,14 @@ def held(
             torch.set_num_threads(chosen["threads"])
         else:
             torch.set_num_threads(wanted.threads or before)
-            chosen = settled(task, wanted, observer.say)
+            with computing_in(task.precision):
+                chosen = settled(task, wanted, observer.say)
             if recorded:
                 write(recorded, json.dumps(environment(task, chosen), indent=1).encode())
         choice = Choice(**{k: chosen[k] for k in ("name", "compiled", "chunk", "reason")})
-        engine = build(choice, task.model, task.federation)
-        progress = run(task, engine, folder, checkpoint_every, chosen, observer)
+        with computing_in(task.precision):
+            engine = build(choice, task.model, task.federation, task.takes_part)
+            progress = run(task, engine, folder, checkpoint_every, chosen, observer)
     finally:
         torch.set_num_threads(before)
     return result_of(task, engine, progress, name, chosen, folder)
@@ -161,7 +164,7 @@ def settled(task: Task, wanted: EngineChoice, say: Callable[[str], None]) -> dic
     return {
         **asdict(choice),
         "device": str(task.federation.pool.x.device),
-        "precision": wanted.precision,
+        "precision": task.precision,
         "threads": torch.get_num_threads(),
     }
 

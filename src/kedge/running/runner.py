@@ -87,7 +87,7 @@ def one_round(
     """Sample, train, update, measure: the history's line and the clients' values."""
     began = time.perf_counter()
     algorithm, server, data = stage.algorithm, progress.server, task.federation
-    clients = task.participation.sample(len(data.clients), task.seed, progress.round)
+    clients = task.takes_part(progress.round)
     order = Order(
         progress.round,
         progress.stage_round,
@@ -99,6 +99,8 @@ def one_round(
     aside = before_round(task, engine, stage, order, clients, server)
     reply = engine.round(order, clients)
     line: dict[str, Any] = {"round": progress.round + 1, "stage": progress.stage, "method": algorithm.name}
+    if task.precision in ("tf32", "bf16"):
+        line["precision"] = task.precision
     line |= {"clients": clients, "rejected": [r._asdict() for r in reply.rejected]}
     if reply.rejected and task.on_divergence == "stop":
         fail(line, reply, files)

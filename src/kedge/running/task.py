@@ -7,6 +7,7 @@ from typing import Any, Literal
 from kedge.core.algorithm import Stage, Tune
 from kedge.core.errors import RequestError
 from kedge.core.model import Model
+from kedge.core.precision import Precision
 from kedge.core.server import Server
 from kedge.data.federation import Federation
 from kedge.measure.wanted import Measure
@@ -30,6 +31,7 @@ class Task:
     tune_every: int = 0  # 0: after the last round
     headline: Literal["all", "seen"] = "all"  # whether clients never sampled count in personal means
     measure: Measure = Measure()  # what else is measured; the stages have what that needs (probing.py)
+    precision: Precision = "fp32"  # what the model computes in
 
     def __post_init__(self) -> None:
         if self.tune_every % self.evaluate_every:
@@ -42,6 +44,10 @@ class Task:
     def rounds(self) -> int:
         """Rounds of all stages together; a stage that ends early leaves its rest to the next."""
         return sum(stage.rounds for stage in self.stages)
+
+    def takes_part(self, round: int) -> list[int]:
+        """The clients of a round."""
+        return self.participation.sample(len(self.federation.clients), self.seed, round)
 
     def end(self, stage: int) -> int:
         """The round after which this stage ends at the latest."""
