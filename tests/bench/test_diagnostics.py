@@ -12,6 +12,7 @@ from kedge.bench import diagnostics
 from kedge.bench.diagnostics import Overhead, measured, overheads, turn
 from kedge.bench.methods import Ratio
 from kedge.bench.workloads import DIAGNOSTICS
+from kedge.measure.local_drift import local_drift
 from kedge.measure.updates import Updates
 
 SMALL = replace(DIAGNOSTICS, model="small-cnn", shape=(1, 8, 8), clients=3, per_round=3, samples=10)
@@ -21,7 +22,7 @@ COMMAND = import_module("kedge.cli.bench")
 def test_the_measured_round_reads_every_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """Updates' numbers by the correction, local drift by memory: both are asked for in every round."""
     asked: list[str] = []
-    numbers, drift = Updates.measures, diagnostics.local_drift
+    numbers, drift = Updates.measures, local_drift
 
     def first(*given: Any) -> Any:
         asked.append("updates")

@@ -62,9 +62,11 @@ def test_papers_count_every_client_in_every_round() -> None:
     assert run["total"]["papers_count"] % (parameters * 6 * 4) == 0
 
 
-def test_double_precision_doubles_the_bytes() -> None:
+def test_double_precision_doubles_the_bytes_and_others_are_sent_as_single() -> None:
     (single,) = kedge("cost", "quickstart", *SMALLER, "--json").json()["runs"]
     (double,) = kedge("cost", "quickstart", *SMALLER, "--precision", "fp64", "--json").json()["runs"]
+    for name in ("tf32", "bf16"):
+        assert kedge("cost", "quickstart", *SMALLER, "--precision", name, "--json").json()["runs"] == [single]
     assert double["total"]["bytes_down"] == 2 * single["total"]["bytes_down"]
     assert double["total"]["macs"] == single["total"]["macs"]
 

@@ -29,6 +29,7 @@ from kedge.algorithms.moon import moon
 from kedge.algorithms.top_down import top_down
 from kedge.core.algorithm import Algorithm
 from kedge.measure.latest import Latest
+from kedge.measure.updates import Updates
 from kedge.running.imported import imported_method
 
 BUILT_IN: dict[str, Algorithm] = {
@@ -75,6 +76,7 @@ BUILT_IN: dict[str, Algorithm] = {
     "anti+fedavg": replace(fedavg(), schedule=anti((1, 2), strict=True)),
     "fedavg, all": replace(fedavg(), corrections=(Latest(),)),
     "feddyn, spread": replace(feddyn(0.1), corrections=(*feddyn(0.1).corrections, GradientSpread(0.1))),
+    "feddyn, updates": replace(feddyn(0.1), corrections=(*feddyn(0.1).corrections, Updates(()))),
 }
 
 NO_MOMENTUM = {"feddc", "scaffold", "fedpvr", "fedbug+scaffold"}  # refused at construction

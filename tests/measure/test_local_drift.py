@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from kedge.core.algorithm import Algorithm
 from kedge.core.tree import Leaves
 from kedge.measure.drift import gradient_diversity
 from kedge.measure.latest import Latest
-from kedge.measure.local_drift import local_drift
+from kedge.measure.local_drift import drifting, local_drift
 
 UNITS = (("unit0", ("a",)), ("unit1", ("b",)), ("unit2", ("personal",)))
 FACTS = {"relative_size": torch.tensor([0.5, 1.0, 2.0, 1.0]).double()}
@@ -20,6 +21,13 @@ FACTS = {"relative_size": torch.tensor([0.5, 1.0, 2.0, 1.0]).double()}
 def vector(seed: int) -> Leaves:
     chance = torch.Generator().manual_seed(seed)
     return {k: torch.randn(4, generator=chance, dtype=torch.float64) for k in ("a", "b")}
+
+
+def told(algorithm: Algorithm, memories: dict[str, Any]) -> dict[str, float | None]:
+    """What is told of a method's memories."""
+    own = drifting(algorithm)
+    assert own is not None
+    return local_drift(own, memories, FACTS, UNITS)
 
 
 VECTORS = {0: vector(0), 2: vector(1), 3: vector(2)}  # client 1 never took part
@@ -37,7 +45,7 @@ VECTORS = {0: vector(0), 2: vector(1), 3: vector(2)}  # client 1 never took part
 )
 def test_it_is_the_diversity_of_what_clients_remember(algorithm: Algorithm, slot: str, key: str) -> None:
     memories = {str(c): {"slots": {slot: {key: v}}, "local": {}} for c, v in VECTORS.items()}
-    found = local_drift(algorithm, memories, FACTS, UNITS)
+    found = told(algorithm, memories)
     whole, first = [*VECTORS.values()], [{"a": v["a"]} for v in VECTORS.values()]
     assert found["drift.local.diversity"] == pytest.approx(gradient_diversity(whole), rel=1e-12)
     assert found["drift.local.diversity.unit0"] == pytest.approx(gradient_diversity(first), rel=1e-12)
@@ -49,17 +57,16 @@ def test_feddyn_s_alpha_counts_where_it_is_a_client_s_own() -> None:
     memories = {str(c): {"slots": {"dynamic": {"u": v}}} for c, v in VECTORS.items()}
     g = [{k: -0.1 / float(FACTS["relative_size"][c]) * t for k, t in v.items()} for c, v in VECTORS.items()]
     lengths = [math.sqrt(sum(float((t**2).sum()) for t in v.values())) for v in g]
-    found = local_drift(feddyn(0.1, "data"), memories, FACTS, UNITS)
+    found = told(feddyn(0.1, "data"), memories)
     assert found["drift.local.diversity"] == pytest.approx(gradient_diversity(g), rel=1e-12)
     assert found["drift.local.norm"] == pytest.approx(sum(lengths) / 3, rel=1e-12)
 
 
 def test_methods_without_a_drift_and_memories_without_one_say_nothing() -> None:
-    memories = {"0": {"slots": {"all": {"e": vector(0)}}}}
     for algorithm in (fedavg(), fedprox(0.1), replace(fedavg(), corrections=(Latest(),))):
-        assert local_drift(algorithm, memories, FACTS, UNITS) == {}
-    assert local_drift(feddyn(0.1), memories, FACTS, UNITS) == {}
-    assert local_drift(feddyn(0.1), {}, FACTS, UNITS) == {}
+        assert drifting(algorithm) is None
+    assert told(feddyn(0.1), {"0": {"slots": {"all": {"e": vector(0)}}}}) == {}
+    assert told(feddyn(0.1), {}) == {}
 
 
 def test_drifts_that_cancel_or_are_zero_have_no_finite_value() -> None:
@@ -67,4 +74,4 @@ def test_drifts_that_cancel_or_are_zero_have_no_finite_value() -> None:
     for memory, want in (({k: -v for k, v in one.items()}, math.inf), (None, None)):
         pair = [one, memory] if memory else [{k: 0 * v for k, v in one.items()}] * 2
         memories = {str(c): {"slots": {"control": {"c": v}}} for c, v in enumerate(pair)}
-        assert local_drift(scaffold(), memories, FACTS, UNITS)["drift.local.diversity"] == want
+        assert told(scaffold(), memories)["drift.local.diversity"] == want

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 import pytest
@@ -11,10 +13,11 @@ from tests.contract.algorithms import ALGORITHMS
 from tests.contract.problem import IMAGE, SIZES, federation, network, perceptron
 from torch.utils.flop_counter import FlopCounterMode
 
+from kedge import measure
 from kedge.algorithms import fedavg, fedbug, feddyn, scaffold
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.client import Carry, Fixed
-from kedge.core.correction import ClassMeans
+from kedge.core.correction import ClassMeans, Correction
 from kedge.core.model import Model, Statistics
 from kedge.core.schedules import Clock, Mask
 from kedge.core.server import Reply
@@ -146,6 +149,18 @@ def test_a_method_exchanges_what_its_paper_says(name: str) -> None:
         assert cost["bytes_up"] == DOUBLE * len(SIZES) * up
 
 
+def test_every_correction_that_measures_is_left_out() -> None:
+    """They live in kedge.measure, and correct nothing."""
+    modules = [import_module(f"kedge.measure.{found.name}") for found in iter_modules(measure.__path__)]
+    own = {
+        kind
+        for module in modules
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, Correction) and kind.__module__ == module.__name__
+    }
+    assert own == set(MEASURES)
+
+
 def test_parameters_updated_are_counted_step_by_step() -> None:
     """FedBug with ratio 1: in step k of K the first ⌈3k/K⌉ of the units 20, 76, 51."""
     costs, _ = ran(task_of(fedbug(fedavg(), 1.0), 1))
@@ -239,3 +254,13 @@ def test_precision_halves_the_bytes_and_nothing_else() -> None:
         planned(task_of(feddyn(0.1), model=perceptron(), data=federation(SIZES, IMAGE, torch.float32)))
     )["cost"]
     assert single == {**double, "bytes_down": double["bytes_down"] // 2, "bytes_up": double["bytes_up"] // 2}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", ["fedavg", "fedtr", "moon", "fedrod", "fedbug+scaffold"])
+def test_a_run_on_a_gpu_has_the_costs_of_a_cpu(name: str) -> None:
+    task = task_of(ALGORITHMS[name], 2, model=network("batch", of=ALGORITHMS[name]))
+    there = replace(task, federation=task.federation.to("cuda", torch.float64))
+    history = run(there, Stacked(there.model, there.federation)).history
+    assert [line["cost"] for line in history] == [line["cost"] for line in planned(task)]

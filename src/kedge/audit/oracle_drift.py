@@ -1,15 +1,22 @@
 """Oracles of the drift diagnostics."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from kedge.audit.bed import ORACLES
+from kedge.algorithms import fedavg
+from kedge.audit.bed import ENGINES, ORACLES, quadratics
 from kedge.audit.finding import Finding, Pair, compared
+from kedge.core.algorithm import Local, Stage
+from kedge.core.optimizers import SGD
 from kedge.core.tree import Leaves
 from kedge.measure.drift import gradient_diversity, intra_client_cosine, over_clients
+from kedge.measure.updates import Updates
+from kedge.running.runner import run
+from kedge.running.task import Task
 
 GROUP = "drift"
 
@@ -37,6 +44,24 @@ def diversity(factor: float = 1.0) -> Finding:
     return compared(pairs, 1e-12)
 
 
+def in_a_round(engine: str) -> Finding:
+    """The same numbers as a run's history has them, whatever the clients' sizes.
+
+    From w = 0 one step of lr 1 on ½‖w − g_k‖² is the update g_k.
+    """
+    pairs = []
+    for n, case in enumerate(ORACLES["gradient_diversity"]["cases"], 1):
+        vectors = case["g"]
+        bed = quadratics({"w": [0.0, 0.0]}, [(1.0, *g) for g in vectors], range(1, 1 + len(vectors)))
+        watch = Updates((("unit0", ("w",)),))
+        algorithm = replace(fedavg(), loss=bed.loss, corrections=(watch,))
+        task = Task((Stage(algorithm, 1, Local(1, 1000, SGD(1.0))),), bed.model, bed.federation)
+        line = run(task, ENGINES[engine](bed.model, bed.federation)).history[0]
+        for name in ("drift.diversity", "drift.diversity.unit0"):
+            pairs.append(Pair(f"case {n}, {name}", case["expected"], number(line[name])))
+    return compared(pairs, 1e-12)
+
+
 def cosines() -> Finding:
     """The last round's update beside the earlier ones; a client without updates is left out of the mean."""
     oracle: dict[str, Any] = ORACLES["intra_client_cosine"]
@@ -60,5 +85,6 @@ def oracles() -> list[tuple[str, str, Callable[[], Finding]]]:
     return [
         (GROUP, "gradient diversity", diversity),
         (GROUP, "diversity of local drifts −0.01·u", partial(diversity, -0.01)),
+        *((GROUP, f"diversity in a round, {engine}", partial(in_a_round, engine)) for engine in ENGINES),
         (GROUP, "cosine across rounds", cosines),
     ]

@@ -19,12 +19,12 @@ from kedge.core.algorithm import Algorithm
 from kedge.core.server import Server
 from kedge.engines.engine import Engine
 from kedge.engines.stacked import Stacked
-from kedge.measure.local_drift import local_drift
+from kedge.measure.local_drift import drifting, local_drift
 from kedge.measure.wanted import Measure
 from kedge.running.probing import observed, watcher
 
 BOUND = 1.1  # of a round's time
-METHODS = {"fedavg": fedavg, "feddyn": feddyn}
+METHODS: dict[str, Algorithm] = {"fedavg": fedavg(), "feddyn": feddyn()}
 
 
 class Overhead(NamedTuple):
@@ -45,9 +45,9 @@ def overheads(
 ) -> list[Overhead]:
     """The cost of measure.drift under the stacked engine, method by method."""
     rows = []
-    for name, make in METHODS.items():
+    for name, algorithm in METHODS.items():
         say(f"{work.name}: warming up {name}")
-        without, looking = plain(work, make(), device), measured(work, make(), device)
+        without, looking = plain(work, algorithm, device), measured(work, algorithm, device)
         for one in (without, looking):
             one(0)
             one(1)
@@ -85,13 +85,14 @@ def measured(work: Workload, algorithm: Algorithm, device: str) -> Round:
     looking = observed(algorithm, model, Measure(drift=True))
     task = task_of(work, looking, device)
     facts = task.federation.facts()
-    own = watcher(looking)
+    own, source = watcher(looking), drifting(looking)
     assert own is not None
 
     def tell(server: Server, engine: Engine) -> None:
         for correction in looking.corrections:
             for value in correction.measures(server.slots[correction.name]).values():
                 float(value)
-        local_drift(looking, engine.save(), facts, own.units)
+        if source:
+            local_drift(source, engine.save(), facts, own.units)
 
     return rounds_of(task, Stacked(task.model, task.federation), tell)

@@ -64,7 +64,14 @@ def command(
         "torch": torch.__version__,
     }
     if as_json:
-        show({"machine": machine, "rows": [row._asdict() for row in rows], "methods": documents(costs), "diagnostics": told(looks)})
+        show(
+            {
+                "machine": machine,
+                "rows": [row._asdict() for row in rows],
+                "methods": documents(costs),
+                "diagnostics": told(looks),
+            }
+        )
         return
     for work in chosen:
         print_engines(work, [row for row in rows if row.workload == work.name])

@@ -8,6 +8,7 @@ import typer
 
 from kedge.cli.options import Debug, Json, check_png, console, guarded, notes, show
 from kedge.cli.run import variants
+from kedge.core.precision import Precision
 from kedge.report.cost_plot import drawing
 from kedge.report.cost_table import WHAT, phase_table
 from kedge.report.costs import phases, short, total
@@ -36,7 +37,7 @@ def command(
     seed: Annotated[
         int | None, typer.Option(help="The random seed: who takes part, and who has what.")
     ] = None,
-    precision: Annotated[str, typer.Option(help="fp32 or fp64: how long a number is.")] = "",
+    precision: Annotated[str, typer.Option(help="fp64: numbers are sent in 8 bytes, not in 4.")] = "",
     papers_count: Annotated[
         bool, typer.Option("--papers-count", help="Also count as papers do: all clients in every round.")
     ] = False,
@@ -74,7 +75,10 @@ class Priced:
     """An experiment, and what its rounds will cost."""
 
     def __init__(self, experiment: Experiment, method: str, papers_count: bool) -> None:
-        task = assemble(replace(experiment, engine=replace(experiment.engine, device="cpu")))
+        # tf32 and bf16 are about products; weights are sent as in fp32, and counted anywhere.
+        sent: Precision = "fp64" if experiment.engine.precision == "fp64" else "fp32"
+        engine = replace(experiment.engine, device="cpu", precision=sent)
+        task = assemble(replace(experiment, engine=engine))
         self.method, self.rounds = method, task.rounds
         self.clients = len(task.federation.clients)
         self.ruled = [stage.algorithm.name for stage in task.stages if stage.until]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 Pair = tuple[int, int]
 LIBRARY: Any = torch.library.Library("kedge", "DEF")  # type: ignore[no-untyped-call]
-LIBRARY.define("convolve(Tensor x, Tensor w, int[] geometry) -> Tensor")
+LIBRARY.define("convolve(Tensor x, Tensor w, int[] geometry, bool back) -> Tensor")
 LIBRARY.define("weigh(Tensor x, Tensor g, int[] geometry) -> Tensor")
 
 
@@ -28,7 +28,7 @@ class Convolution(torch.autograd.Function):
         kernel = weight.permute(0, 2, 3, 1).flatten(1).contiguous()
         images = x.permute(0, 2, 3, 1).contiguous()
         shape = geometry(x.shape, weight.shape, stride, padding, dilation)
-        out: Tensor = torch.ops.kedge.convolve(images[None], kernel[None], shape)[0]
+        out: Tensor = torch.ops.kedge.convolve(images[None], kernel[None], shape, False)[0]
         return out.permute(0, 3, 1, 2)
 
     @staticmethod
@@ -45,13 +45,17 @@ class Convolution(torch.autograd.Function):
         slopes = g.permute(0, 2, 3, 1).contiguous()
         dx = dweight = None
         if ctx.needs_input_grad[0]:
-            kernel = weight.flip(2, 3).permute(1, 2, 3, 0).flatten(1).contiguous()
+            # Read backwards where it lies, but for tf32, whose products want what they sum over side by side.
+            turned = weight.dtype != torch.bfloat16
+            kernel = weight.flip(2, 3).transpose(0, 1) if turned else weight
+            kernel = kernel.permute(0, 2, 3, 1).flatten(1).contiguous()
             back = [kh, kw, 1, 1, sh, sw, dh * (kh - 1) - ph, dw * (kw - 1) - pw, dh, dw, *x.shape[2:]]
-            dx = torch.ops.kedge.convolve(slopes[None], kernel[None], back)[0].permute(0, 3, 1, 2)
+            dx = torch.ops.kedge.convolve(slopes[None], kernel[None], back, not turned)[0]
+            dx = dx.permute(0, 3, 1, 2)
         if ctx.needs_input_grad[1]:
             images = x.permute(0, 2, 3, 1).contiguous()
             flat = torch.ops.kedge.weigh(images[None], slopes[None], shape)[0]
-            dweight = flat.view(kh, kw, c, k).permute(3, 2, 0, 1)
+            dweight = flat.view(k, kh, kw, c).permute(0, 3, 1, 2)
         return dx, dweight, None, None, None
 
 
@@ -93,10 +97,10 @@ def has_triton() -> bool:
     return find_spec("triton") is not None
 
 
-def _convolve(x: Tensor, w: Tensor, geometry: list[int]) -> Tensor:
+def _convolve(x: Tensor, w: Tensor, geometry: list[int], back: bool) -> Tensor:
     from kedge.core.kernels import convolve
 
-    return convolve(x, w, geometry)
+    return convolve(x, w, geometry, back)
 
 
 def _weigh(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
@@ -105,12 +109,13 @@ def _weigh(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
     return weigh(x, g, geometry)
 
 
-def _convolved_shape(x: Tensor, w: Tensor, geometry: list[int]) -> Tensor:
-    return x.new_empty((*x.shape[:2], *geometry[-2:], w.shape[1]))
+def _convolved_shape(x: Tensor, w: Tensor, geometry: list[int], back: bool) -> Tensor:
+    out = w.shape[2] // (geometry[0] * geometry[1]) if back else w.shape[1]
+    return x.new_empty((*x.shape[:2], *geometry[-2:], out))
 
 
 def _weighed_shape(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
-    return x.new_empty((x.shape[0], geometry[0] * geometry[1] * x.shape[4], g.shape[4]))
+    return x.new_empty((x.shape[0], g.shape[4], geometry[0] * geometry[1] * x.shape[4]))
 
 
 def _stacking(operator: Any) -> Any:

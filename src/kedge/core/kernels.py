@@ -16,10 +16,13 @@ def _convolve(
     x, w, y, N, H, W, P, Q, K,
     CI: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     UH: tl.constexpr, UW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr, WHOLE: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, WHOLE: tl.constexpr, BACK: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """y[n, p, q, k] = Σ x[n, p·S + r·D − P, …, c] · w[k, r, s, c]; with U > 1 x is read as if spread by U."""
+    """y[n, p, q, k] = Σ x[n, p·S + r·D − P, …, c] · w[k, r, s, c]; with U > 1 x is read as if spread by U.
+
+    BACK: the weights lie as [c, r, s, k], their windows turned round.
+    """
     client = tl.program_id(2).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     k = tl.program_id(1) * BN + tl.arange(0, BN)
@@ -31,6 +34,7 @@ def _convolve(
     total: tl.constexpr = KH * KW * CI
     x += client * N * H * W * CI
     w += client * total * K
+    turned: tl.constexpr = KH * KW - 1
     out = tl.zeros((BM, BN), dtype=tl.float32)
     inner = tl.arange(0, BK)
     if CI % BK == 0:  # a step is one place of the window, and some of its channels
@@ -46,27 +50,33 @@ def _convolve(
                 inside = inside & (row >= 0) & (row < H) & (column >= 0) & (column < W)
             here = image + (row * W + column) * CI + start % CI
             a = tl.load(x + here[:, None] + inner[None, :], mask=inside[:, None], other=0.0)
-            b = tl.load(w + k[None, :] * total + (start + inner)[:, None], mask=(k < K)[None, :], other=0.0)
-            out = tl.dot(a, b, out, input_precision=PRECISION)
+            if BACK:
+                weights = (start % CI + inner)[:, None] * (KH * KW * K) + ((turned - window) * K + k)[None, :]
+            else:
+                weights = k[None, :] * total + (start + inner)[:, None]
+            b = tl.load(w + weights, mask=(k < K)[None, :], other=0.0)
+            out = tl.dot(a, b, out, input_precision="tf32")
     else:  # few channels: a step is one row of the window
-        across = (inner // CI) * DW
+        across, channel = inner // CI, inner % CI
         real = inner < KW * CI
         for window in range(KH):
             row = top + window * DH
-            column = left[:, None] + across[None, :]
+            column = left[:, None] + (across * DW)[None, :]
             inside = there[:, None] & real[None, :]
             if UH > 1 or UW > 1:
                 inside = inside & (row % UH == 0)[:, None] & (column % UW == 0)
                 row, column = row // UH, column // UW
             if not WHOLE:
                 inside = inside & ((row >= 0) & (row < H))[:, None] & (column >= 0) & (column < W)
-            here = (image + row * W * CI)[:, None] + column * CI + (inner % CI)[None, :]
+            here = (image + row * W * CI)[:, None] + column * CI + channel[None, :]
             a = tl.load(x + here, mask=inside, other=0.0)
-            at = window * KW * CI + inner
-            b = tl.load(
-                w + k[None, :] * total + at[:, None], mask=real[:, None] & (k < K)[None, :], other=0.0
-            )
-            out = tl.dot(a, b, out, input_precision=PRECISION)
+            if BACK:
+                at = channel * (KH * KW * K) + (turned - window * KW - across) * K
+                weights = at[:, None] + k[None, :]
+            else:
+                weights = k[None, :] * total + (window * KW * CI + inner)[:, None]
+            b = tl.load(w + weights, mask=real[:, None] & (k < K)[None, :], other=0.0)
+            out = tl.dot(a, b, out, input_precision="tf32")
     y += client * N * P * Q * K
     tl.store(
         y + m[:, None] * K + k[None, :], out.to(y.dtype.element_ty), mask=there[:, None] & (k < K)[None, :]
@@ -78,11 +88,13 @@ def _weigh(
     x, g, dw, N, H, W, P, Q, K, CLIENTS, ROWS,
     CI: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr, COLUMNS: tl.constexpr,
-    WHOLE: tl.constexpr, SPLIT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr,
+    WHOLE: tl.constexpr, SPLIT: tl.constexpr, TURNED: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr,
 ):  # fmt: skip
-    """dw[r, s, c, k] = Σ x[n, p·S + r·D − P, …, c] · g[n, p, q, k], over ROWS rows (n, p, q) of each part.
+    """dw[k, r, s, c] = Σ g[n, p, q, k] · x[n, p·S + r·D − P, …, c], over ROWS rows (n, p, q) of each part.
 
     SPLIT: float32 as two bfloat16 and three products, finer than tf32, whose products want the other layout.
+    TURNED: the sums are made as [r, s, c, k], which is faster where there are few channels.
     """
     client = tl.program_id(2).to(tl.int64)
     part = tl.program_id(1) // COLUMNS
@@ -95,7 +107,7 @@ def _weigh(
     offset = (down * W + right) * CI + at % CI
     x += client * N * H * W * CI
     g += client * N * P * Q * K
-    out = tl.zeros((BM, BN), dtype=tl.float32)
+    out = tl.zeros((BM, BN) if TURNED else (BN, BM), dtype=tl.float32)
     first = part * ROWS
     last = tl.minimum(first + ROWS, N * P * Q)
     for start in range(first, last, BR):
@@ -113,35 +125,50 @@ def _weigh(
         if SPLIT:
             high, tall = a.to(tl.bfloat16), b.to(tl.bfloat16)
             rest, left = (a - high.to(tl.float32)).to(tl.bfloat16), (b - tall.to(tl.float32)).to(tl.bfloat16)
-            out = tl.dot(tl.trans(high), left, out)
-            out = tl.dot(tl.trans(rest), tall, out)
-            out = tl.dot(tl.trans(high), tall, out)
-        else:
+            if TURNED:
+                out = tl.dot(tl.trans(high), left, out)
+                out = tl.dot(tl.trans(rest), tall, out)
+                out = tl.dot(tl.trans(high), tall, out)
+            else:
+                out = tl.dot(tl.trans(left), high, out)
+                out = tl.dot(tl.trans(tall), rest, out)
+                out = tl.dot(tl.trans(tall), high, out)
+        elif TURNED:
             out = tl.dot(tl.trans(a), b, out)
+        else:
+            out = tl.dot(tl.trans(b), a, out)
     dw += (part * CLIENTS + client) * total * K
-    where = dw + at[:, None] * K + k[None, :]
-    tl.store(where, out.to(dw.dtype.element_ty), mask=(at < total)[:, None] & (k < K)[None, :])
+    if TURNED:
+        where = dw + k[None, :] * total + at[:, None]
+        tl.store(where, out.to(dw.dtype.element_ty), mask=(k < K)[None, :] & (at < total)[:, None])
+    else:
+        where = dw + k[:, None] * total + at[None, :]
+        tl.store(where, out.to(dw.dtype.element_ty), mask=(k < K)[:, None] & (at < total)[None, :])
 
 
-def convolve(x: Tensor, w: Tensor, geometry: list[int], tiles: dict[str, int] | None = None) -> Tensor:
-    """[C, N, H, W, c] with [C, k, window · c] to [C, N, P, Q, k]."""
+def convolve(
+    x: Tensor, w: Tensor, geometry: list[int], back: bool, tiles: dict[str, int] | None = None
+) -> Tensor:
+    """[C, N, H, W, c] with [C, k, window · c] to [C, N, P, Q, k].
+
+    back: w is [C, c, window · k], its windows turned round; so a kernel serves its own backward pass.
+    """
     kh, kw, sh, sw, uh, uw, ph, pw, dh, dw, p, q = geometry
     clients, n, h, width, ci = x.shape
-    k = w.shape[1]
+    k = w.shape[2] // (kh * kw) if back else w.shape[1]
     y = torch.empty((clients, n, p, q, k), dtype=x.dtype, device=x.device)
     t = convolve_tiles(x.dtype, clients, n * p * q, ci, kw, k) | (tiles or {})
-    whole = not ph and not pw and uh == uw == 1
     grid = (triton.cdiv(n * p * q, t["BM"]), triton.cdiv(k, t["BN"]), clients)
     _convolve[grid](
         x, w, y, n, h, width, p, q, k,
         CI=ci, KH=kh, KW=kw, SH=sh, SW=sw, UH=uh, UW=uw, PH=ph, PW=pw, DH=dh, DW=dw,
-        WHOLE=whole, PRECISION="tf32", **t,
+        WHOLE=not ph and not pw and uh == uw == 1, BACK=back, **t,
     )  # fmt: skip
     return y
 
 
 def weigh(x: Tensor, g: Tensor, geometry: list[int], tiles: dict[str, int] | None = None) -> Tensor:
-    """[C, N, H, W, c] with [C, N, P, Q, k] to [C, window · c, k]."""
+    """[C, N, H, W, c] with [C, N, P, Q, k] to [C, k, window · c]."""
     kh, kw, sh, sw, _, _, ph, pw, dh, dw, p, q = geometry
     clients, n, h, width, ci = x.shape
     k = g.shape[4]
@@ -153,11 +180,11 @@ def weigh(x: Tensor, g: Tensor, geometry: list[int], tiles: dict[str, int] | Non
     each = triton.cdiv(triton.cdiv(rows, parts), t["BR"]) * t["BR"]
     parts = triton.cdiv(rows, each)
     dtype = x.dtype if parts == 1 else torch.float32
-    out = torch.empty((parts, clients, total, k), dtype=dtype, device=x.device)
+    out = torch.empty((parts, clients, k, total), dtype=dtype, device=x.device)
     _weigh[(high, columns * parts, clients)](
         x, g, out, n, h, width, p, q, k, clients, each,
         CI=ci, KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw, DH=dh, DW=dw, COLUMNS=columns,
-        WHOLE=not ph and not pw, SPLIT=x.dtype == torch.float32, **t,
+        WHOLE=not ph and not pw, SPLIT=x.dtype == torch.float32, TURNED=ci % 16 != 0, **t,
     )  # fmt: skip
     return out[0] if parts == 1 else out.sum(0).to(x.dtype)
 
@@ -185,7 +212,7 @@ def weigh_tiles(dtype: torch.dtype, total: int, out: int) -> dict[str, int]:
     """How `weigh` cuts its work; PROGRAMS is how many it aims at."""
     half = dtype == torch.bfloat16
     return {
-        "BM": 128 if 64 < total <= 128 else max(16, min(64, triton.next_power_of_2(total))),
+        "BM": max(16, min(128, triton.next_power_of_2(total))),
         "BN": max(16, min(64, triton.next_power_of_2(out))),
         "BR": 64 if half else 32,
         "PROGRAMS": PROGRAMS // 2,

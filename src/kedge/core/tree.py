@@ -72,7 +72,7 @@ def stack(trees: Sequence[Tree]) -> dict[str, Any]:
 
 def row(tree: Tree, index: int) -> dict[str, Any]:
     """Row `index` of a stacked tree, in memory of its own."""
-    return tree_map(lambda v: v[index].clone(), tree)
+    return tree_map(lambda v: v[index].clone(memory_format=torch.contiguous_format), tree)
 
 
 def where(condition: Tensor, yes: Tree, no: Tree) -> dict[str, Any]:

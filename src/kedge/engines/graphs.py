@@ -23,8 +23,14 @@ def captured(work: Callable[[], Any], memory: Any, times: int = 1) -> tuple[torc
 
 
 def in_place(tree: Any) -> Any:
-    """The tree's tensors as copies that stay where they are."""
-    return tree_map_only(Tensor, lambda v: v.clone(memory_format=torch.contiguous_format), tree)
+    """The tree's tensors as copies that stay where they are; kernels of convolutions with channels last."""
+
+    def placed(v: Tensor) -> Tensor:
+        if v.dim() < 4:
+            return v.clone(memory_format=torch.contiguous_format)
+        return v.movedim(-3, -1).clone(memory_format=torch.contiguous_format).movedim(-1, -3)
+
+    return tree_map_only(Tensor, placed, tree)
 
 
 class Replayed:

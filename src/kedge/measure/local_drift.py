@@ -16,17 +16,20 @@ from torch import Tensor
 
 from kedge.core.algorithm import Algorithm
 from kedge.core.client import overrides
+from kedge.core.correction import Correction
 from kedge.core.tree import Leaves, Tree, add
 from kedge.measure.drift import diversity, value
 
 
+def drifting(algorithm: Algorithm) -> Correction | None:
+    """The correction that says what a client's drift is; None where a method has none."""
+    return next((c for c in algorithm.corrections if overrides(c, "drift")), None)
+
+
 def local_drift(
-    algorithm: Algorithm, memories: Tree, facts: Leaves, units: Sequence[tuple[str, tuple[str, ...]]]
+    own: Correction, memories: Tree, facts: Leaves, units: Sequence[tuple[str, tuple[str, ...]]]
 ) -> dict[str, float | None]:
-    """The numbers of all clients' memories, keyed by client as an engine saves them; {} for other methods."""
-    own = next((c for c in algorithm.corrections if overrides(c, "drift")), None)
-    if own is None:
-        return {}
+    """The numbers of all clients' memories, by client as an engine saves them; {} where nobody has one."""
     known = [(int(client), memory["slots"]) for client, memory in memories.items()]
     total: Leaves = {}
     squares: list[Leaves] = []

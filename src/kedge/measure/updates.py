@@ -25,7 +25,6 @@ from kedge.core.tree import Leaves, Tree, scale, sqnorm, zeros
 from kedge.measure.drift import diversity, pairwise
 
 MOST = 1e30  # no sum of squares is told above this: its mean must not overflow in single precision
-WHOLE = ""
 KINDS = ("norm", "moved", "diversity", "cosine.clients", "cosine.rounds")
 
 
@@ -74,11 +73,10 @@ class Updates(Correction):
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
         together = self.sums({k: (v * v).sum() for k, v in mean["delta"].items()})
-        whole = sqnorm(mean["direction"])
-        apart = self.sums({k: (v * v).sum() for k, v in mean["directions"].items()})
+        apart = {k: (v * v).sum() for k, v in mean["directions"].items()}
+        aligned = self.sums(apart, sqnorm(mean["direction"]))
         told = {k: mean[k] for k in ("square", "length", "there", "cosine", "met")}
-        aligned = torch.cat([whole[None], apart[1:]])
-        size = torch.full_like(whole, cohort.size)
+        size = torch.full_like(aligned[0], cohort.size)
         return update, {**told, "together": together, "aligned": aligned, "size": size}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
@@ -91,16 +89,17 @@ class Updates(Correction):
             "cosine.clients": pairwise(state["aligned"], state["there"], state["size"]),
             "cosine.rounds": torch.where(state["met"] > 0, state["cosine"] / state["met"], none),
         }
-        names = [WHOLE, *(f".{name}" for name, _ in self.units)]
+        names = ["", *(f".{name}" for name, _ in self.units)]
         return {
             f"drift.{kind}{name}": torch.where(moved, numbers, 0.0 if kind in ("norm", "moved") else none)[at]
             for kind, numbers in values.items()
             for at, name in enumerate(names)
         }
 
-    def sums(self, by_leaf: Leaves) -> Tensor:
+    def sums(self, by_leaf: Leaves, whole: Tensor | None = None) -> Tensor:
         """Of one number a leaf: over the whole and over every unit, bounded; [1 + units]."""
-        whole = torch.stack([by_leaf[k] for k in sorted(by_leaf)]).sum()
+        if whole is None:
+            whole = torch.stack([by_leaf[k] for k in sorted(by_leaf)]).sum()
         parts = [torch.stack([by_leaf[k] for k in leaves]).sum() for _, leaves in self.units]
         return torch.nan_to_num(torch.stack([whole, *parts])).clamp(-MOST, MOST)
 

@@ -23,7 +23,7 @@ from kedge.core.model import Model
 from kedge.core.server import Reply, Server
 from kedge.core.tree import tree_map
 from kedge.engines.engine import Engine, Order
-from kedge.measure.local_drift import local_drift
+from kedge.measure.local_drift import drifting, local_drift
 from kedge.measure.updates import KINDS, Updates
 from kedge.measure.wanted import Measure
 from kedge.running.looking import Look, looked, samples
@@ -68,7 +68,7 @@ def shared_units(algorithm: Algorithm, model: Model) -> tuple[tuple[str, tuple[s
     """The units' names, and their leaves that leave a client; units that do not are not there."""
     shared = algorithm.shared(fitted(algorithm, model))
     units = [tuple(k for k in unit if k in shared) for unit in model.units]
-    return tuple((f"unit{number}", leaves) for number, leaves in enumerate(units) if leaves)
+    return tuple((f"unit{place}", leaves) for place, leaves in enumerate(units) if leaves)
 
 
 def watcher(algorithm: Algorithm) -> Updates | None:
@@ -81,9 +81,9 @@ def drift(task: Task, engine: Engine, stage: Stage, progress: Progress, reply: R
     algorithm, data = stage.algorithm, task.federation
     asked = [c for c in algorithm.corrections if reply.size or not isinstance(c, Updates)]
     told: Numbers = {k: float(v) for c in asked for k, v in c.measures(progress.server.slots[c.name]).items()}
-    own = watcher(algorithm)
-    if own and evaluates(task, progress.round):
-        told |= local_drift(algorithm, engine.save(), data.facts(), own.units)
+    own, source = watcher(algorithm), drifting(algorithm)
+    if own and source and evaluates(task, progress.round):
+        told |= local_drift(source, engine.save(), data.facts(), own.units)
     return {k: number(v) for k, v in told.items()}
 
 
@@ -110,12 +110,12 @@ def before_round(
 ) -> Aside:
     """Look at all clients, and at the models of this round's, from the state the round starts from."""
     began = time.perf_counter()
-    population, number = len(task.federation.clients), order.round + 1
+    population, coming = len(task.federation.clients), order.round + 1
     found: Numbers | None = None
-    if task.measure.probes(number):
+    if task.measure.probes(coming):
         full = len(clients) == population
         found = {} if full else probe(stage.algorithm, engine, order, population, len(clients))
-    look = looked(task, engine, stage, order, clients, server) if task.measure.looks(number) else None
+    look = looked(task, engine, stage, order, clients, server) if task.measure.looks(coming) else None
     return Aside(found, look, time.perf_counter() - began)
 
 

@@ -1,0 +1,77 @@
+"""On a GPU: the convolution of a stack of clients and its gradients, against torch's in double precision."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+from torch.nn import functional as F
+
+from kedge.core.convolution import has_triton, stackable, stacked_convolution
+from kedge.core.precision import computing_in
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    pytest.mark.skipif(not has_triton(), reason="no Triton"),
+]
+CASES = {  # channels in, out, side, window, stride, padding, dilation
+    "standard CNN, first": (3, 64, 32, 5, 1, 0, 1),
+    "standard CNN, second": (64, 64, 14, 5, 1, 0, 1),
+    "halving": (64, 128, 16, 3, 2, 1, 1),
+    "padded": (128, 128, 8, 3, 1, 1, 1),
+    "one pixel wide, halving": (64, 128, 8, 1, 2, 0, 1),
+    "few channels": (1, 6, 28, 5, 1, 2, 1),
+    "odd channels": (20, 50, 12, 5, 1, 0, 1),
+    "dilated": (16, 24, 15, 3, 2, 2, 2),
+    "one place, padded": (512, 512, 1, 3, 1, 1, 1),
+}
+# Of the largest value: tf32 keeps 10 bits of a factor, bfloat16 7 and rounds the result to 7.
+TOLERANCES = {torch.float32: 2e-3, torch.bfloat16: 8e-3}
+
+
+def apart(left: Tensor, right: Tensor) -> float:
+    return float((left.double() - right).abs().max() / right.abs().max())
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=["tf32", "bf16"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_stack_convolves_as_each_client_alone(case: str, dtype: torch.dtype) -> None:
+    c, k, side, window, stride, padding, dilation = CASES[case]
+    make = torch.Generator("cuda").manual_seed(0)
+    x = torch.randn(4, 50, c, side, side, device="cuda", generator=make).to(dtype)
+    w = torch.randn(4, k, c, window, window, device="cuda", generator=make).to(dtype) / (c * window**2) ** 0.5
+    how = (stride, stride), (padding, padding), (dilation, dilation)
+    went: list[bool] = []
+
+    def own(x: Tensor, w: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+        went.append(stackable(x))
+        out = stacked_convolution(x, w, *how)
+        return (out * slope).sum().float(), out
+
+    def reference(x: Tensor, w: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+        out = F.conv2d(x, w, None, *how)
+        return (out * slope).sum(), out
+
+    shape = vmap(lambda x, w: F.conv2d(x, w, None, *how))(x, w)
+    slope = torch.randn(shape.shape, device="cuda", generator=make).to(dtype)
+    with computing_in("tf32"):
+        (dx, dw), out = vmap(grad(own, (0, 1), has_aux=True))(x, w, slope)
+    (rx, rw), right = vmap(grad(reference, (0, 1), has_aux=True))(x.double(), w.double(), slope.double())
+    assert went == [True]
+    assert apart(out, right) < TOLERANCES[dtype]
+    assert apart(dx, rx) < TOLERANCES[dtype]
+    assert apart(dw, rw) < TOLERANCES[dtype]
+
+
+def test_exact_precisions_keep_torchs_convolution() -> None:
+    taken: list[bool] = []
+
+    def look(x: Tensor) -> Tensor:
+        taken.append(stackable(x))
+        return x.clone()
+
+    with computing_in("fp32"):
+        for dtype in (torch.float32, torch.float64):
+            vmap(look)(torch.zeros(2, 1, 3, 8, 8, dtype=dtype, device="cuda"))
+        assert taken == [False, False]
+        assert not stackable(torch.zeros(1, 3, 8, 8, dtype=torch.bfloat16, device="cuda"))  # no stack

@@ -1,0 +1,161 @@
+"""The captured engine on a GPU: it agrees with the reference, repeats itself, resumes, halves if it must."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from kedge.algorithms import METHODS as BUILT_IN
+from kedge.algorithms import fedavg, fedbug, feddyn, scaffold
+from kedge.algorithms.layer_expansion import vanilla
+from kedge.core.algorithm import Algorithm, Local, Stage, Tune
+from kedge.core.errors import RequestError
+from kedge.core.model import from_module, seeded
+from kedge.core.optimizers import SGD, Adam, Optimizer
+from kedge.core.precision import DTYPES, Precision, computing_in, in_precision
+from kedge.core.tree import flatten
+from kedge.data.augment import Augment
+from kedge.data.datasets import synthetic
+from kedge.data.federation import federate
+from kedge.data.partition import DirichletClasses
+from kedge.engines.auto import choose
+from kedge.engines.captured import Captured
+from kedge.engines.engine import Engine
+from kedge.engines.sequential import Sequential
+from kedge.models import MODELS
+from kedge.running.runner import run
+from kedge.running.sampling import Participation
+from kedge.running.task import Task
+
+on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+METHODS: dict[str, Algorithm] = {
+    **{name: build() for name, build in BUILT_IN.items()},
+    "fedbug+feddyn": fedbug(feddyn(0.1)),
+    "fedbug+scaffold": fedbug(scaffold()),
+    "vanilla+fedavg": replace(fedavg(), schedule=vanilla((0, 1, 2))),
+}
+
+
+def task_of(
+    algorithm: Algorithm,
+    device: str,
+    precision: Precision = "fp64",
+    norm: str = "batch",
+    augment: Augment = "none",
+    local: Local | None = None,
+    model: str = "small-cnn",
+) -> Task:
+    """Three rounds of ragged clients, four of six at a time."""
+    source = synthetic(300, 4, (1, 8, 8))
+    clients = DirichletClasses(6, 0.5, minimum=3)(source.train.y.numpy(), 0)
+    data = replace(federate(source, clients, 0.2).to(device, DTYPES[precision]), augment=augment)
+    module = seeded(lambda: algorithm.rebuild(MODELS[model]((1, 8, 8), 4, norm=norm)), 0)
+    plain = algorithm.adapt(from_module(module))
+    stage = Stage(algorithm, 3, local or Local(2, 16, SGD(0.05, weight_decay=1e-3), clip=5.0))
+    return Task(
+        (stage,), in_precision(plain, precision), data, Participation(per_round=4), tune=Tune(2),
+        precision=precision,
+    )  # fmt: skip
+
+
+def final(task: Task, engine: Engine, folder: Path | None = None) -> dict[str, Tensor]:
+    """The server and the metrics after the last round."""
+    with computing_in(task.precision):
+        ended = run(task, engine, folder)
+    line = {
+        k: torch.tensor(v).double() for k, v in ended.history[-1].items() if k.endswith(("loss", "tuned"))
+    }
+    return {k: v.cpu() for k, v in {**flatten(ended.server._asdict()), **line}.items()}
+
+
+def captured(task: Task, chunk: int = 0) -> Captured:
+    return Captured(task.model, task.federation, chunk, task.takes_part)
+
+
+def apart(left: dict[str, Tensor], right: dict[str, Tensor]) -> float:
+    assert set(left) == set(right)
+    largest = max(float(v.abs().max()) for v in left.values())
+    return max(float((v - right[k]).abs().max()) for k, v in left.items()) / largest
+
+
+def reference(task: Task) -> dict[str, Tensor]:
+    return final(task, Sequential(task.model, task.federation))
+
+
+class TestOnTheGPU:
+    pytestmark = on_gpu
+
+    @pytest.mark.parametrize("method", METHODS)
+    def test_every_method_agrees_with_the_reference(self, method: str) -> None:
+        task = task_of(METHODS[method], "cuda")
+        assert apart(reference(task_of(METHODS[method], "cpu")), final(task, captured(task))) < 1e-10
+
+    @pytest.mark.parametrize("case", ["momentum", "adam", "augmented", "group norm", "chunked"])
+    def test_every_way_to_train_agrees_with_the_reference(self, case: str) -> None:
+        optimizers: dict[str, Optimizer] = {"momentum": SGD(0.05, momentum=0.9), "adam": Adam(1e-3, eps=1e-3)}
+        local = Local(2, 16, optimizers[case]) if case in optimizers else None
+        norm = "batch" if case in ("augmented", "chunked") else "group"
+        augment: Augment = "flip-crop" if case == "augmented" else "none"
+        tasks = [task_of(feddyn(0.1), where, "fp64", norm, augment, local) for where in ("cpu", "cuda")]
+        own = captured(tasks[1], chunk=3 if case == "chunked" else 0)
+        assert apart(reference(tasks[0]), final(tasks[1], own)) < 1e-10
+
+    def test_fp32_agrees_to_rounding(self) -> None:
+        task = task_of(scaffold(), "cuda", "fp32", "group")
+        assert (
+            apart(reference(task_of(scaffold(), "cpu", "fp64", "group")), final(task, captured(task))) < 1e-4
+        )
+
+    @pytest.mark.parametrize("precision", ["fp64", "fp32", "tf32", "bf16"])
+    def test_a_run_repeats_itself_to_the_bit(self, precision: Precision) -> None:
+        first, second = (
+            final(task, captured(task)) for task in (task_of(feddyn(0.1), "cuda", precision) for _ in "ab")
+        )
+        assert all(torch.equal(v, second[k]) for k, v in first.items())
+
+    @pytest.mark.parametrize("precision", ["tf32", "bf16"])
+    def test_fast_precisions_stay_near(self, precision: Precision) -> None:
+        exact = reference(task_of(fedavg(), "cpu", "fp64", "group"))
+        task = task_of(fedavg(), "cuda", precision, "group")
+        away = apart(exact, final(task, captured(task)))
+        assert 1e-7 < away < 5e-2  # it did round, and no more than that
+
+    def test_it_resumes_exactly(self, tmp_path: Path) -> None:
+        whole = task_of(scaffold(), "cuda", "fp32")
+        expected = final(whole, captured(whole))
+        cut = replace(whole, stages=(replace(whole.stages[0], rounds=2),))
+        final(cut, captured(cut), tmp_path)
+        found = final(whole, captured(whole), tmp_path)
+        assert all(torch.equal(v, found[k]) for k, v in expected.items())
+
+    def test_out_of_memory_halves_the_stack(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        task = task_of(fedavg(), "cuda")
+        engine = captured(task)
+        advance, tried = engine.advanced, []
+
+        def short(*args: object, **kwargs: object) -> object:
+            tried.append(len(args[3].steps))  # type: ignore[attr-defined]
+            if tried[-1] > 2:
+                raise torch.cuda.OutOfMemoryError("as if")
+            return advance(*args, **kwargs)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(engine, "advanced", short)
+        assert apart(reference(task_of(fedavg(), "cpu")), final(task, engine)) < 1e-10
+        assert engine.chunk == 2
+        assert max(tried) == 4
+
+
+class TestAnywhere:
+    def test_without_cuda_it_says_so(self) -> None:
+        task = task_of(fedavg(), "cpu")
+        with pytest.raises(RequestError, match="needs a CUDA device"):
+            Captured(task.model, task.federation)
+
+    def test_without_cuda_the_choice_falls_back_and_says_so(self) -> None:
+        task = task_of(fedavg(), "cpu")
+        said: list[str] = []
+        choice = choose(task.model, task.federation, task.stages[0], 4, 3, "captured", say=said.append)
+        assert choice.name in ("sequential", "stacked")
+        assert "needs a CUDA device" in said[0]
