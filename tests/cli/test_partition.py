@@ -11,7 +11,7 @@ import pytest
 from tests.cli.command import kedge
 
 from kedge.report import png
-from kedge.running.assemble import federation_of
+from kedge.running.dealing import federation_of
 from kedge.running.config import resolve
 from kedge.running.document import read
 

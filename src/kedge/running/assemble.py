@@ -19,7 +19,7 @@ from kedge.data.federation import Federation
 from kedge.measure.latest import Latest
 from kedge.models import MODELS
 from kedge.running.config import EngineChoice, Evaluation, Experiment, label_of, options_of
-from kedge.running.dealing import federation_of as federation_of  # kedge partition takes it from here
+from kedge.running.dealing import federation_of
 from kedge.running.document import OPTIMIZERS
 from kedge.running.factories import factory_of
 from kedge.running.measuring import measurable

@@ -14,22 +14,47 @@ from kedge.data.local_tests import dealt_labels
 from kedge.data.partition import PARTITIONS, Saved
 from kedge.data.saved import FILE, Holdings, holdings, read
 from kedge.running.config import Experiment, options_of
+from kedge.running.factories import factory_of
 from kedge.running.folder import write
 
 
 def federation_of(experiment: Experiment) -> Federation:
     """The dataset, dealt out."""
     source, seed, evaluation = source_of(experiment), experiment.seed, experiment.evaluation
-    partition = PARTITIONS[experiment.partition["name"]](**options_of(experiment.partition))
+    name = experiment.partition["name"]
+    partition = factory_of("partition", PARTITIONS, name)(**options_of(experiment.partition))
     if isinstance(partition, Saved):
-        name = experiment.data["name"]
-        federation = partition.federation(source, name, evaluation.local, evaluation.local_test)
+        federation = partition.federation(
+            source, experiment.data["name"], evaluation.local, evaluation.local_test
+        )
     else:
-        keys = natural_keys(source, experiment) if experiment.partition["name"] == "natural" else None
-        clients = partition(dealt_labels(source, evaluation.local), seed, keys)
+        keys = natural_keys(source, experiment) if name == "natural" else None
+        labels = dealt_labels(source, evaluation.local)
+        clients = partition(labels, seed, keys)
+        if name not in PARTITIONS:
+            clients = dealt_by(name, clients, len(labels))
         federation = federate(source, clients, evaluation.local_test, seed, evaluation.local)
     experiment.participation.count(len(federation.clients))
     return federation
+
+
+def dealt_by(name: str, clients: Any, count: int) -> list[NDArray[np.int64]]:
+    """What a user's own partition gave, checked: a list of samples for each client, none twice."""
+    rule = f"partition.name = {name!r}: give an array of sample numbers from 0 to {count - 1} a client"
+    try:
+        dealt = [np.asarray(own) for own in clients]
+    except (TypeError, ValueError):
+        raise RequestError(f"{rule}; it gave a {type(clients).__name__}.") from None
+    for number, own in enumerate(dealt):
+        if own.ndim != 1 or own.dtype.kind not in "iu" or not len(own):
+            raise RequestError(f"{rule}; client {number} got {own.dtype} of shape {own.shape}.")
+        if own.min() < 0 or own.max() >= count:
+            raise RequestError(f"{rule}; client {number} got {own.min()} to {own.max()}.")
+    every = np.concatenate(dealt) if dealt else np.empty(0, np.int64)
+    if len(every) == 0 or len(np.unique(every)) != len(every):
+        what = "a sample stands in two places" if len(every) else "it gave no client"
+        raise RequestError(f"{rule}; {what}.")
+    return [own.astype(np.int64) for own in dealt]
 
 
 def source_of(experiment: Experiment) -> Source:

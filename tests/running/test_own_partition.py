@@ -1,0 +1,68 @@
+"""A partition of the user's own, by file and name."""
+
+from pathlib import Path
+
+import pytest
+
+from kedge.core.errors import RequestError
+from kedge.running.config import resolve
+from kedge.running.dealing import federation_of
+from kedge.running.document import override, read
+
+FILE = """
+import numpy as np
+
+def blocks(clients: int = 2):
+    return lambda labels, seed, keys=None: np.array_split(np.arange(len(labels)), clients)
+
+def bad(kind: str):
+    given = {
+        "twice": [np.arange(3), np.arange(3)],
+        "outside": [np.array([0, 10**6])],
+        "floats": [np.array([0.5])],
+        "nobody": [],
+        "none": None,
+        "empty": [np.arange(3), np.arange(0)],
+    }
+    return lambda labels, seed, keys=None: given[kind]
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    path = tmp_path / "mine.py"
+    path.write_text(FILE)
+    return str(path)
+
+
+def dealt(partition: str) -> list[int]:
+    document = override(read("quickstart"), {"partition": partition, "participation.per_round": 1})
+    return [len(client) for client in federation_of(resolve(document)).clients]
+
+
+def test_it_deals_the_samples_out(own: str) -> None:
+    two, four = dealt(f"{own}:blocks"), dealt(f"{own}:blocks(clients=4)")
+    assert len(two) == 2
+    assert len(four) == 4
+    assert sum(two) == sum(four)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("twice", "a sample stands in two places"),
+        ("outside", "client 0 got 0 to 1000000"),
+        ("floats", "client 0 got float64"),
+        ("nobody", "it gave no client"),
+        ("none", "it gave a NoneType"),
+        ("empty", "client 1 got int64 of shape"),
+    ],
+)
+def test_what_it_must_not_give_is_told(own: str, kind: str, said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        dealt(f"{own}:bad(kind={kind!r})")
+
+
+def test_a_name_that_is_not_there_is_told(own: str) -> None:
+    with pytest.raises(RequestError, match="no 'missing'"):
+        dealt(f"{own}:missing")
