@@ -27,8 +27,8 @@ from kedge.data.batches import Plan
 from kedge.data.federation import Federation
 from kedge.engines.engine import Order, trainable
 from kedge.engines.graphs import Replayed, captured, in_place, tensors
-from kedge.engines.programs import stacked_end, stacked_step
-from kedge.engines.stacked import Stacked
+from kedge.engines.programs import stacked_step
+from kedge.engines.stacked import Begun, Stacked
 from kedge.engines.tracing import traced
 
 UNROLLED = 8  # steps of the longer graph that is captured beside the one of a single step
@@ -49,6 +49,7 @@ class Captured(Stacked):
         self.ahead = ahead
         self.drawn: dict[Any, Future[Plan]] = {}
         self.drawing = ThreadPoolExecutor(1, "kedge-batches")
+        self.foreseen: Callable[[], None] | None = None  # what the host does while the device trains
 
     def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
         """Start a stage; memories of the slots in `kept` go on."""
@@ -63,6 +64,7 @@ class Captured(Stacked):
 
     def round(self, order: Order, clients: Sequence[int]) -> Reply:
         """Train these clients from the order; where memory does not suffice, fewer at once."""
+        self.foreseen = partial(self.draw_ahead, order)
         while True:
             try:
                 return super().round(order, clients)
@@ -80,7 +82,7 @@ class Captured(Stacked):
             return super().plan(stage, model, order, rows, tuning)
         return self.drawn.pop(key).result()
 
-    def draw_ahead(self, stage: Stage, model: Model, order: Order) -> None:
+    def draw_ahead(self, order: Order) -> None:
         """Begin to draw the next round's batches beside the device's work."""
         if self.ahead is None:
             return
@@ -91,53 +93,45 @@ class Captured(Stacked):
         for start in range(0, len(clients), size):
             rows, _ = self.rows(clients[start : start + size])
             key = after.round, after.stage_round, after.seed, tuple(rows)
-            self.drawn[key] = self.drawing.submit(super().plan, stage, model, after, rows, False)
+            self.drawn[key] = self.drawing.submit(super().plan, self.stage, self.model, after, rows, False)
 
     def program(self, key: Any, function: Callable[..., Any], compile: bool) -> Callable[..., Any]:
         """What runs once a round: the end as a graph, the rest as it is."""
-        return self.end if key == "end" else function
+        return partial(self.end, function) if key == "end" else function
 
-    def end(self, carry: Carry, facts: Leaves, *rest: Any) -> Any:
+    def end(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Memories, uploads, flags and sums of a chunk; the sums are needed beyond the next chunk's end."""
-        rows = len(next(iter(facts.values())))
+        rows = len(next(iter(arguments[1].values())))
         if rows not in self.ends:
-            self.ends[rows] = Replayed(partial(stacked_end, self.stage.algorithm), self.memory)
-        slots, uploads, admitted, totals = self.ends[rows](carry, facts, *rest)
+            self.ends[rows] = Replayed(function, self.memory)
+        slots, uploads, admitted, totals = self.ends[rows](*arguments)
         return slots, uploads, admitted, tree_map_only(Tensor, torch.clone, totals)
 
     def advanced(
-        self,
-        stage: Stage,
-        model: Model,
-        order: Order,
-        own: Plan,
-        carry: Carry,
-        facts: Leaves,
-        lr: Tensor,
-        compiled: bool,
-        tuning: bool,
+        self, stage: Stage, model: Model, begun: Begun, compiled: bool, tuning: bool = False
     ) -> Carry:
         """The carry after all steps of the plan: the lane's own tensors, until its next round."""
         state = {
-            "carry": carry,
-            "facts": facts,
-            "statistics": carry["buffers"],
-            "anchor": order.shared,
-            "cast": {} if tuning else order.cast,
-            "lr": lr,
+            "carry": begun.carry,
+            "facts": begun.facts,
+            "statistics": begun.carry["buffers"],
+            "anchor": begun.shared,
+            "cast": begun.cast,
+            "lr": begun.lr,
         }
-        rows = packed(own)
-        key = tuning, rows.shape[1:]
+        rows, masks = packed(begun.plan), begun.plan.masks
+        key = tuning, begun.apart, rows.shape[1:]
         if key not in self.lanes:
             self.lanes[key] = Lane(state, rows, self.federation, self.memory)
         lane = self.lanes[key]
         lane.take(rows)
-        for mask in dict.fromkeys(own.masks):
-            lane.prepare(mask, partial(step, stage, model, self.federation, trainable(model, mask)))
+        for mask in dict.fromkeys(masks):
+            leaves = trainable(model, mask)
+            lane.prepare(mask, partial(step, stage, model, self.federation, leaves, begun.apart))
         lane.load(state)
-        lane.run(own.masks)
-        if not tuning:
-            self.draw_ahead(stage, model, order)
+        lane.run(masks)
+        if self.foreseen is not None and not tuning:
+            self.foreseen()
         after: Carry = lane.state["carry"]
         return after
 
@@ -203,6 +197,7 @@ def step(
     model: Model,
     data: Federation,
     leaves: tuple[str, ...],
+    apart: bool,
     carry: Carry,
     state: dict[str, Any],
     now: Tensor,
@@ -216,7 +211,7 @@ def step(
     widths = [count, count, 1, 2, 3 * count if moved else 0]
     index, real, alive, key, moves = torch.split_with_sizes(now, widths, 1)
     return stacked_step(
-        stage.algorithm, model, stage.local, data, leaves, True, carry, pool_x, pool_y,
+        stage.algorithm, model, stage.local, data, leaves, True, apart, carry, pool_x, pool_y,
         index, real.to(dtype), key, moves.reshape(len(now), count, 3 if moved else 0), alive[:, 0] > 0,
         state["facts"], state["statistics"], state["anchor"], state["cast"], state["lr"],
     )  # fmt: skip

@@ -30,6 +30,7 @@ def stacked_step(
     federation: Federation,
     leaves: tuple[str, ...],
     masked: bool,
+    apart: bool,
     carry: Carry,
     pool_x: Tensor,
     pool_y: Tensor,
@@ -44,21 +45,37 @@ def stacked_step(
     cast: Tree,
     lr: Tensor,
 ) -> Carry:
-    """One step of every row; `statistics` are batch norm's at the start of the round."""
+    """One step of every row; `statistics` are batch norm's at the start of the round.
+
+    `apart`: anchor, cast and lr have one row a client, for rows of several runs.
+    """
     batch = Batch(federation.inputs(pool_x[index], moves), pool_y[index], weight, key)
 
-    def one(carry: Carry, batch: Batch, alive: Tensor, facts: Leaves, sent: Leaves) -> Carry:
+    def one(
+        carry: Carry,
+        batch: Batch,
+        alive: Tensor,
+        facts: Leaves,
+        sent: Leaves,
+        anchor: Leaves,
+        cast: Tree,
+        lr: Tensor,
+    ) -> Carry:
         fixed = {"anchor": anchor, "buffers": sent, "cast": cast, "facts": facts, "lr": lr}
         moved = local_step(algorithm, model, local, leaves, carry, batch, fixed)
         return where(alive, moved, carry) if masked else moved
 
-    after: Carry = vmap(one)(carry, batch, alive, facts, statistics)
+    rows = 0 if apart else None
+    after: Carry = vmap(one, (0, 0, 0, 0, 0, rows, rows, rows))(
+        carry, batch, alive, facts, statistics, anchor, cast, lr
+    )
     # One layout of inputs and outputs, hence one program for the first and for every later step.
     return tree_map(torch.Tensor.contiguous, after) if torch.compiler.is_compiling() else after
 
 
 def stacked_end(
     algorithm: Algorithm,
+    apart: bool,
     carry: Carry,
     facts: Leaves,
     anchor: Leaves,
@@ -68,19 +85,33 @@ def stacked_end(
     times: Leaves,
     living: Tensor,
     sums: Leaves | None,
-) -> tuple[dict[str, Any], dict[str, Any], Tensor, Totals]:
-    """Memories and uploads of every row, whether they are finite, and the sums over the living rows."""
+) -> tuple[dict[str, Any], dict[str, Any], Tensor, Totals | None]:
+    """Memories and uploads of every row, whether they are finite, and the sums over the living rows.
+
+    Rows of several runs (`apart`) have no common sum.
+    """
 
     def one(
-        carry: Carry, facts: Leaves, steps: Tensor, times: Leaves, sums: Leaves | None
+        carry: Carry,
+        facts: Leaves,
+        steps: Tensor,
+        times: Leaves,
+        sums: Leaves | None,
+        anchor: Leaves,
+        cast: Tree,
+        lr: Tensor,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         fixed = {"anchor": anchor, "cast": cast, "facts": facts, "lr": lr}
         return finish(algorithm, carry, fixed, steps, times, class_means(sums) if sums else None)
 
-    slots, uploads = vmap(one)(carry, facts, steps, times, sums or {})
+    rows = 0 if apart else None
+    slots, uploads = vmap(one, (0, 0, 0, 0, 0, rows, rows, rows))(
+        carry, facts, steps, times, sums or {}, anchor, cast, lr
+    )
     own_leaves = {k: v for k, v in carry["params"].items() if k not in anchor}
     admitted = finite_rows({"slots": slots, "uploads": uploads, "local": own_leaves})
-    return slots, uploads, admitted, weighted_totals(weights(algorithm), uploads, facts, living)
+    totals = None if apart else weighted_totals(weights(algorithm), uploads, facts, living)
+    return slots, uploads, admitted, totals
 
 
 def stacked_survey(

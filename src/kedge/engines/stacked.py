@@ -19,22 +19,25 @@ from kedge.core.client import Carry, started
 from kedge.core.model import Model
 from kedge.core.server import Reply
 from kedge.core.tree import Leaves, Tree, row, stack, tree_map
-from kedge.data.batches import Plan, plan, step_counts, survey
+from kedge.data.batches import Ints, Plan, plan, step_counts, survey
 from kedge.data.federation import Federation
-from kedge.engines.engine import Mean, Order, lr_times, trainable
+from kedge.engines.engine import Mean, Order, Totals, lr_times, trainable
 from kedge.engines.memory import Memories
 from kedge.engines.programs import bucket, compiled, stacked_end, stacked_step, stacked_survey
 
 
 @dataclass(frozen=True, eq=False)
-class Chunk:
-    """Rows after their last step."""
+class Begun:
+    """Rows before their first step. Rows beyond the real clients are padding, and dead."""
 
-    rows: Sequence[int]  # the client of each row; rows beyond the real clients are padding
+    members: Sequence[Ints]  # the samples of each row's client
     plan: Plan
     carry: Carry
     facts: Leaves
+    shared: Leaves  # what the server sent, and its learning rate: the same for all rows, or
+    cast: Tree
     lr: Tensor
+    apart: bool = False  # one row each
 
 
 class Stacked:
@@ -71,31 +74,54 @@ class Stacked:
         self, order: Order, clients: Sequence[int], mean: Mean, trained: set[str]
     ) -> list[tuple[int, Leaves, Leaves, Tree]]:
         """One chunk: its uploads go into `mean`; what its clients will remember is returned."""
-        algorithm, real = self.stage.algorithm, len(clients)
-        rows, padding = self.rows(clients)
-        done = self.trained(self.stage, self.model, order, rows, real, self.compiled)
-        trained |= {k for mask in set(done.plan.masks) for k in trainable(self.model, mask)}
-        steps, times = lr_times(self.model, done.plan, done.lr, self.stage.local.optimizer.momentum)
-        end = self.program("end", partial(stacked_end, algorithm), self.compiled)
-        living = torch.arange(len(done.rows), device=done.lr.device) < real
-        sums = self.surveyed(done) if algorithm.needs_class_means else None
-        slots, uploads, admitted, totals = end(
-            done.carry, done.facts, order.shared, order.cast, done.lr, steps, times, living, sums
+        rows, _ = self.rows(clients)
+        begun = self.begun(self.stage, self.model, order, rows, len(clients), self.compiled)
+        carry = self.advanced(self.stage, self.model, begun, self.compiled)
+        trained |= {k for mask in set(begun.plan.masks) for k in trainable(self.model, mask)}
+        slots, uploads, admitted, totals = self.ended(begun, carry, len(clients))
+        return self.taken(clients, 0, mean, begun.facts, carry, slots, uploads, admitted, totals)
+
+    def ended(
+        self, begun: Begun, carry: Carry, real: int
+    ) -> tuple[dict[str, Any], dict[str, Any], Tensor, Totals | None]:
+        """Memories and uploads of every row, whether they are finite, and sums over the first `real`."""
+        algorithm, momentum = self.stage.algorithm, self.stage.local.optimizer.momentum
+        steps, times = lr_times(self.model, begun.plan, begun.lr, momentum)
+        living = torch.arange(len(steps), device=steps.device) < real
+        sums = self.surveyed(begun, carry) if algorithm.needs_class_means else None
+        end = self.program("end", partial(stacked_end, algorithm, begun.apart), self.compiled)
+        found: tuple[dict[str, Any], dict[str, Any], Tensor, Totals | None] = end(
+            carry, begun.facts, begun.shared, begun.cast, begun.lr, steps, times, living, sums
         )
-        facts = done.facts
-        if padding:
-            slots, uploads = (tree_map(lambda v: v[:real], tree) for tree in (slots, uploads))
-            facts, admitted = {k: v[:real] for k, v in facts.items()}, admitted[:real]
-        mean.add(uploads, facts, admitted, clients, totals)
+        return found
+
+    def taken(
+        self,
+        clients: Sequence[int],
+        first: int,
+        mean: Mean,
+        facts: Leaves,
+        carry: Carry,
+        slots: Tree,
+        uploads: Tree,
+        admitted: Tensor,
+        totals: Totals | None,
+    ) -> list[tuple[int, Leaves, Leaves, Tree]]:
+        """Put the uploads of these clients (rows from `first` on) into the mean; what they will remember."""
+        some = slice(first, first + len(clients))
+        mean.add(
+            tree_map(lambda v: v[some], uploads), {k: v[some] for k, v in facts.items()}, admitted[some],
+            clients, totals,
+        )  # fmt: skip
         if not self.memories.needed:
             return []
         kept = {
-            "params": {k: done.carry["params"][k] for k in self.memories.kept},
-            "buffers": done.carry["buffers"] if self.model.statistics == "local" else {},
+            "params": {k: carry["params"][k] for k in self.memories.kept},
+            "buffers": carry["buffers"] if self.model.statistics == "local" else {},
             "slots": slots,
         }
-        good = admitted.tolist()
-        mine = {c: row(kept, number) for number, c in enumerate(clients) if good[number]}
+        good = admitted[some].tolist()
+        mine = {c: row(kept, first + number) for number, c in enumerate(clients) if good[number]}
         return [(c, own["params"], own["buffers"], own["slots"]) for c, own in mine.items()]
 
     def rows(self, clients: Sequence[int]) -> tuple[list[int], int]:
@@ -119,14 +145,14 @@ class Stacked:
         size = self.chunk or len(clients)
         for start in range(0, len(clients), size):
             some = clients[start : start + size]
-            done = self.trained(
-                stage, fitted(algorithm, self.model), order, some, len(some), False, tuning=True
-            )
+            model = fitted(algorithm, self.model)
+            begun = self.begun(stage, model, order, some, len(some), False, tuning=True)
+            carry = self.advanced(stage, model, begun, False, tuning=True)
             for number, client in enumerate(some):
-                own = row({k: done.carry[k] for k in ("params", "buffers")}, number)
+                own = row({k: carry[k] for k in ("params", "buffers")}, number)
                 yield client, own["params"], own["buffers"]
 
-    def trained(
+    def begun(
         self,
         stage: Stage,
         model: Model,
@@ -135,8 +161,8 @@ class Stacked:
         real: int,
         compiled: bool,
         tuning: bool = False,
-    ) -> Chunk:
-        """These rows after their last step; those after the first `real` are dead."""
+    ) -> Begun:
+        """These rows before their first step; those after the first `real` are dead."""
         own = self.plan(stage, model, order, rows, tuning)
         own.alive[:, real:] = False
         like = next(iter(order.shared.values()))
@@ -148,28 +174,19 @@ class Stacked:
         if tuning:
             memories = [{**memory, "slots": {}} for memory in memories]
         carry = self.start(stage, memories, order, len(rows), compiled)
-        carry = self.advanced(stage, model, order, own, carry, facts, lr, compiled, tuning)
-        return Chunk(rows, own, carry, facts, lr)
+        members = [self.federation.clients[c] for c in rows]
+        return Begun(members, own, carry, facts, order.shared, {} if tuning else order.cast, lr)
 
     def advanced(
-        self,
-        stage: Stage,
-        model: Model,
-        order: Order,
-        own: Plan,
-        carry: Carry,
-        facts: Leaves,
-        lr: Tensor,
-        compiled: bool,
-        tuning: bool,
+        self, stage: Stage, model: Model, begun: Begun, compiled: bool, tuning: bool = False
     ) -> Carry:
         """The carry after all steps of the plan."""
-        data, device = self.federation, lr.device
+        data, own, carry, device = self.federation, begun.plan, begun.carry, begun.lr.device
         # As they were sent, or as the client left them. A copy: a program that saw the carry's own here
         # would be made anew for the second step, when they are no longer that.
         statistics = tree_map(torch.clone, carry["buffers"])
         index = torch.from_numpy(own.index).to(device)
-        weight = torch.from_numpy(own.weight).to(device, lr.dtype)
+        weight = torch.from_numpy(own.weight).to(device, begun.lr.dtype)
         alive = torch.from_numpy(own.alive).to(device)
         key = torch.from_numpy(own.key).to(device)
         moves = torch.from_numpy(own.moves).to(device)
@@ -177,27 +194,27 @@ class Stacked:
             leaves = trainable(model, mask)
             masked = compiled or not own.alive[number].all()
             advance = self.program(
-                (tuning, leaves, masked),
-                partial(stacked_step, stage.algorithm, model, stage.local, data, leaves, masked),
+                (tuning, leaves, masked, begun.apart),
+                partial(stacked_step, stage.algorithm, model, stage.local, data, leaves, masked, begun.apart),
                 compiled,
             )
             carry = advance(
                 carry, data.pool.x, data.pool.y, index[number], weight[number], key[number], moves[number],
-                alive[number], facts, statistics, order.shared, {} if tuning else order.cast, lr,
+                alive[number], begun.facts, statistics, begun.shared, begun.cast, begun.lr,
             )  # fmt: skip
         return carry
 
     @torch.no_grad()
-    def surveyed(self, done: Chunk) -> Leaves:
+    def surveyed(self, begun: Begun, carry: Carry) -> Leaves:
         """Per row: the sums by class of its client's features over its whole training set."""
-        data, like = self.federation, done.lr
-        index, weight = survey([data.clients[c] for c in done.rows], self.width)
+        data, like = self.federation, begun.lr
+        index, weight = survey(begun.members, self.width)
         where, real = torch.from_numpy(index).to(like.device), torch.from_numpy(weight).to(like)
         look = self.program("survey", partial(stacked_survey, self.model, data), self.compiled)
         sums: Leaves = {}
         for number in range(len(index)):
             part = look(
-                done.carry["params"], done.carry["buffers"],
+                carry["params"], carry["buffers"],
                 data.pool.x, data.pool.y, where[number], real[number],
             )  # fmt: skip
             sums = {k: v + sums[k] if sums else v for k, v in part.items()}

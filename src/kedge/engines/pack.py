@@ -1,0 +1,259 @@
+"""Several runs at once: clients of different runs are rows of one stack.
+
+A run with one client a round cannot fill a machine; seeds and cells of a sweep can, together. Every run
+goes through its own loop, in a thread of its own, and only one of them moves at a time: it goes on until it
+asks for a round. When all have asked, the rows of those whose programs are the same train side by side, each
+row with the weights, learning rate and chance of its run. What comes out for a run does not depend on the
+others but for rounding: a product of more rows may be summed in another order.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from kedge.core.algorithm import Algorithm, Local, Stage, Tune
+from kedge.core.optimizers import SGD, Adam
+from kedge.core.server import Reply
+from kedge.core.tree import Leaves, Tree, tree_map
+from kedge.data.batches import Plan, lockstep
+from kedge.data.dataset import Dataset
+from kedge.data.federation import Federation
+from kedge.engines.engine import Mean, Order, trainable
+from kedge.engines.programs import bucket
+from kedge.engines.stacked import Begun, Stacked
+
+Build = Callable[[Federation], Stacked]
+Program = tuple[Algorithm, Local]  # what must be the same for rows to train side by side
+
+
+class Asked(NamedTuple):
+    """A round that a run waits for."""
+
+    seat: "Seat"
+    order: Order
+    clients: Sequence[int]
+
+
+class Pack:
+    """The common stack of several runs, and whose turn it is."""
+
+    def __init__(self, engines: Sequence[Stacked], build: Build) -> None:
+        """`engines` are the runs' own, for what they do alone; `build` makes the common one."""
+        self.seats = [Seat(self, number, engine) for number, engine in enumerate(engines)]
+        pools, self.offsets = merged([engine.federation.pool for engine in engines])
+        self.whole = replace(engines[0].federation, pool=pools)
+        self.build = build
+        self.stacks: list[tuple[Program, Stacked]] = []
+        self.turn = threading.Condition(threading.Lock())
+        self.active = set(range(len(engines)))
+        self.asked: dict[int, Asked] = {}
+        self.replies: dict[int, Reply | BaseException] = {}
+        self.at_once = 0  # rows of a stack; 0: all
+
+    @contextmanager
+    def seated(self, number: int) -> Iterator["Seat"]:
+        """A run's place for as long as it lasts; nobody waits for it afterwards."""
+        with self.turn:
+            try:
+                yield self.seats[number]
+            finally:
+                self.active.discard(number)
+                self.train_if_all_asked()
+
+    def round(self, seat: "Seat", order: Order, clients: Sequence[int]) -> Reply:
+        """Ask for a round; it is there when all runs have asked for theirs."""
+        self.asked[seat.number] = Asked(seat, order, clients)
+        self.train_if_all_asked()
+        self.turn.wait_for(lambda: seat.number in self.replies)
+        reply = self.replies.pop(seat.number)
+        if isinstance(reply, BaseException):
+            raise reply
+        return reply
+
+    def train_if_all_asked(self) -> None:
+        """Train what is waited for, if nobody is still on the way."""
+        if not self.asked or set(self.asked) != self.active:
+            return
+        waiting, self.asked = [self.asked[number] for number in sorted(self.asked)], {}
+        programs = [program_of(asked.seat.engine.stage) for asked in waiting]
+        for program in dict.fromkeys(programs):
+            some = [asked for asked, own in zip(waiting, programs, strict=True) if own == program]
+            try:
+                self.replies |= {a.seat.number: r for a, r in zip(some, self.trained(some), strict=True)}
+            except Exception as error:  # every run that waits for this must hear of it
+                self.replies |= {asked.seat.number: error for asked in some}
+        self.turn.notify_all()
+
+    def trained(self, asked: Sequence[Asked]) -> list[Reply]:
+        """The replies to rounds of runs with the same program; where memory does not suffice, in halves."""
+        rows = [len(a.clients) for a in asked]
+        if len(asked) > 1 and self.at_once and sum(rows) > self.at_once:
+            half = len(asked) // 2
+            return [*self.trained(asked[:half]), *self.trained(asked[half:])]
+        if len(asked) == 1:
+            return [asked[0].seat.engine.round(asked[0].order, asked[0].clients)]
+        try:
+            return self.side_by_side(asked)
+        except torch.OutOfMemoryError:
+            self.at_once = -(-sum(rows) // 2)
+        self.stacks.clear()
+        return self.trained(asked)
+
+    def side_by_side(self, asked: Sequence[Asked]) -> list[Reply]:
+        """One stack of all their clients."""
+        engines = [a.seat.engine for a in asked]
+        width = max(engine.width for engine in engines)
+        stack = self.stack(engines[0], width)
+        padding = bucket(sum(len(a.clients) for a in asked)) - sum(len(a.clients) for a in asked)
+        parts, firsts, at = [], [], 0
+        for number, (seat, order, clients) in enumerate(asked):
+            rows = [*clients, *[clients[0]] * (padding if stack.compiled and not number else 0)]
+            seat.engine.width = width
+            stage, model = seat.engine.stage, seat.engine.model
+            parts.append(seat.engine.begun(stage, model, order, rows, len(clients), False))
+            firsts.append(at)
+            at += len(rows)
+        begun = joined(parts, [self.offsets[a.seat.number] for a in asked])
+        carry = stack.advanced(stack.stage, stack.model, begun, stack.compiled)
+        slots, uploads, admitted, _ = stack.ended(begun, carry, at)
+        replies = []
+        for (seat, _, clients), first, part in zip(asked, firsts, parts, strict=True):
+            mean = Mean(seat.engine.stage.algorithm)
+            after = seat.engine.taken(
+                clients, first, mean, begun.facts, carry, slots, uploads, admitted, None
+            )
+            for kept in after:
+                seat.engine.memories.keep(*kept)
+            opened = {k for mask in set(part.plan.masks) for k in trainable(stack.model, mask)}
+            replies.append(mean.reply(frozenset(opened)))
+        return replies
+
+    def stack(self, like: Stacked, width: int) -> Stacked:
+        """The common stack for a stage like this engine's."""
+        program = program_of(like.stage)
+        for known, stack in self.stacks:
+            if known == program and stack.width == width:
+                return stack
+        stack = self.build(self.whole)
+        stack.network = like.network
+        params = {**like.memories.local}
+        stack.begin(like.stage, params, frozenset())
+        stack.model, stack.width = like.model, width
+        self.stacks = [*self.stacks[-3:], (program, stack)]  # a run of stages comes back to none before these
+        return stack
+
+
+class Seat:
+    """One run's engine in a pack: rounds are trained together, all else is its own."""
+
+    def __init__(self, pack: Pack, number: int, engine: Stacked) -> None:
+        self.pack, self.number, self.engine = pack, number, engine
+
+    def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
+        """Start a stage."""
+        self.engine.begin(stage, params, kept)
+
+    def round(self, order: Order, clients: Sequence[int]) -> Reply:
+        """Train these clients, beside those of the other runs."""
+        return self.pack.round(self, order, clients)
+
+    def tuned(self, order: Order, clients: Sequence[int], tune: Tune) -> Iterator[tuple[int, Leaves, Leaves]]:
+        """Each client's model fine-tuned on its own data."""
+        return self.engine.tuned(order, clients, tune)
+
+    def personal(self, client: int, shared: Leaves, buffers: Leaves) -> tuple[Leaves, Leaves]:
+        """A client's own model."""
+        return self.engine.personal(client, shared, buffers)
+
+    def save(self) -> Tree:
+        """Every client's memory."""
+        return self.engine.save()
+
+    def load(self, saved: Tree) -> None:
+        """Take saved memories up."""
+        self.engine.load(saved)
+
+
+def program_of(stage: Stage) -> Program:
+    """The stage but for what is a tensor in a step: the learning rate."""
+    local, optimizer = stage.local, stage.local.optimizer
+    if isinstance(optimizer, SGD | Adam):
+        local = replace(local, optimizer=replace(optimizer, lr=1.0, decay=1.0))
+    return stage.algorithm, local
+
+
+def merged(pools: Sequence[Dataset]) -> tuple[Dataset, list[int]]:
+    """One pool of all samples, those of equal pools once, and where each pool begins in it."""
+    kept: list[Dataset] = []
+    offsets: list[int] = []
+    for pool in pools:
+        at = 0
+        for other in kept:
+            if same(pool, other):
+                break
+            at += len(other)
+        else:
+            kept.append(pool)
+        offsets.append(at)
+    if len(kept) == 1:
+        return kept[0], offsets
+    return Dataset(torch.cat([pool.x for pool in kept]), torch.cat([pool.y for pool in kept])), offsets
+
+
+def same(left: Dataset, right: Dataset) -> bool:
+    """Whether two pools hold the same samples in the same order."""
+    if left.x.shape != right.x.shape:
+        return False
+    return torch.equal(left.x, right.x) and torch.equal(left.y, right.y)
+
+
+def joined(parts: Sequence[Begun], offsets: Sequence[int]) -> Begun:
+    """The rows of several runs as one stack, whose pool has each run's samples from an offset on."""
+    counts = [len(part.members) for part in parts]
+
+    def spread(trees: Sequence[Tree]) -> dict[str, Any]:
+        rows = [
+            tree_map(lambda v, count=count: v.expand(count, *v.shape), tree)
+            for tree, count in zip(trees, counts, strict=True)
+        ]
+        return tree_map(lambda *v: torch.cat(v), rows[0], *rows[1:])
+
+    def one(trees: Sequence[Tree]) -> dict[str, Any]:
+        return tree_map(lambda *v: torch.cat(v), trees[0], *trees[1:])
+
+    return Begun(
+        members=[own + at for part, at in zip(parts, offsets, strict=True) for own in part.members],
+        plan=side_by_side([part.plan for part in parts], offsets),
+        carry=one([part.carry for part in parts]),
+        facts=one([part.facts for part in parts]),
+        shared=spread([part.shared for part in parts]),
+        cast=spread([part.cast for part in parts]),
+        lr=torch.cat([part.lr.expand(count) for part, count in zip(parts, counts, strict=True)]),
+        apart=True,
+    )
+
+
+def side_by_side(plans: Sequence[Plan], offsets: Sequence[int]) -> Plan:
+    """Plans in lockstep by phase of the schedule; a run that must wait is dead for that row."""
+    masks, own = lockstep([plan.masks for plan in plans])
+    at = np.maximum(own, 0)
+
+    def rows(values: Callable[[int], Any]) -> Any:
+        return np.concatenate([values(number)[at[:, number]] for number in range(len(plans))], axis=1)
+
+    alive = [plans[n].alive[at[:, n]] & (own[:, n] >= 0)[:, None] for n in range(len(plans))]
+    return Plan(
+        masks=masks,
+        index=rows(lambda n: plans[n].index + offsets[n]),
+        weight=rows(lambda n: plans[n].weight),
+        alive=np.concatenate(alive, axis=1),
+        key=rows(lambda n: plans[n].key),
+        moves=rows(lambda n: plans[n].moves),
+        steps=np.concatenate([plan.steps for plan in plans]),
+        trained=np.concatenate([plan.trained for plan in plans]),
+    )

@@ -1,0 +1,173 @@
+"""Runs packed into one stack end as they would have alone."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from kedge.algorithms import METHODS, fedavg, fedbug, feddyn, scaffold
+from kedge.core.algorithm import Algorithm, Local, Stage, Tune
+from kedge.core.model import from_module, seeded
+from kedge.core.optimizers import SGD
+from kedge.core.tree import flatten
+from kedge.data.augment import Augment
+from kedge.data.datasets import synthetic
+from kedge.data.federation import federate
+from kedge.data.partition import DirichletClasses
+from kedge.engines.pack import Pack
+from kedge.engines.stacked import Stacked
+from kedge.models import MODELS
+from kedge.running.runner import run
+from kedge.running.sampling import Participation
+from kedge.running.task import Progress, Task
+
+
+def task_of(
+    algorithm: Algorithm,
+    seed: int,
+    rounds: int = 3,
+    lr: float = 0.05,
+    augment: Augment = "none",
+    data_seed: int = 0,
+    after: Algorithm | None = None,
+) -> Task:
+    """Ragged clients, batch norm, a partition and a start of the seed's own."""
+    source = synthetic(240, 4, (1, 8, 8), seed=data_seed)
+    clients = DirichletClasses(6, 0.5, minimum=3)(source.train.y.numpy(), seed)
+    data = replace(federate(source, clients, 0.2, seed).to("cpu", torch.float64), augment=augment)
+    module = seeded(lambda: algorithm.rebuild(MODELS["small-cnn"]((1, 8, 8), 4, norm="batch")), seed)
+    model = algorithm.adapt(from_module(module))
+    local = Local(2, 16, SGD(lr, weight_decay=1e-3), clip=5.0)
+    stages = [Stage(algorithm, rounds, local)] + ([Stage(after, 2, local)] if after else [])
+    share = Participation("bernoulli", share=0.5)
+    return Task(tuple(stages), model, data, share, seed=seed, tune=Tune(1))
+
+
+def together(tasks: list[Task]) -> tuple[list[Progress], Pack]:
+    """All runs in one pack."""
+    engines = [Stacked(task.model, task.federation) for task in tasks]
+    pack = Pack(engines, lambda whole: Stacked(tasks[0].model, whole))
+    ended: dict[int, Progress] = {}
+
+    def one(number: int) -> None:
+        with pack.seated(number) as seat:
+            ended[number] = run(tasks[number], seat)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(len(tasks))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    return [ended[number] for number in range(len(tasks))], pack
+
+
+def state(progress: Progress) -> dict[str, Tensor]:
+    line = {
+        k: torch.tensor(v).double() for k, v in progress.history[-1].items() if k.endswith(("loss", "tuned"))
+    }
+    return {**flatten(progress.server._asdict()), **line}
+
+
+def check(tasks: list[Task]) -> Pack:
+    found, pack = together(tasks)
+    for task, progress in zip(tasks, found, strict=True):
+        alone = run(task, Stacked(task.model, task.federation))
+        left, right = state(alone), state(progress)
+        assert set(left) == set(right)
+        largest = max(float(v.abs().max()) for v in left.values())
+        assert max(float((v - right[k]).abs().max()) for k, v in left.items()) < 1e-12 * largest
+        assert [line["clients"] for line in alone.history] == [line["clients"] for line in progress.history]
+    return pack
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_seeds_of_every_method(method: str) -> None:
+    pack = check([task_of(METHODS[method](), seed) for seed in range(3)])
+    assert pack.stacks, "nothing was trained side by side"
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["schedules", "augmented", "other data", "learning rates", "lengths", "methods", "stages"],
+)
+def test_runs_that_differ(case: str) -> None:
+    bug, dyn = fedbug(feddyn(0.1), 0.8), feddyn(0.1)
+    tasks = {
+        "schedules": [task_of(bug, seed) for seed in range(3)],
+        "augmented": [task_of(dyn, seed, augment="flip-crop") for seed in range(2)],
+        "other data": [task_of(dyn, 1, data_seed=seed) for seed in range(2)],
+        "learning rates": [task_of(dyn, 1, lr=lr) for lr in (0.02, 0.05)],
+        "lengths": [task_of(dyn, seed, rounds=seed + 1) for seed in range(3)],
+        "methods": [task_of(method, seed) for method in (fedavg(), scaffold()) for seed in range(2)],
+        "stages": [task_of(dyn, seed, rounds=1 + seed, after=fedavg()) for seed in range(3)],
+    }[case]
+    check(tasks)
+
+
+def test_memory_that_does_not_suffice_halves_the_pack(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = [task_of(fedavg(), seed) for seed in range(4)]
+    widths: list[int] = []
+    advance = Stacked.advanced
+
+    def short(self: Stacked, stage, model, begun, *rest, **named):  # type: ignore[no-untyped-def]
+        if begun.apart:
+            widths.append(len(begun.members))
+            if widths[-1] > 8:
+                raise torch.OutOfMemoryError("as if")
+        return advance(self, stage, model, begun, *rest, **named)
+
+    monkeypatch.setattr(Stacked, "advanced", short)
+    pack = check(tasks)
+    assert pack.at_once
+    assert max(widths) > 8
+    assert min(widths) <= 8
+
+
+def test_a_run_that_fails_leaves_the_others_alone() -> None:
+    tasks = [task_of(fedavg(), 0), task_of(fedavg(), 1, lr=1e30)]
+    engines = [Stacked(task.model, task.federation) for task in tasks]
+    pack = Pack(engines, lambda whole: Stacked(tasks[0].model, whole))
+    ended: dict[int, object] = {}
+
+    def one(number: int) -> None:
+        with pack.seated(number) as seat:
+            try:
+                ended[number] = run(tasks[number], seat)
+            except Exception as error:
+                ended[number] = error
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert "diverged" in str(ended[1])
+    assert isinstance(ended[0], Progress)
+    assert len(ended[0].history) == 3
+
+
+def test_an_error_of_the_stack_reaches_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object, **named: object) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(Pack, "side_by_side", broken)
+    tasks = [task_of(fedavg(), seed) for seed in range(2)]
+    engines = [Stacked(task.model, task.federation) for task in tasks]
+    pack = Pack(engines, lambda whole: Stacked(tasks[0].model, whole))
+    heard: list[str] = []
+
+    def one(number: int) -> None:
+        try:
+            with pack.seated(number) as seat:
+                run(tasks[number], seat)
+        except RuntimeError as error:
+            heard.append(str(error))
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert heard == ["broken", "broken"]
