@@ -13,11 +13,14 @@ from kedge.data.federation import Federation
 Round = Callable[[int], int]  # number of the round -> samples trained on
 
 
-def sgd_step(module: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
+def sgd_step(
+    module: nn.Module, optimizer: torch.optim.Optimizer, clip: float | None, x: Tensor, y: Tensor
+) -> None:
     """The usual five lines."""
     optimizer.zero_grad()
     torch.autograd.backward(F.cross_entropy(module(x), y))
-    torch.nn.utils.clip_grad_norm_(module.parameters(), 10.0)
+    if clip is not None:
+        torch.nn.utils.clip_grad_norm_(module.parameters(), clip)
     optimizer.step()
 
 
@@ -33,10 +36,10 @@ def plain_loop(work: Workload, data: Federation) -> Round:
         chosen = torch.randperm(work.clients)[: work.per_round].tolist()
         for client in chosen:
             local.load_state_dict(server.state_dict())
-            optimizer = torch.optim.SGD(local.parameters(), lr=0.1, weight_decay=1e-3)
+            optimizer = work.optimizer(local)
             order = index[client][torch.randperm(work.samples, device=device)]
             for batch in torch.split(order, work.batch):
-                sgd_step(local, optimizer, data.pool.x[batch], data.pool.y[batch])
+                sgd_step(local, optimizer, work.clip, data.pool.x[batch], data.pool.y[batch])
             for k, v in local.state_dict().items():
                 mean[k] += v / len(chosen)
         server.load_state_dict(mean)
@@ -49,12 +52,12 @@ def central(work: Workload, data: Federation) -> Round:
     """One model on as many samples, in batches of all clients together."""
     device = data.pool.y.device
     module = work.module().to(device)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, weight_decay=1e-3)
+    optimizer = work.optimizer(module)
 
     def round(number: int) -> int:
         order = torch.randperm(len(data.pool), device=device)[: work.per_round * work.samples]
         for batch in torch.split(order, work.per_round * work.batch):
-            sgd_step(module, optimizer, data.pool.x[batch], data.pool.y[batch])
+            sgd_step(module, optimizer, work.clip, data.pool.x[batch], data.pool.y[batch])
         return work.per_round * work.samples
 
     return round

@@ -1,5 +1,6 @@
 """The work that is timed: shapes and sizes, on random data."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,27 @@ from kedge.models import MODELS
 from kedge.running.sampling import Participation
 from kedge.running.task import Task
 
+LR = 0.1
+
+
+def pfl_cnn(shape: Sequence[int], classes: int) -> nn.Module:
+    """pfl-research's network for CIFAR-10: two 3×3 convolutions, one pooling, 128; without its dropout."""
+    channels, height, width = shape
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 3),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * ((height - 4) // 2) * ((width - 4) // 2), 128),
+        nn.ReLU(),
+        nn.Linear(128, classes),
+    )
+
+
+NETWORKS: dict[str, Callable[..., nn.Module]] = {**MODELS, "pfl-cnn": pfl_cnn}
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -29,14 +51,21 @@ class Workload:
     samples: int
     batch: int
     compiled: bool  # whether a compiled row is shown
+    classes: int = 10
+    decay: float = 1e-3
+    clip: float | None = 10.0
 
     def module(self) -> nn.Module:
         """A fresh network."""
-        return seeded(lambda: MODELS[self.model](self.shape, 10), 0)
+        return seeded(lambda: NETWORKS[self.model](self.shape, self.classes), 0)
 
     def local(self) -> Local:
         """SGD with weight decay and clipping, one epoch."""
-        return Local(1, self.batch, SGD(0.1, weight_decay=1e-3), clip=10.0)
+        return Local(1, self.batch, SGD(LR, weight_decay=self.decay), clip=self.clip)
+
+    def optimizer(self, module: nn.Module) -> torch.optim.SGD:
+        """The same as torch has it."""
+        return torch.optim.SGD(module.parameters(), lr=LR, weight_decay=self.decay)
 
     def federation(self, device: str) -> Federation:
         """Random images and labels."""
@@ -76,3 +105,15 @@ DIAGNOSTICS = Workload(
     "standard-cnn", (3, 32, 32), 10, 10, 100, 50, False,
 )  # fmt: skip
 WORKLOADS = {w.name: w for w in (OVERHEAD, COMPUTE)}  # on which the engines are compared
+STANDARD = Workload(
+    "standard",
+    "10 clients, all of them, 500 samples of 3×32×32, batch 50, standard CNN",
+    "standard-cnn", (3, 32, 32), 10, 10, 500, 50, True,
+)  # fmt: skip
+PFL_CIFAR10 = Workload(
+    "pfl-cifar10",
+    "pfl-research's own: 1000 users, 50 a round, 50 samples of 3×32×32, batch 10, "
+    "conv 32 – conv 64 – 128 – 10 (1,626,442 parameters), plain SGD",
+    "pfl-cnn", (3, 32, 32), 1000, 50, 50, 10, True, decay=0.0, clip=None,
+)  # fmt: skip
+PEERS = {w.name: w for w in (OVERHEAD, STANDARD, PFL_CIFAR10)}  # on which other frameworks are compared

@@ -1,6 +1,7 @@
 """kedge bench: samples per second of the engines on this machine, and what methods cost beside FedAvg."""
 
 import platform
+import typing
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -12,9 +13,11 @@ from kedge.bench.bench import Row, bench
 from kedge.bench.candidates import candidates
 from kedge.bench.diagnostics import Overhead, overheads
 from kedge.bench.methods import Cost, Ratio, method_costs
+from kedge.bench.networks import BATCH, NETWORKS, Setting, Speed, speeds
 from kedge.bench.workloads import DIAGNOSTICS, METHODS, WORKLOADS, Workload
 from kedge.cli.options import Debug, Json, console, guarded, say, show
 from kedge.core.errors import RequestError, nearest
+from kedge.core.precision import DTYPES, Precision
 from kedge.running.assemble import device_of
 from kedge.running.config import EngineChoice
 from kedge.running.schema import checked, parameters
@@ -25,8 +28,9 @@ def command(
     workloads: Annotated[
         list[str] | None,
         typer.Argument(
-            help="overhead, compute: the engines; methods: every method's cost beside FedAvg, which takes "
-            "ten minutes or more; diagnostics: what measure.drift costs. Without it, overhead and compute."
+            help="overhead, compute: the engines; networks: standard CNN, ResNet-18, ResNet-20 at 1, 10, 100 "
+            "clients; methods: every method's cost beside FedAvg (networks and methods take ten minutes or "
+            "more); diagnostics: what measure.drift costs. Without it, overhead and compute."
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -34,11 +38,19 @@ def command(
     compiled: Annotated[
         bool, typer.Option("--compile/--no-compile", help="Measure the compiled engine too.")
     ] = True,
+    networks: Annotated[str, typer.Option(help=f"For networks: some of {', '.join(NETWORKS)}.")] = ",".join(
+        NETWORKS
+    ),
+    clients: Annotated[
+        str, typer.Option(help="For networks: clients a round; 1,10,100 on a GPU, else 1,10.")
+    ] = "",
+    precisions: Annotated[str, typer.Option(help="For networks: tf32,bf16 on a GPU, else fp32.")] = "",
+    steps: Annotated[int, typer.Option(help="For networks: local steps a round; 100 on a GPU, else 1.")] = 0,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Time the plain per-client loop, each engine and central training on the same work, in one run."""
-    allowed = (*WORKLOADS, METHODS.name, DIAGNOSTICS.name)
+    allowed = (*WORKLOADS, "networks", METHODS.name, DIAGNOSTICS.name)
     for name in workloads or ():
         if name not in allowed:
             raise RequestError(
@@ -50,6 +62,10 @@ def command(
     wanted = checked(parameters(EngineChoice)["device"][0], device, "--device")
     where = device_of(EngineChoice(device=wanted))
     chosen = [WORKLOADS[name] for name in workloads or WORKLOADS if name in WORKLOADS]
+    found: list[Speed] = []
+    if "networks" in (workloads or ()):
+        settings, kinds = asked(where, networks, clients, precisions, steps)
+        found = speeds(settings, kinds, where, repeats, say)
     rows = bench(chosen, where, repeats, compiled, say)
     costs: list[Cost] = []
     if METHODS.name in (workloads or ()):
@@ -68,6 +84,7 @@ def command(
             {
                 "machine": machine,
                 "rows": [row._asdict() for row in rows],
+                "networks": [row._asdict() for row in found],
                 "methods": documents(costs),
                 "diagnostics": told(looks),
             }
@@ -75,6 +92,8 @@ def command(
         return
     for work in chosen:
         print_engines(work, [row for row in rows if row.workload == work.name])
+    if found:
+        print_networks(found)
     if costs:
         print_methods(METHODS, costs)
     if looks:
@@ -97,6 +116,56 @@ def print_engines(work: Workload, rows: Sequence[Row]) -> None:
         )
     console().print(table)
     console().print()
+
+
+def asked(
+    device: str, networks: str, clients: str, precisions: str, steps: int
+) -> tuple[list[Setting], list[Precision]]:
+    """The settings and precisions that the options name."""
+    gpu = device == "cuda"
+    names, counts = split(networks), split(clients) or (["1", "10", "100"] if gpu else ["1", "10"])
+    kinds = split(precisions) or (["tf32", "bf16"] if gpu else ["fp32"])
+    for name in names:
+        if name not in NETWORKS:
+            raise RequestError(
+                f"--networks {name}: no such network here.{nearest(name, NETWORKS)} "
+                f"Allowed: {', '.join(NETWORKS)}."
+            )
+    for kind in kinds:
+        if kind not in DTYPES or (kind == "tf32" and not gpu):
+            allowed = [known for known in DTYPES if gpu or known != "tf32"]
+            raise RequestError(f"--precisions {kind}: allowed here: {', '.join(allowed)}.")
+    for count in counts:
+        if not count.isdigit() or int(count) < 1:
+            raise RequestError(f"--clients {count}: need whole numbers of at least 1, as in 1,10,100.")
+    if steps < 0:
+        raise RequestError(f"--steps {steps}: need at least 1.")
+    local = steps or (100 if gpu else 1)
+    settings = [Setting(name, int(count), local) for name in names for count in counts]
+    return settings, [known for known in typing.get_args(Precision) if known in kinds]
+
+
+def split(text: str) -> list[str]:
+    """The parts of a comma-separated list."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def print_networks(rows: Sequence[Speed]) -> None:
+    """Networks, clients and ways to train them."""
+    gpu = any(row.memory is not None for row in rows)
+    columns = ("samples/s", "to plain loop", "to central", "first round, s", *(["memory, GB"] if gpu else []))
+    for network in dict.fromkeys(row.network for row in rows):
+        console().print(f"{network}: batch {BATCH}, images of 3×32×32", style="italic", highlight=False)
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        for name in ("clients", "", "", *columns):
+            table.add_column(name, justify="left" if not name else "right", no_wrap=True)
+        for row in [row for row in rows if row.network == network]:
+            cells = [str(row.clients), row.how, row.precision, f"{row.samples_per_second:,.0f}"]
+            cells += ["" if v is None else f"{v:.2f}×" for v in (row.to_plain, row.to_central)]
+            cells.append(f"{row.first_round_seconds:.1f}")
+            table.add_row(*cells, *([f"{row.memory / 1e9:.2f}"] if row.memory is not None else []))
+        console().print(table)
+        console().print()
 
 
 def print_methods(work: Workload, costs: Sequence[Cost]) -> None:

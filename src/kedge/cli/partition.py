@@ -16,8 +16,8 @@ from kedge.report.partition_plot import drawing
 from kedge.report.partition_table import amounts, headline, rendered, verdict
 from kedge.report.png import png as png_of
 from kedge.report.png import require_matplotlib
-from kedge.running.dealing import federation_of
 from kedge.running.config import Experiment, resolve
+from kedge.running.dealing import federation_of
 from kedge.running.document import override, read, settings
 from kedge.running.factories import factory_of
 from kedge.running.folder import write

@@ -26,6 +26,7 @@ COMPILE_SECONDS = 20.0  # a program's usual cost
 COMPILE_GAIN = 0.5  # the share of a stacked round that compiling saves, at least
 PROBE_STEPS = 2
 LIVE_BYTES = 2 << 30  # what the stacked rows may hold
+COPIES = 6  # of a client's model, in what a row holds while it trains
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,8 @@ def choose(
             "engine.compile = 'on': no C++ compiler is found here (g++, clang++ or $CXX). "
             "Install one, or use compile = 'off'."
         )
-    params, _ = model.init(0)
-    each = sum(v.numel() for v in params.values()) * federation.dtype.itemsize
     device = federation.pool.x.device
-    chunk = chunk or max(1, min(per_round, int(live_bytes(device) // (6 * each))))
+    chunk = chunk or min(per_round, rows_at_once(model, federation))
     if name == "captured" and device.type != "cuda":
         say("engine.name: 'captured' needs a CUDA device, and this run is on the CPU: choosing another")
         name = "auto"
@@ -103,6 +102,13 @@ def choose(
         return Choice("sequential", False, 0, reason)
     reason = f"{plain / stacked:.1f} times as fast as sequential in a short trial"
     return Choice("stacked", compile == "on" or repaid, chunk, "asked for" if name == "stacked" else reason)
+
+
+def rows_at_once(model: Model, federation: Federation) -> int:
+    """How many clients' models may lie in memory side by side, with what training them takes."""
+    params, _ = model.init(0)
+    each = sum(v.numel() for v in params.values()) * federation.dtype.itemsize
+    return max(1, live_bytes(federation.pool.x.device) // (COPIES * each))
 
 
 def live_bytes(device: torch.device) -> int:

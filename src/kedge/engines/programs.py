@@ -141,12 +141,16 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     def program(*args: Any) -> Any:
         return function(*args)
 
-    # A hit of the limit would fall back to eager without a word.
-    torch._dynamo.config.recompile_limit = 1024
-    torch._dynamo.config.fail_on_recompile_limit_hit = True
+    never_fall_back()
     own = FunctionType(program.__code__.replace(), program.__globals__, "program", None, program.__closure__)
     unguarded: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
     return torch.compile(own, fullgraph=True, dynamic=False, options=unguarded)
+
+
+def never_fall_back() -> None:
+    """A hit of dynamo's limit is an error, not eager work without a word; torch keeps this by thread."""
+    torch._dynamo.config.recompile_limit = 1024
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
 
 
 def bucket(count: int) -> int:

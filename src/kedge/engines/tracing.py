@@ -5,6 +5,7 @@ gradients already carried out; that list is compiled. Nothing is guarded: the ca
 same tensors every time.
 """
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +31,9 @@ def traced(function: Callable[..., Any], *arguments: Any) -> Callable[[], None]:
         return ()
 
     graph = without_idle_copies(make_fx(written, tracing_mode="fake", _allow_non_fake_inputs=True)(*flat))
-    program = torch._inductor.compile(graph, list(flat))
+    with warnings.catch_warnings():  # of torch, about its own deprecated parts
+        warnings.simplefilter("ignore", DeprecationWarning)
+        program = torch._inductor.compile(graph, list(flat))
 
     def run() -> None:
         program(*flat)

@@ -3,7 +3,8 @@
 import json
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -84,15 +85,27 @@ def execute(
     experiment: Experiment, folder: Path | None = None, observer: Observer | None = None, force: bool = False
 ) -> Result:
     """Run an experiment from the start, in a new folder if one is given."""
+    task = begun(experiment, folder, force)
+    return continued(task, experiment.engine, experiment.name, experiment.checkpoint.every, folder, observer)
+
+
+def begun(experiment: Experiment, folder: Path | None, force: bool = False) -> Task:
+    """The task of a new run, whose folder is made."""
     task = assemble(experiment)
     if folder:
         dealt = holdings_of(experiment, task.federation).packed()
         create_folder(folder, {"config.toml": experiment.toml(), FILE: dealt}, force)
-    return continued(task, experiment.engine, experiment.name, experiment.checkpoint.every, folder, observer)
+    return task
 
 
 def resume(folder: Path, observer: Observer | None = None) -> Result:
     """Go on with the run in this folder, from its newest whole checkpoint."""
+    experiment, task = taken_up(folder)
+    return continued(task, experiment.engine, experiment.name, experiment.checkpoint.every, folder, observer)
+
+
+def taken_up(folder: Path) -> tuple[Experiment, Task]:
+    """The experiment in a folder, and its task on the data it began with."""
     if not (folder / "config.toml").is_file():
         raise RequestError(f"{folder} is not the folder of a run: it has no config.toml.")
     experiment = resolve(read(folder / "config.toml"))
@@ -101,7 +114,7 @@ def resume(folder: Path, observer: Observer | None = None) -> Result:
         experiment = replace(experiment, partition={"name": "saved", "path": str(folder / FILE)})
     task = assemble(experiment)
     check_kept(folder, holdings_of(experiment, task.federation))
-    return continued(task, experiment.engine, experiment.name, experiment.checkpoint.every, folder, observer)
+    return experiment, task
 
 
 def continued(
@@ -126,36 +139,52 @@ def held(
     observer: Observer,
 ) -> Result:
     """The same, in a folder no other process touches."""
-    recorded = folder / "environment.json" if folder else None
-    before = torch.get_num_threads()
-    try:
-        if recorded and recorded.is_file():
-            chosen = json.loads(recorded.read_text())["engine"]
-            torch.set_num_threads(chosen["threads"])
-        else:
-            torch.set_num_threads(wanted.threads or before)
-            with computing_in(task.precision):
-                chosen = settled(task, wanted, observer.say)
-            if recorded:
-                write(recorded, json.dumps(environment(task, chosen), indent=1).encode())
-        choice = Choice(**{k: chosen[k] for k in ("name", "compiled", "chunk", "reason")})
-        with computing_in(task.precision):
-            engine = build(choice, task.model, task.federation, task.takes_part)
-            progress = run(task, engine, folder, checkpoint_every, chosen, observer)
-    finally:
-        torch.set_num_threads(before)
+    with computing_in(task.precision), threads_put_back():
+        chosen = recorded(folder)
+        if chosen is None:
+            chosen = settled([task], wanted, observer.say)
+            record(folder, task, chosen)
+        torch.set_num_threads(chosen["threads"])
+        engine = build(choice_of(chosen), task.model, task.federation, task.takes_part)
+        progress = run(task, engine, folder, checkpoint_every, chosen, observer)
     return result_of(task, engine, progress, name, chosen, folder)
 
 
-def settled(task: Task, wanted: EngineChoice, say: Callable[[str], None]) -> dict[str, Any]:
-    """Every engine setting with its final value."""
-    population = len(task.federation.clients)
+@contextmanager
+def threads_put_back() -> Iterator[None]:
+    """Leave torch with as many threads as it had."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def recorded(folder: Path | None) -> dict[str, Any] | None:
+    """The engine settings a run began with; None where it has not."""
+    file = folder / "environment.json" if folder else None
+    if file is None or not file.is_file():
+        return None
+    settings: dict[str, Any] = json.loads(file.read_text())["engine"]
+    return settings
+
+
+def record(folder: Path | None, task: Task, chosen: dict[str, Any]) -> None:
+    """Keep what a run begins with."""
+    if folder:
+        write(folder / "environment.json", json.dumps(environment(task, chosen), indent=1).encode())
+
+
+def settled(tasks: Sequence[Task], wanted: EngineChoice, say: Callable[[str], None]) -> dict[str, Any]:
+    """Every engine setting with its final value, for runs that train at once; torch's threads are set."""
+    torch.set_num_threads(wanted.threads or torch.get_num_threads())
+    first = tasks[0]
     choice = choose(
-        task.model,
-        task.federation,
-        task.stages[0],
-        task.participation.count(population),
-        task.rounds,
+        first.model,
+        first.federation,
+        first.stages[0],
+        sum(task.participation.count(len(task.federation.clients)) for task in tasks),
+        max(task.rounds for task in tasks),
         wanted.name,
         wanted.compile,
         wanted.chunk,
@@ -163,10 +192,16 @@ def settled(task: Task, wanted: EngineChoice, say: Callable[[str], None]) -> dic
     )
     return {
         **asdict(choice),
-        "device": str(task.federation.pool.x.device),
-        "precision": task.precision,
+        "device": str(first.federation.pool.x.device),
+        "precision": first.precision,
         "threads": torch.get_num_threads(),
+        "packed": len(tasks),
     }
+
+
+def choice_of(chosen: Mapping[str, Any]) -> Choice:
+    """The engine of these settings."""
+    return Choice(**{k: chosen[k] for k in ("name", "compiled", "chunk", "reason")})
 
 
 def environment(task: Task, chosen: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,205 @@
+"""Networks at one, ten and a hundred clients: each engine beside the plain loop and central training.
+
+All rows of a network are measured in turns in one run. The plain loop is eager and in fp32; its speed does
+not depend on the number of clients. Central training is one compiled model (on a GPU captured) with a batch
+of all clients' batches together, in the same precision as the engine it is compared with.
+"""
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from kedge.algorithms import fedavg
+from kedge.bench.bench import rounds_of, synchronize
+from kedge.bench.central import compiled_central
+from kedge.bench.loops import Round, plain_loop
+from kedge.bench.workloads import Workload
+from kedge.core.algorithm import Stage
+from kedge.core.model import from_module
+from kedge.core.optimizers import SGD
+from kedge.core.precision import DTYPES, Precision, computing_in, in_precision
+from kedge.data.dataset import Dataset
+from kedge.data.federation import Federation
+from kedge.engines.captured import Captured
+from kedge.engines.engine import Engine
+from kedge.engines.stacked import Stacked
+from kedge.running.sampling import Participation
+from kedge.running.task import Task
+
+POOL = 50_000  # images, uint8, shared by all clients
+BATCH = 50
+NETWORKS = {"standard-cnn": 10, "resnet18": 100, "resnet20": 10}  # and their classes
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One network and so many clients a round."""
+
+    network: str
+    clients: int
+    steps: int  # local steps of each client a round
+
+    def work(self) -> Workload:
+        """The same for the plain loop."""
+        about = f"{self.clients} clients, {self.steps} local steps, batch {BATCH}"
+        return Workload(
+            self.network, about, self.network, (3, 32, 32), self.clients, self.clients,
+            self.steps * BATCH, BATCH, True, NETWORKS[self.network],
+        )  # fmt: skip
+
+    def federation(self, device: str) -> Federation:
+        """Random images; clients draw theirs from one pool, as uint8."""
+        make = np.random.default_rng(0)
+        count = POOL if device == "cuda" else 2000
+        x = torch.from_numpy(make.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8))
+        y = torch.from_numpy(make.integers(0, NETWORKS[self.network], count))
+        shares = tuple(make.integers(0, count, self.steps * BATCH) for _ in range(self.clients))
+        none = (np.empty(0, dtype=np.int64),) * self.clients
+        pool = Dataset(x, y)
+        return Federation(pool, shares, none, None, NETWORKS[self.network], scale=1 / 255).to(
+            device, torch.float32
+        )
+
+
+class Speed(NamedTuple):
+    """One way to train one network."""
+
+    network: str
+    clients: int
+    how: str
+    precision: Precision
+    samples_per_second: float
+    to_plain: float | None  # the eager loop in fp32
+    to_central: float | None  # in the same precision
+    memory: int | None  # bytes of the GPU, most at any time
+    first_round_seconds: float
+
+
+class Way(NamedTuple):
+    """Something to be timed."""
+
+    setting: Setting
+    how: str
+    precision: Precision
+    make: Callable[[], Round]
+
+
+def speeds(
+    settings: Sequence[Setting],
+    precisions: Sequence[Precision],
+    device: str,
+    repeats: int = 5,
+    say: Callable[[str], None] = lambda message: None,
+) -> list[Speed]:
+    """The rows, network by network."""
+    rows: list[Speed] = []
+    for network in dict.fromkeys(one.network for one in settings):
+        some = [one for one in settings if one.network == network]
+        usual = min(some, key=lambda one: abs(one.clients - 10))
+        every = [way for one in some for way in ways(one, precisions, device, one == usual)]
+        rows += timed(every, device, repeats, say)
+        gc.collect()
+        if device == "cuda":
+            torch.cuda.empty_cache()
+    return rows
+
+
+def ways(setting: Setting, precisions: Sequence[Precision], device: str, eager: bool) -> list[Way]:
+    """How a setting can be trained on this device; `eager`: also by the plain loop and the plain stack."""
+    work, data = setting.work(), setting.federation(device)
+    model = from_module(work.module())
+    local = replace(work.local(), optimizer=SGD(1e-3, weight_decay=1e-3))  # so short that nothing diverges
+    stage = Stage(fedavg(), 1, local)
+
+    def task(precision: Precision) -> Task:
+        own = in_precision(model, precision)
+        whole = data.to(device, DTYPES[precision])
+        return Task((stage,), own, whole, Participation(per_round=setting.clients), precision=precision)
+
+    def engine(kind: Callable[[Task], Engine], precision: Precision) -> Callable[[], Round]:
+        return lambda: rounds_of(task(precision), kind(task(precision)))
+
+    def together(precision: Precision) -> Callable[[], Round]:
+        whole = task(precision)
+        return lambda: compiled_central(
+            whole.model, stage.local, whole.federation, setting.clients * BATCH, setting.steps
+        )
+
+    found = []
+    if eager:
+        found.append(Way(setting, "plain loop", "fp32", lambda: plain_loop(work, prepared(data))))
+        found.append(Way(setting, "stacked", "fp32", engine(stacked, "fp32")))
+    for precision in precisions:
+        if device == "cuda":
+            found.append(Way(setting, "captured", precision, engine(replaying, precision)))
+        found.append(Way(setting, "central, compiled", precision, together(precision)))
+    return found
+
+
+def stacked(task: Task) -> Engine:
+    """The stack without compiling."""
+    return Stacked(task.model, task.federation)
+
+
+def replaying(task: Task) -> Engine:
+    """The stack from captured graphs."""
+    return Captured(task.model, task.federation, ahead=task.takes_part)
+
+
+def prepared(data: Federation) -> Federation:
+    """The same with normalised images, as a plain loop's loader gives them."""
+    pool = Dataset(data.prepare(data.pool.x), data.pool.y)
+    return replace(data, pool=pool, scale=1.0)
+
+
+def timed(ways: Sequence[Way], device: str, repeats: int, say: Callable[[str], None]) -> list[Speed]:
+    """Warm up one by one, then measure in turns; medians, and ratios within a turn."""
+    rounds: list[Round] = []
+    first: list[float] = []
+    memory: list[int | None] = []
+    for way in ways:
+        say(f"{way.setting.network}, {way.setting.clients} clients: warming up {way.how}, {way.precision}")
+        before = torch.cuda.memory_allocated() if device == "cuda" else 0
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        start = time.perf_counter()
+        with computing_in(way.precision):
+            one = way.make()
+            one(0)
+            synchronize(device)
+            first.append(time.perf_counter() - start)
+            one(1)
+        synchronize(device)
+        memory.append(torch.cuda.max_memory_allocated() - before if device == "cuda" else None)
+        rounds.append(one)
+    taken: list[list[float]] = [[] for _ in ways]
+    for turn in range(repeats):
+        say(f"{ways[0].setting.network}: measuring, turn {turn + 1} of {repeats}")
+        for number, (way, one) in enumerate(zip(ways, rounds, strict=True)):
+            with computing_in(way.precision):
+                start = time.perf_counter()
+                samples = one(turn + 2)
+                synchronize(device)
+            taken[number].append(samples / (time.perf_counter() - start))
+
+    def ratio(number: int, how: str, precision: Precision) -> float | None:
+        for other, way in enumerate(ways):
+            alike = way.setting == ways[number].setting or how == "plain loop"
+            if alike and (way.how, way.precision) == (how, precision):
+                return median(a / b for a, b in zip(taken[number], taken[other], strict=True))
+        return None
+
+    return [
+        Speed(
+            way.setting.network, way.setting.clients, way.how, way.precision, median(taken[number]),
+            ratio(number, "plain loop", "fp32"), ratio(number, "central, compiled", way.precision),
+            memory[number], first[number],
+        )
+        for number, way in enumerate(ways)
+    ]  # fmt: skip

@@ -1,0 +1,105 @@
+"""Programs written down operator by operator, and the tables that captured steps read: what needs no GPU."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from kedge.algorithms import fedavg, fedbug, feddyn
+from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.model import from_module, seeded
+from kedge.core.optimizers import SGD
+from kedge.core.schedules import all_units
+from kedge.core.server import broadcast, opened
+from kedge.core.tree import cast, flatten, tree_map
+from kedge.data.augment import Augment
+from kedge.data.batches import plan
+from kedge.data.datasets import synthetic
+from kedge.data.federation import federate
+from kedge.engines.captured import Lane, packed, step
+from kedge.engines.engine import Order, trainable
+from kedge.engines.graphs import in_place
+from kedge.engines.stacked import Stacked
+from kedge.engines.tracing import traced
+from kedge.models import MODELS
+
+
+@pytest.mark.parametrize("algorithm", [feddyn(0.1), fedbug(fedavg(), 1.0)], ids=lambda a: a.name)
+def test_a_traced_step_from_the_table_is_a_step_of_the_stack(algorithm: Algorithm) -> None:
+    source = synthetic(60, 4, (1, 8, 8))
+    data = federate(source, np.array_split(np.arange(len(source.train)), 3)).to("cpu", torch.float64)
+    model = from_module(seeded(lambda: MODELS["small-cnn"]((1, 8, 8), 4, norm="batch"), 0))
+    stage = Stage(algorithm, 1, Local(1, 8, SGD(0.1, momentum=0.9, weight_decay=1e-3), clip=1.0))
+    params, buffers = (cast(v, torch.float64) for v in model.init(0))
+    server = opened(algorithm, model, params, buffers)
+    engine = Stacked(model, data)
+    engine.begin(stage, params)
+    order = Order(0, 0, 0, server.shared, server.buffers, broadcast(algorithm, server))
+    begun = engine.begun(stage, model, order, [0, 1, 2], 3, False)
+    carry = in_place(begun.carry)
+    rest = {
+        "facts": begun.facts, "statistics": tree_map(torch.clone, carry["buffers"]),
+        "anchor": begun.shared, "cast": begun.cast, "lr": begun.lr,
+    }  # fmt: skip
+    table = torch.from_numpy(packed(begun.plan))
+    now = torch.zeros_like(table[0])
+    programs = {}
+    for number, mask in enumerate(begun.plan.masks):
+        if mask not in programs:
+            function = partial(step, stage, model, data, trainable(model, mask), False)
+            programs[mask] = traced(function, carry, rest, now, data.pool.x, data.pool.y)
+        now.copy_(table[number])
+        programs[mask]()
+    right = flatten(engine.advanced(stage, model, begun, False))
+    assert set(right) == set(flatten(carry))
+    for name, value in flatten(carry).items():
+        torch.testing.assert_close(value, right[name], rtol=0, atol=1e-13)
+
+
+def test_what_is_handed_through_is_not_copied() -> None:
+    held: dict[str, Tensor] = {"moves": torch.zeros(3), "rests": torch.ones(3)}
+    run = traced(lambda own: {"moves": own["moves"] + own["rests"], "rests": own["rests"]}, held)
+    run()
+    run()
+    assert held["moves"].tolist() == [2, 2, 2]
+    assert held["rests"].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("augment", ["none", "flip-crop"])
+def test_the_table_holds_the_plan(augment: Augment) -> None:
+    members = [np.arange(20), np.arange(20, 27)]
+    own = plan(members, [0, 1], Local(1, 4), all_units, 2, 0, 0, 0, augment=augment, random=True)
+    table = packed(own)
+    assert table.shape[:2] == own.alive.shape
+    parts = np.split(table, [4, 8, 9, 11], axis=2)
+    assert (parts[0] == own.index).all()
+    assert (parts[1] == own.weight).all()
+    assert (parts[2][..., 0] == own.alive).all()
+    assert (parts[3] == own.key).all()
+    assert (parts[4].reshape(own.moves.shape) == own.moves).all()
+
+
+def test_runs_of_equal_steps_take_the_longer_graph() -> None:
+    replayed: list[tuple[str, int]] = []
+
+    class Graph:
+        def __init__(self, key: tuple[str, int]) -> None:
+            self.key = key
+
+        def replay(self) -> None:
+            replayed.append(self.key)
+
+    lane = Lane.__new__(Lane)
+    lane.graphs = {(mask, n): Graph((mask, n)) for mask in "ab" for n in (1, 8)}  # type: ignore[misc]
+    lane.run(["a"] * 3 + ["b"] * 18 + ["a"])
+    assert replayed == [("a", 1)] * 3 + [("b", 8)] * 2 + [("b", 1)] * 2 + [("a", 1)]
+    assert sum(n for _, n in replayed) == 22
+
+
+def test_kernels_lie_with_channels_last() -> None:
+    placed = in_place({"kernel": torch.randn(2, 4, 3, 5, 5), "bias": torch.randn(2, 4)})
+    assert placed["kernel"].shape == (2, 4, 3, 5, 5)
+    assert placed["kernel"].movedim(-3, -1).is_contiguous()
+    assert placed["bias"].is_contiguous()
