@@ -23,6 +23,7 @@ from kedge.data.partition import DirichletClasses
 from kedge.engines.auto import choose
 from kedge.engines.captured import Captured
 from kedge.engines.engine import Engine
+from kedge.engines.graphs import in_place
 from kedge.engines.sequential import Sequential
 from kedge.models import MODELS
 from kedge.running.runner import run
@@ -130,13 +131,23 @@ class TestOnTheGPU:
         found = final(whole, captured(whole), tmp_path)
         assert all(torch.equal(v, found[k]) for k, v in expected.items())
 
+    def test_kernels_lie_with_channels_last(self) -> None:
+        given = {
+            "kernel": torch.randn(2, 4, 3, 5, 5, device="cuda"),
+            "bias": torch.randn(2, 4, device="cuda"),
+        }
+        placed = in_place(given)
+        assert torch.equal(placed["kernel"], given["kernel"])
+        assert placed["kernel"].movedim(-3, -1).is_contiguous()
+        assert placed["bias"].is_contiguous()
+
     def test_out_of_memory_halves_the_stack(self, monkeypatch: pytest.MonkeyPatch) -> None:
         task = task_of(fedavg(), "cuda")
         engine = captured(task)
         advance, tried = engine.advanced, []
 
         def short(*args: object, **kwargs: object) -> object:
-            tried.append(len(args[3].steps))  # type: ignore[attr-defined]
+            tried.append(len(args[2].members))  # type: ignore[attr-defined]
             if tried[-1] > 2:
                 raise torch.cuda.OutOfMemoryError("as if")
             return advance(*args, **kwargs)  # type: ignore[arg-type]

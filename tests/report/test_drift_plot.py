@@ -82,6 +82,9 @@ def test_a_probe_goes_before_the_round_s_own(tmp_path: Path) -> None:
     panel = Panel(("probe.diversity", "drift.diversity"), "diversity")
     assert panel.shown([[plain]]) == "drift.diversity"
     assert panel.shown([[plain], [probed]]) == "probe.diversity"
+    everybody = read_run(folder(tmp_path / "everybody", [{**LINE, "probe.diversity": 0.5}, LINE]))
+    assert panel.shown([[everybody]]) == "drift.diversity"  # which has more rounds
+    assert panel.shown([[everybody], [probed]]) == "probe.diversity"
     assert Panel(("other",), "nothing").shown([[plain]]) is None
     assert curves((Panel(("other",), "nothing"),), [plain]) is None
 

@@ -23,10 +23,10 @@ def captured(work: Callable[[], Any], memory: Any, times: int = 1) -> tuple[torc
 
 
 def in_place(tree: Any) -> Any:
-    """The tree's tensors as copies that stay where they are; kernels of convolutions with channels last."""
+    """The tree's tensors as copies that stay where they are; on a GPU, kernels have their channels last."""
 
     def placed(v: Tensor) -> Tensor:
-        if v.dim() < 4:
+        if v.dim() < 4 or not v.is_cuda:
             return v.clone(memory_format=torch.contiguous_format)
         return v.movedim(-3, -1).clone(memory_format=torch.contiguous_format).movedim(-1, -3)
 

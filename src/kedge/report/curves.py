@@ -32,8 +32,16 @@ class Panel:
     def shown(self, groups: Sequence[Group]) -> str | None:
         """The first of its metrics that a run has."""
         every = (run for group in groups for run in group)
-        there = {m for run in every for m in self.metrics if run.curve(m)}
+        there = {m for run in every for m in self.metrics if run.curve(m) and tells(run, m)}
         return next((metric for metric in self.metrics if metric in there), None)
+
+
+def tells(run: Run, metric: str) -> bool:
+    """Whether a metric says what no other does: the probe of a round of everybody is its own drift."""
+    if not metric.startswith("probe."):
+        return True
+    twin = f"drift.{metric.removeprefix('probe.')}"
+    return any(line[metric] != line.get(twin) for line in run.history if metric in line)
 
 
 def curves(panels: Sequence[Panel], runs: Sequence[Run]) -> bytes | None:

@@ -1,7 +1,9 @@
 """A live progress bar on standard error; silent where there is no terminal."""
 
+import threading
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -24,13 +26,13 @@ class Bar:
             MofNCompleteColumn(),
             TextColumn("accuracy {task.fields[accuracy]}  {task.fields[speed]} samples/s"),
             TimeRemainingColumn(),
-            TextColumn("left"),
+            TextColumn("left{task.fields[ended]}"),
             console=self.console,
             disable=not self.shown,
         )
-        self.task = self.progress.add_task(title, total=rounds, accuracy="–", speed="–")
+        self.task = self.progress.add_task(title, total=rounds, accuracy="–", speed="–", ended="")
 
-    def __enter__(self) -> "Bar":
+    def __enter__(self) -> Self:
         self.progress.start()
         return self
 
@@ -41,7 +43,7 @@ class Bar:
 
     def line(self, line: dict[str, Any]) -> None:
         """Take a history line in."""
-        found = next((line[m] for m in ACCURACIES if line.get(m) is not None), None)
+        found = accuracy_in(line)
         self.accuracy = f"{100 * found:.1f} %" if found is not None else self.accuracy
         speed = f"{line['time']['samples_per_second']:,.0f}"
         self.progress.update(self.task, completed=line["round"], accuracy=self.accuracy, speed=speed)
@@ -53,3 +55,54 @@ class Bar:
     def observer(self) -> Observer:
         """The observer that feeds this bar."""
         return Observer(line=self.line, say=self.say)
+
+
+class Together(Bar):
+    """Shows several runs that train at once: rounds and samples/s of all, the mean accuracy, who ended."""
+
+    def __init__(self, title: str, rounds: Sequence[int], shown: bool | None = None) -> None:
+        super().__init__(title, sum(rounds), shown)
+        self.rounds: dict[int, int] = {}
+        self.speeds: dict[int, float] = {}
+        self.accuracies: dict[int, float] = {}
+        self.finished = self.failed = 0
+        self.changing = threading.Lock()
+
+    def line_of(self, run: int) -> Callable[[dict[str, Any]], None]:
+        """What takes in the lines of this run."""
+
+        def line(line: dict[str, Any]) -> None:
+            found = accuracy_in(line)
+            with self.changing:
+                self.rounds[run], self.speeds[run] = line["round"], line["time"]["samples_per_second"]
+                if found is not None:
+                    self.accuracies[run] = found
+                self.shows()
+
+        return line
+
+    def ended(self, run: int, error: BaseException | None) -> None:
+        """A run is over."""
+        with self.changing:
+            self.speeds.pop(run, None)
+            self.finished += error is None
+            self.failed += isinstance(error, Exception)
+            self.shows()
+
+    def shows(self) -> None:
+        """Bring the bar up to date."""
+        some = self.accuracies.values()
+        told = [f"{self.finished} finished"] if self.finished else []
+        told += [f"{self.failed} failed"] if self.failed else []
+        self.progress.update(
+            self.task,
+            completed=sum(self.rounds.values()),
+            accuracy=f"{100 * sum(some) / len(some):.1f} %" if some else "–",
+            speed=f"{sum(self.speeds.values()):,.0f}" if self.speeds else "–",
+            ended=f"  {', '.join(told)}" if told else "",
+        )
+
+
+def accuracy_in(line: dict[str, Any]) -> float | None:
+    """The accuracy that stands for a round."""
+    return next((line[m] for m in ACCURACIES if line.get(m) is not None), None)

@@ -1,0 +1,107 @@
+"""Which runs may train side by side, and how many of them fit into memory.
+
+They must have the network, data, training and engine in common, and all that makes the program of a step:
+method, schedule, kind of optimizer, what is watched. Seed, learning rate, partition, participation, rounds
+and evaluation are each run's own. Runs of different programs would only wait for each other.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from kedge.core.algorithm import Stage, fitted
+from kedge.core.tree import flatten, only
+from kedge.engines.auto import COPIES, rows_at_once
+from kedge.engines.memory import Memories
+from kedge.running.config import Experiment
+from kedge.running.execute import recorded
+from kedge.running.task import Task
+
+MOST = 16  # runs of a pack, unless told otherwise: more gain little
+TENSORS = ("lr", "decay")  # settings of an optimizer that do not change the program of a step
+
+
+class Member(NamedTuple):
+    """A run to be carried out, and whether it begins, replaces what lies in its folder, or goes on."""
+
+    folder: Path
+    experiment: Experiment
+    start: Literal["new", "anew", "on"] = "new"
+
+    @property
+    def engine(self) -> dict[str, Any] | None:
+        """What a run that goes on began with."""
+        return recorded(self.folder) if self.start == "on" else None
+
+
+def groups(members: Iterable[Member]) -> list[list[Member]]:
+    """Those that may train side by side, in the order of their first ones.
+
+    The engine a run began with holds when it goes on; runs that have not begun join the first that has.
+    """
+    found: list[list[Member]] = []
+    every = list(members)
+    for group in alike(every, [kind(member.experiment) for member in every]):
+        engines = [settings(member.engine) for member in group]
+        first = next(filter(None, engines), "")
+        found += alike(group, [engine or first for engine in engines])
+    return found
+
+
+def alike(members: Sequence[Member], keys: Sequence[str]) -> list[list[Member]]:
+    """Members with the same key, together."""
+    found: dict[str, list[Member]] = {}
+    for member, key in zip(members, keys, strict=True):
+        found.setdefault(key, []).append(member)
+    return list(found.values())
+
+
+def settings(engine: dict[str, Any] | None) -> str:
+    """An engine as far as it must be the same; empty where none was chosen yet."""
+    return json.dumps({k: v for k, v in engine.items() if k not in ("packed", "reason")}) if engine else ""
+
+
+def kind(experiment: Experiment) -> str:
+    """What the runs of a pack have in common."""
+    return json.dumps(
+        {
+            "model": experiment.model,
+            "data": experiment.data,
+            "training": asdict(experiment.training),
+            "engine": asdict(experiment.engine),
+            "stages": [(method, schedule, rule) for method, schedule, _, rule in experiment.stages],
+            "optimizer": {k: v for k, v in experiment.optimizer.items() if k not in TENSORS},
+            "watched": [experiment.evaluation.all, experiment.measure.drift, experiment.measure.spread],
+        },
+        sort_keys=True,
+    )
+
+
+def fitting(task: Task, chunk: int = 0) -> int:
+    """How many runs like this may train at once: at most MOST, and what a round's rows and memories leave."""
+    population = len(task.federation.clients)
+    per_round = task.participation.count(population)
+    if chunk:  # the user's word on how many clients
+        return max(1, min(MOST, chunk // per_round))
+    size = sum(v.numel() for v in task.model.init(0)[0].values())
+    kept = max(numbers_kept(task, stage) for stage in task.stages)
+    rows = per_round + population * kept / (COPIES * size)
+    return max(1, min(MOST, int(rows_at_once(task.model, task.federation) / rows)))
+
+
+def numbers_kept(task: Task, stage: Stage) -> int:
+    """How many numbers a client remembers from round to round."""
+    model, memories = fitted(stage.algorithm, task.model), Memories()
+    params, buffers = model.init(0)
+    memories.begin(stage.algorithm, model, params, frozenset())
+    own = memories.of(0, only(params, memories.shared), buffers)
+    statistics = own["buffers"] if model.statistics == "local" else {}
+    kept = {"slots": own["slots"], "local": only(params, memories.kept), "buffers": statistics}
+    return sum(v.numel() for v in flatten(kept).values())
+
+
+def shares(count: int, most: int) -> int:
+    """The size of equal packs of at most `most`."""
+    return -(-count // -(-count // most))
