@@ -100,8 +100,6 @@ def grouped(runs: Iterable[Run]) -> list[list[Run]]:
     """Runs that differ in nothing but the seed and what was measured, together; in the order they came."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        key = json.dumps(
-            {k: v for k, v in run.config.items() if k not in APART}, sort_keys=True
-        )
+        key = json.dumps({k: v for k, v in run.config.items() if k not in APART}, sort_keys=True)
         groups.setdefault(key, []).append(run)
     return list(groups.values())
