@@ -48,7 +48,7 @@ def chosen(methods: Sequence[str] | None) -> list[Check]:
 
 
 def ordered(checks: Sequence[Check]) -> list[Check]:
-    """By method: METHODS as they stand, schedules, the two together, and last what no method owns, drift, features, theory, cost."""
+    """By method: METHODS as they stand, schedules, the two together, and last what no method owns."""
     order = list(dict.fromkeys([*METHODS, *(check.method for check in checks)]))
 
     def place(check: Check) -> tuple[bool, bool, int]:

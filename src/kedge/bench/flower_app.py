@@ -1,9 +1,9 @@
 """Flower's simulation of a workload, in a process of its own that does a round when asked.
 
-Its strategy waits before every round for a line on standard input: `round` lets it go on, `model` makes it write
-the averaged model to the folder, the end of input ends the simulation. It answers on standard output: `ready` before
-each round, `saved`, or `failed` and why. The folder holds what the clients train on (`put`). A client keeps its
-network and the data on its device between rounds, as generous an arrangement as Flower allows.
+Its strategy waits before every round for a line on standard input: `round` lets it go on, `model` makes it
+write the averaged model to the folder, the end of input ends the simulation. It answers on standard output:
+`ready` before each round, `saved`, or `failed` and why. The folder holds what the clients train on (`put`).
+Between rounds its processes keep network and data on their device: no arrangement is faster for Flower.
 """
 
 import os
@@ -98,7 +98,7 @@ def waiting(configure: Callable[..., Any], folder: Path, answers: TextIO) -> Cal
 
 
 def complete(aggregate: Callable[..., Any], clients: int, answers: TextIO) -> Callable[..., Any]:
-    """A strategy's `aggregate_train` that accepts nothing but every client's reply; Flower's goes on without."""
+    """A strategy's `aggregate_train` that insists on every client's reply; Flower's goes on without."""
 
     def aggregated(number: int, replies: Iterable[Any]) -> Any:
         whole = list(replies)

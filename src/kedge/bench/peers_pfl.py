@@ -1,7 +1,7 @@
-"""Rounds of pfl-research: its PyTorch model, simulated backend and federated averaging, as its examples have them.
+"""Rounds of pfl-research: its PyTorch model, simulated backend and federated averaging, as in its benchmarks.
 
 Users' tensors lie on the device; users come round robin and are weighted by their samples, which pfl takes in
-a fixed order. Local evaluation is off, but for the first round: pfl always evaluates that one.
+a fixed order. Local evaluation is off, but for the first round, which pfl always evaluates.
 """
 
 import asyncio

@@ -14,8 +14,9 @@ from kedge.bench.candidates import candidates
 from kedge.bench.diagnostics import Overhead, overheads
 from kedge.bench.methods import Cost, Ratio, method_costs
 from kedge.bench.networks import BATCH, NETWORKS, Setting, Speed, speeds
-from kedge.bench.workloads import DIAGNOSTICS, METHODS, WORKLOADS, Workload
-from kedge.cli.options import Debug, Json, console, guarded, say, show
+from kedge.bench.peers import REFERENCES, Peer, compare
+from kedge.bench.workloads import DIAGNOSTICS, METHODS, PEERS, WORKLOADS, Workload, standard
+from kedge.cli.options import Debug, Json, console, guarded, notes, say, show
 from kedge.core.errors import RequestError, nearest
 from kedge.core.precision import DTYPES, Precision
 from kedge.running.assemble import device_of
@@ -30,7 +31,8 @@ def command(
         typer.Argument(
             help="overhead, compute: the engines; networks: standard CNN, ResNet-18, ResNet-20 at 1, 10, 100 "
             "clients; methods: every method's cost beside FedAvg (networks and methods take ten minutes or "
-            "more); diagnostics: what measure.drift costs. Without it, overhead and compute."
+            "more); diagnostics: what measure.drift costs. Without it, overhead and compute. With --peers: "
+            f"{', '.join(PEERS)}; without it, all of them."
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -45,12 +47,23 @@ def command(
         str, typer.Option(help="For networks: clients a round; 1,10,100 on a GPU, else 1,10.")
     ] = "",
     precisions: Annotated[str, typer.Option(help="For networks: tf32,bf16 on a GPU, else fp32.")] = "",
-    steps: Annotated[int, typer.Option(help="For networks: local steps a round; 100 on a GPU, else 1.")] = 0,
+    steps: Annotated[
+        int,
+        typer.Option(
+            help="Local steps a round; for networks 100 on a GPU, else 1; for standard, with --peers, 10."
+        ),
+    ] = 0,
+    peers: Annotated[
+        bool,
+        typer.Option(
+            "--peers", help="Beside pfl-research and Flower's simulation, where installed; takes minutes."
+        ),
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Time the plain per-client loop, each engine and central training on the same work, in one run."""
-    allowed = (*WORKLOADS, "networks", METHODS.name, DIAGNOSTICS.name)
+    allowed = tuple(PEERS) if peers else (*WORKLOADS, "networks", METHODS.name, DIAGNOSTICS.name)
     for name in workloads or ():
         if name not in allowed:
             raise RequestError(
@@ -61,7 +74,10 @@ def command(
         raise RequestError(f"--repeats {repeats}: need at least 1.")
     wanted = checked(parameters(EngineChoice)["device"][0], device, "--device")
     where = device_of(EngineChoice(device=wanted))
-    chosen = [WORKLOADS[name] for name in workloads or WORKLOADS if name in WORKLOADS]
+    names = workloads or list(PEERS if peers else WORKLOADS)
+    chosen = [WORKLOADS[name] for name in names if name in WORKLOADS and not peers]
+    both = [standard(steps) if steps and name == "standard" else PEERS[name] for name in names if peers]
+    others = compare(both, where, repeats, compiled, say)
     found: list[Speed] = []
     if "networks" in (workloads or ()):
         settings, kinds = asked(where, networks, clients, precisions, steps)
@@ -87,6 +103,7 @@ def command(
                 "networks": [row._asdict() for row in found],
                 "methods": documents(costs),
                 "diagnostics": told(looks),
+                "peers": [row._asdict() for row in others],
             }
         )
         return
@@ -98,6 +115,8 @@ def command(
         print_methods(METHODS, costs)
     if looks:
         print_overheads(DIAGNOSTICS, looks)
+    for work in both:
+        print_peers(work, [row for row in others if row.workload == work.name])
     console().print(
         f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}", highlight=False
     )
@@ -195,6 +214,25 @@ def print_overheads(work: Workload, looks: Sequence[Overhead]) -> None:
     for one in looks:
         table.add_row(one.method, *written(one.ratio), f"{one.bound:.2f}×", "yes" if one.holds else "no")
     console().print(table)
+    console().print()
+
+
+def print_peers(work: Workload, rows: Sequence[Peer]) -> None:
+    """kedge beside other frameworks."""
+    table = headed(work, "", "samples/s", *(f"to {how}" for how in REFERENCES), "warm-up, s")
+    table.add_column()
+    for row in rows:
+        speed, warm = row.samples_per_second, row.warmup_seconds
+        table.add_row(
+            row.how,
+            row.precision or "",
+            "" if speed is None else f"{speed:,.0f}",
+            *("" if ratio is None else f"{ratio:.2f}×" for ratio in row.ratios.values()),
+            "" if warm is None else f"{warm:.1f}",
+            row.note,
+        )
+    console().print(table)
+    notes(["The warm-up, start and two rounds, is not timed. Without a precision: torch's own settings."])
     console().print()
 
 

@@ -2,29 +2,44 @@
 
 import json
 import re
-import signal
 import tomllib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
-from kedge.cli.options import Debug, Json, check_target, console, guarded, notes, say, show
-from kedge.core.errors import Diverged, RequestError
+from kedge.cli.options import Debug, Json, check_target, console, guarded, notes, show
+from kedge.cli.runs import (
+    Device,
+    EngineName,
+    Force,
+    Out,
+    Pack,
+    Planned,
+    PrecisionName,
+    Quiet,
+    Seed,
+    Seeds,
+    Sets,
+    Target,
+    carried_out,
+    check_pack,
+    document_of,
+    seeds_of,
+    there,
+    to_go_on,
+)
+from kedge.core.errors import RequestError
 from kedge.report.matrix import metric_notes
 from kedge.report.plots import accuracy_plot
-from kedge.report.runs import PLAN, Run, read_run
+from kedge.report.runs import PLAN, SWEEP, Run, planned_runs
 from kedge.report.tables import comparison, rendered
-from kedge.running.bar import Bar
 from kedge.running.config import Experiment, resolve
-from kedge.running.document import override, read, settings
-from kedge.running.execute import execute, finished, resume
+from kedge.running.document import override
 from kedge.running.folder import create_folder
-from kedge.running.task import Interrupted, Observer
+from kedge.running.grouping import Member
 
 
 @guarded
@@ -41,28 +56,29 @@ def command(
     model: Annotated[
         str, typer.Option(help="The network: a name with arguments, or your own: my_file.py:factory.")
     ] = "",
-    sets: Annotated[
-        list[str], typer.Option("--set", help="Any key of the config: --set training.epochs=5.")
-    ] = [],  # noqa: B006
-    seed: Annotated[int | None, typer.Option(help="The random seed.")] = None,
-    seeds: Annotated[int, typer.Option(help="How many seeds, counted up from --seed.")] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "",
-    engine: Annotated[str, typer.Option(help="auto, sequential, stacked or captured (CUDA).")] = "",
-    precision: Annotated[str, typer.Option(help="fp64, fp32, tf32 (CUDA) or bf16.")] = "",
-    out: Annotated[Path | None, typer.Option(help="The folder to write; by default runs/NAME.")] = None,
+    sets: Sets = [],  # noqa: B006
+    seed: Seed = None,
+    seeds: Seeds = 1,
+    device: Device = "",
+    engine: EngineName = "",
+    precision: PrecisionName = "",
+    out: Out = None,
     resume_from: Annotated[
         Path | None, typer.Option("--resume", help="Go on with the run, or the runs, in this folder.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the folder if it exists.")] = False,
-    target: Annotated[
-        float | None, typer.Option(help="Show the rounds to this accuracy, a share: 0.9.")
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no table.")] = False,
+    force: Force = False,
+    pack: Pack = 0,
+    target: Target = None,
+    quiet: Quiet = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Run an experiment: progress, then a table. A run that was stopped or killed resumes exactly."""
+    """Run an experiment: progress, then a table. A run that was stopped or killed resumes exactly.
+
+    Several seeds of a method train side by side (--pack).
+    """
     check_target(target)
+    check_pack(pack)
     plan: Sequence[tuple[Path, Experiment | None]]
     if resume_from:
         if experiment or methods or model or sets or out or seed is not None:
@@ -71,78 +87,50 @@ def command(
                 "leave experiment, --methods, --model, --set, --seed and --out out."
             )
         plan, top = planned(resume_from), resume_from
+        members = to_go_on(top, plan)
     else:
         if not experiment:
             raise RequestError(
                 "name an experiment: kedge run quickstart, or kedge run my.toml (kedge list experiments)."
             )
-        chosen = {
-            "model": model,
-            "engine.device": device,
-            "engine.name": engine,
-            "engine.precision": precision,
-        }
-        values = (
-            {k: v for k, v in chosen.items() if v} | settings(sets) | ({} if seed is None else {"seed": seed})
-        )
-        document = override(read(experiment), values)
+        document = document_of(
+            experiment, sets, seed,
+            model=model, engine_device=device, engine_name=engine, engine_precision=precision,
+        )  # fmt: skip
         top = out or Path("runs") / str(document["name"])
         plan = fresh = variants(document, methods, seeds)
-        if [folder for folder, _ in plan] != [Path()]:
+        if [folder for folder, _ in fresh] == [Path()]:
+            members = [Member(top, fresh[0].experiment, "anew" if force else "new")]
+        else:
             prepare(top, fresh, force)
-    failed = []
-    runs: list[Run] = []
-    with stoppable() as stop:
-        for folder, described in plan:
-            try:
-                one(described, top / folder, bool(resume_from), force, quiet or as_json, stop)
-            except Diverged as error:
-                if len(plan) == 1:
-                    raise
-                say(f"error: {error}")
-                failed.append(str(folder))
-            except OSError as error:
-                reason = f"{error.strerror or error} ({error.filename or top / folder})"
-                again = f"kedge run --resume {top}"
-                raise OSError(
-                    f"{reason}. What was saved before is whole; go on with {again} once it is mended."
-                ) from error
-            except KeyboardInterrupt as error:
-                saved = (
-                    "its state is saved" if isinstance(error, Interrupted) else "the last checkpoint holds"
-                )
-                raise KeyboardInterrupt(
-                    f"interrupted; {saved}. Go on with: kedge run --resume {top}"
-                ) from None
-            runs.append(read_run(top / folder))
-    tell(runs, top, target, quiet, as_json)
+            members = [Member(top / folder, own) for folder, own in fresh]
+    failed = carried_out(members, top, "run", pack, quiet or as_json, debug)
+    tell(there(top, plan), top, target, quiet, as_json)
     if failed:
-        raise typer.Exit(1)
+        raise typer.Exit(failed[0].code)
 
 
-def variants(document: dict[str, Any], methods: str, seeds: int) -> list[tuple[Path, Experiment]]:
+def variants(document: dict[str, Any], methods: str, seeds: int) -> list[Planned]:
     """The runs asked for: folder below the top, and the experiment; all checked before the first begins."""
-    if seeds < 1:
-        raise RequestError(f"--seeds {seeds}: need at least 1.")
+    if "grid" in document:
+        raise RequestError("grid: the experiment has a table [grid], so it is a sweep. Use kedge sweep.")
     # Commas inside parentheses separate arguments, the others methods.
     names: list[str | None] = [m.strip() for m in re.split(r",(?![^(]*\))", methods) if m.strip()] or [None]
     plan = []
     for name in names:
-        base = resolve(override(document, {"method": name} if name else {}))
-        for number in range(seeds):
-            own = resolve(
-                override(document, ({"method": name} if name else {}) | {"seed": base.seed + number})
-            )
+        setting = {"method": name} if name else {}
+        for number in seeds_of(resolve(override(document, setting)), seeds):
+            own = resolve(override(document, {**setting, "seed": number}))
             parts = [re.sub(r"[^\w.+-]+", "-", name).strip("-")] if name and len(names) > 1 else []
             parts += [f"seed{own.seed}"] if seeds > 1 else []
-            plan.append((Path(*parts), own))
+            plan.append(Planned(Path(*parts), own))
     twice = {str(p) for p, _ in plan if [q for q, _ in plan].count(p) > 1}
     if twice:
         raise RequestError(f"--methods names the same run twice: {', '.join(sorted(twice))}.")
     return plan
 
 
-def prepare(top: Path, plan: list[tuple[Path, Experiment]], force: bool) -> None:
+def prepare(top: Path, plan: list[Planned], force: bool) -> None:
     """Make the folder of several runs, with the list of what they are."""
     listed = [{"folder": str(folder), "config": experiment.toml()} for folder, experiment in plan]
     create_folder(top, {PLAN: json.dumps(listed, indent=1)}, force)
@@ -152,48 +140,12 @@ def planned(top: Path) -> list[tuple[Path, Experiment | None]]:
     """The runs that a folder holds or should hold."""
     if not top.is_dir():
         raise RequestError(f"--resume {top}: no such folder.")
-    if not (top / PLAN).is_file():
+    if (top / SWEEP).is_file():
+        raise RequestError(f"--resume {top}: it holds a sweep. Go on with kedge sweep --resume {top}.")
+    listed = planned_runs(top)
+    if not listed:
         return [(Path(), None)]
-    listed = json.loads((top / PLAN).read_text())
     return [(Path(row["folder"]), resolve(tomllib.loads(row["config"]))) for row in listed]
-
-
-def one(
-    experiment: Experiment | None, folder: Path, resumed: bool, force: bool, quiet: bool, stop: list[bool]
-) -> None:
-    """Run one, or go on with it; a finished one is left as it is."""
-    if resumed and finished(folder):
-        say(f"{folder} is finished already.")
-        return
-    goes_on = resumed and (folder / "config.toml").is_file()
-    if experiment is None:
-        if not goes_on:
-            raise RequestError(f"{folder} is not the folder of a run: it has no config.toml.")
-        experiment = resolve(read(folder / "config.toml"))
-    with Bar(experiment.label, experiment.rounds, False if quiet else None) as bar:
-        observer = Observer(line=bar.line, say=bar.say, stop=lambda: bool(stop))
-        if goes_on:
-            resume(folder, observer)
-        else:
-            execute(experiment, folder, observer, force)
-
-
-@contextmanager
-def stoppable() -> Iterator[list[bool]]:
-    """Ctrl-C once: stop after the round at hand. Twice: at once. The list is not empty once asked."""
-    asked: list[bool] = []
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(True)
-        say("stopping after this round; press Ctrl-C again to stop at once")
-
-    before = signal.signal(signal.SIGINT, handler)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def tell(runs: list[Run], top: Path, target: float | None, quiet: bool, as_json: bool) -> None:

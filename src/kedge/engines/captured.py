@@ -46,6 +46,7 @@ class Captured(Stacked):
         super().__init__(model, federation, chunk, compiled=True)
         self.lanes: dict[Any, Lane] = {}
         self.ends: dict[Any, Replayed] = {}
+        self.looks: dict[Any, Replayed] = {}
         self.ahead = ahead
         self.drawn: dict[Any, Future[Plan]] = {}
         self.drawing = ThreadPoolExecutor(1, "kedge-batches")
@@ -58,7 +59,7 @@ class Captured(Stacked):
 
     def forget(self) -> None:
         """Give the graphs and their memory back."""
-        self.lanes, self.ends, self.drawn = {}, {}, {}
+        self.lanes, self.ends, self.looks, self.drawn = {}, {}, {}, {}
         self.memory = torch.cuda.graph_pool_handle()
         torch.cuda.empty_cache()
 
@@ -98,6 +99,10 @@ class Captured(Stacked):
     def program(self, key: Any, function: Callable[..., Any], compile: bool) -> Callable[..., Any]:
         """What runs once a round: the end as a graph, the rest as it is."""
         return partial(self.end, function) if key == "end" else function
+
+    def repeated(self, name: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function as a graph, captured at its first call."""
+        return self.looks.setdefault(name, Replayed(function, self.memory))
 
     def end(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Memories, uploads, flags and sums of a chunk; the sums are needed beyond the next chunk's end."""

@@ -1,6 +1,6 @@
 """Engine: what the runner asks of a place where clients train; it arranges the kernel, no more."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -29,8 +29,15 @@ class Order(NamedTuple):
 
 
 class Engine(Protocol):
-    """A place where clients train; it owns their memories."""
+    """A place where clients train; it owns their memories.
 
+    `at_once` is how many models it likes to run side by side, `repeated` its way to call a function of trees
+    of tensors again and again with the same shapes; what comes back is overwritten by the next call.
+    """
+
+    @property
+    def at_once(self) -> int: ...
+    def repeated(self, name: Any, function: Callable[..., Any]) -> Callable[..., Any]: ...
     def begin(self, stage: Stage, params: Leaves, kept: frozenset[str]) -> None: ...
     def round(self, order: Order, clients: Sequence[int]) -> Reply: ...
     def tuned(

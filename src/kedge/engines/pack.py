@@ -166,6 +166,15 @@ class Seat:
         """Each client's model fine-tuned on its own data."""
         return self.engine.tuned(order, clients, tune)
 
+    @property
+    def at_once(self) -> int:
+        """Models evaluated side by side."""
+        return self.engine.at_once
+
+    def repeated(self, name: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function as its engine calls it again and again."""
+        return self.engine.repeated(name, function)
+
     def personal(self, client: int, shared: Leaves, buffers: Leaves) -> tuple[Leaves, Leaves]:
         """A client's own model."""
         return self.engine.personal(client, shared, buffers)

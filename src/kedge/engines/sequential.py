@@ -1,7 +1,8 @@
 """One client after another, batches unpadded: the reference, and the debugger's friend."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ from kedge.engines.memory import Memories
 
 class Sequential:
     """The plain loop over clients and their batches."""
+
+    at_once = 1
 
     def __init__(self, model: Model, federation: Federation) -> None:
         self.network, self.model, self.federation = model, model, federation
@@ -114,6 +117,10 @@ class Sequential:
         moved = torch.from_numpy(own.moves[number, 0][there]).to(device)
         x = data.inputs(data.pool.x[real], moved)
         return batch_of(x, data.pool.y[real], torch.from_numpy(own.key[number, 0]).to(device))
+
+    def repeated(self, name: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function as it is."""
+        return function
 
     def personal(self, client: int, shared: Leaves, buffers: Leaves) -> tuple[Leaves, Leaves]:
         """A client's own model: the shared leaves with those it keeps."""

@@ -43,6 +43,8 @@ class Begun:
 class Stacked:
     """vmap over the clients of a round, in chunks."""
 
+    at_once = 20  # models evaluated side by side
+
     def __init__(self, model: Model, federation: Federation, chunk: int = 0, compiled: bool = False) -> None:
         self.network, self.model, self.federation = model, model, federation
         self.facts = federation.facts()
@@ -242,6 +244,10 @@ class Stacked:
         if (key, compile) not in self.programs:
             self.programs[key, compile] = compiled(function) if compile else function
         return self.programs[key, compile]
+
+    def repeated(self, name: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function as it is."""
+        return function
 
     def personal(self, client: int, shared: Leaves, buffers: Leaves) -> tuple[Leaves, Leaves]:
         """A client's own model: the shared leaves with those it keeps."""

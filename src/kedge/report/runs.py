@@ -13,6 +13,7 @@ from kedge.measure.cells import cells, curve, in_order
 from kedge.running.folder import read_lines
 
 PLAN = "runs.json"  # in the folder of several runs: what each of them is
+SWEEP = "sweep.json"  # the same of a sweep, with its grid
 APART = ("seed", "engine", "name", "measure")  # keys that do not make a run another one
 ACCURACIES = ("distributed.global.accuracy", "distributed.local.accuracy")
 
@@ -74,11 +75,20 @@ def find_runs(folders: Iterable[Path]) -> list[Run]:
         inside = sorted(p.parent for p in folder.rglob("config.toml"))
         if not inside:
             raise RequestError(f"{folder} holds no run: there is no config.toml in it or below it.")
-        if (folder / PLAN).is_file():  # in the order in which they were asked for
-            order = [folder / row["folder"] for row in json.loads((folder / PLAN).read_text())]
-            inside.sort(key=lambda p: order.index(p) if p in order else len(order))
+        order = [folder / row["folder"] for row in planned_runs(folder)]  # in which they were asked for
+        inside.sort(key=lambda p: order.index(p) if p in order else len(order))
         found += [read_run(p) for p in inside]
     return found
+
+
+def planned_runs(folder: Path) -> list[dict[str, Any]]:
+    """What a folder of several runs holds or should hold: each one's folder and config; else nothing."""
+    for name in (PLAN, SWEEP):
+        if (folder / name).is_file():
+            listed = json.loads((folder / name).read_text())
+            rows: list[dict[str, Any]] = listed if isinstance(listed, list) else listed["runs"]
+            return rows
+    return []
 
 
 def metric_of(runs: Sequence[Run], wanted: str | None = None) -> str | None:

@@ -19,7 +19,7 @@ from kedge.running.config import Experiment
 from kedge.running.execute import recorded
 from kedge.running.task import Task
 
-MOST = 16  # runs of a pack, unless told otherwise: more gain little
+MOST = {"cpu": 8, "cuda": 32}  # runs of a pack, unless told otherwise: more gain little
 TENSORS = ("lr", "decay")  # settings of an optimizer that do not change the program of a step
 
 
@@ -80,15 +80,18 @@ def kind(experiment: Experiment) -> str:
 
 
 def fitting(task: Task, chunk: int = 0) -> int:
-    """How many runs like this may train at once: at most MOST, and what a round's rows and memories leave."""
+    """How many runs like this may train at once, by what a round's rows and its clients' memories take.
+
+    `chunk` is the user's word on how many clients may.
+    """
     population = len(task.federation.clients)
-    per_round = task.participation.count(population)
-    if chunk:  # the user's word on how many clients
-        return max(1, min(MOST, chunk // per_round))
-    size = sum(v.numel() for v in task.model.init(0)[0].values())
-    kept = max(numbers_kept(task, stage) for stage in task.stages)
-    rows = per_round + population * kept / (COPIES * size)
-    return max(1, min(MOST, int(rows_at_once(task.model, task.federation) / rows)))
+    rows = float(task.participation.count(population))
+    there = chunk or rows_at_once(task.model, task.federation)
+    if not chunk:
+        size = sum(v.numel() for v in task.model.init(0)[0].values())
+        kept = max(numbers_kept(task, stage) for stage in task.stages)
+        rows += population * kept / (COPIES * size)
+    return max(1, min(MOST[task.federation.pool.x.device.type], int(there / rows)))
 
 
 def numbers_kept(task: Task, stage: Stage) -> int:

@@ -30,7 +30,7 @@ def measured(task: Task, engine: Engine, stage: Stage, progress: Progress) -> tu
     for name, leaves in views(algorithm, server).items():
         if id(leaves) not in known:
             whole = {**server.own, **leaves}
-            common = on_test(task.model, logits, whole, server.buffers, data)
+            common = on_test(task.model, logits, whole, server.buffers, data, engine.repeated)
             own = on_local_tests(task.model, logits, whole, server.buffers, data)
             known[id(leaves)] = common | prefixed("local", together(own.values())), own
         values, own = known[id(leaves)]
@@ -41,7 +41,7 @@ def measured(task: Task, engine: Engine, stage: Stage, progress: Progress) -> tu
     clients = [client for client, own in enumerate(data.local_tests) if len(own)]
     if server.own or algorithm.predict is not logits or task.model.statistics == "local":
         models = ((c, *engine.personal(c, server.shared, server.buffers)) for c in clients)
-        own = of_clients(task.model, algorithm.predict, models, data)
+        own = of_clients(task.model, algorithm.predict, models, data, engine.at_once)
     else:
         own = known[id(server.shared)][1]
     metrics |= personal(task, progress, own, "")
@@ -52,7 +52,8 @@ def measured(task: Task, engine: Engine, stage: Stage, progress: Progress) -> tu
         order = Order(
             progress.round - 1, progress.stage_round - 1, task.seed, server.shared, server.buffers, {}
         )
-        own = of_clients(task.model, algorithm.predict, engine.tuned(order, clients, tune), data)
+        tuned = engine.tuned(order, clients, tune)
+        own = of_clients(task.model, algorithm.predict, tuned, data, engine.at_once)
         metrics |= personal(task, progress, own, ".tuned")
         by_client |= each("personal.local.accuracy.tuned", own, len(data.clients))
     return metrics, by_client

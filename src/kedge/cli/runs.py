@@ -1,0 +1,156 @@
+"""What `kedge run` and `kedge sweep` share: options, carrying runs out, Ctrl-C, what failed."""
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from kedge.cli.options import CODES, say
+from kedge.core.errors import RequestError
+from kedge.report.runs import Run, read_run
+from kedge.running.config import Experiment, resolve
+from kedge.running.document import override, read, settings
+from kedge.running.execute import finished
+from kedge.running.grouping import Member
+from kedge.running.packing import Abandoned, carry_out
+from kedge.running.task import Interrupted
+
+Sets = Annotated[list[str], typer.Option("--set", help="Any key of the config: --set training.epochs=5.")]
+Seed = Annotated[int | None, typer.Option(help="The random seed.")]
+Seeds = Annotated[int, typer.Option(help="How many seeds, counted up from --seed.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+EngineName = Annotated[str, typer.Option("--engine", help="auto, sequential, stacked or captured (CUDA).")]
+PrecisionName = Annotated[str, typer.Option("--precision", help="fp64, fp32, tf32 (CUDA) or bf16.")]
+Out = Annotated[Path | None, typer.Option(help="The folder to write; by default runs/NAME.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the folder if it exists.")]
+Target = Annotated[float | None, typer.Option(help="Show the rounds to this accuracy, a share: 0.9.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no table.")]
+Pack = Annotated[
+    int,
+    typer.Option(help="Runs that train at once, at most; 1: one after another; 0: as many as pay and fit."),
+]
+
+
+class Planned(NamedTuple):
+    """A run of several: its folder below the top, and what it is."""
+
+    folder: Path
+    experiment: Experiment
+
+
+class Failure(NamedTuple):
+    """A run that failed, and the exit code of its error."""
+
+    folder: Path
+    error: str
+    code: int
+
+
+def document_of(experiment: str, sets: list[str], seed: int | None, **chosen: str) -> dict[str, Any]:
+    """The document with what the command line says set: keys of `chosen` have _ for a dot."""
+    given = {key.replace("_", "."): value for key, value in chosen.items() if value}
+    return override(read(experiment), given | settings(sets) | ({} if seed is None else {"seed": seed}))
+
+
+def seeds_of(experiment: Experiment, count: int) -> range:
+    """The seeds counted up from an experiment's."""
+    if count < 1:
+        raise RequestError(f"--seeds {count}: need at least 1.")
+    return range(experiment.seed, experiment.seed + count)
+
+
+def check_pack(pack: int) -> None:
+    """So many runs at once."""
+    if pack < 0:
+        raise RequestError(f"--pack {pack}: need 0 (as many as pay and fit), 1 (one after another) or more.")
+
+
+def to_go_on(top: Path, plan: Sequence[tuple[Path, Experiment | None]]) -> list[Member]:
+    """What is left of a plan (None: what the folder says); runs that are finished stay as they are."""
+    members = []
+    for folder, experiment in plan:
+        config = top / folder / "config.toml"
+        if finished(top / folder):
+            say(f"{top / folder} is finished already.")
+        elif config.is_file():
+            members.append(Member(top / folder, experiment or resolve(read(config)), "on"))
+        elif experiment:
+            members.append(Member(top / folder, experiment))
+        else:
+            raise RequestError(f"{top} is not the folder of a run: it has no config.toml.")
+    return members
+
+
+def carried_out(
+    members: Sequence[Member], top: Path, command: str, pack: int, quiet: bool, debug: bool
+) -> list[Failure]:
+    """All runs; those that failed are told of and returned. A single run's error is raised."""
+    again = f"kedge {command} --resume {top}"
+    failed = []
+    with stoppable() as stop:
+        try:
+            for member, error in carry_out(members, pack, False if quiet else None, say, lambda: bool(stop)):
+                if error is None:
+                    continue
+                error = with_remedy(error, member.folder, again)
+                if len(members) == 1 and command == "run":
+                    raise error
+                failed.append(told(member.folder, error, debug))
+        except Interrupted:
+            whose = "its state is" if len(members) == 1 else "all states are"
+            raise KeyboardInterrupt(f"interrupted; {whose} saved. Go on with: {again}") from None
+        except Abandoned:
+            say(f"interrupted; the last checkpoint holds. Go on with: {again}")
+            sys.stdout.flush()
+            os._exit(130)  # threads amid a step can neither be stopped nor waited for
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"interrupted; the last checkpoint holds. Go on with: {again}") from None
+    return failed
+
+
+def with_remedy(error: Exception, folder: Path, again: str) -> Exception:
+    """The error; where the system could not write, with what to do."""
+    if not isinstance(error, OSError):
+        return error
+    reason = f"{error.strerror or error} ({error.filename or folder})"
+    better = OSError(f"{reason}. What was saved before is whole; go on with {again} once it is mended.")
+    return better.with_traceback(error.__traceback__)
+
+
+def told(folder: Path, error: Exception, debug: bool) -> Failure:
+    """Tell of a run that failed; an error of our own making with its traceback."""
+    code = next((code for kind, code in CODES if isinstance(error, kind)), None)
+    if debug or code is None:
+        traceback.print_exception(error)
+    say(f"error: {folder}: {error}")
+    return Failure(folder, str(error), code or 1)
+
+
+def there(top: Path, plan: Sequence[tuple[Path, Experiment | None]]) -> list[Run]:
+    """The runs of a plan that have a folder."""
+    return [read_run(top / folder) for folder, _ in plan if (top / folder / "config.toml").is_file()]
+
+
+@contextmanager
+def stoppable() -> Iterator[list[bool]]:
+    """Ctrl-C once: stop after the round at hand. Twice: at once. The list is not empty once asked."""
+    asked: list[bool] = []
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(True)
+        say("stopping after this round; press Ctrl-C again to stop at once")
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
