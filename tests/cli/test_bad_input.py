@@ -31,7 +31,10 @@ from kedge.running import checkpoint, folder
         ("model.name=small-cn", "model.name = 'small-cn': no such name. Did you mean 'small-cnn'?"),
         ("partition.name=dirichlett", "Did you mean 'dirichlet'?"),
         ("optimizer.name=sdg", "Did you mean 'sgd'?"),
-        ("engine.name=stackd", "engine.name = 'stackd': input should be 'auto', 'sequential' or 'stacked'"),
+        (
+            "engine.name=stackd",
+            "engine.name = 'stackd': input should be 'auto', 'sequential', 'stacked' or 'captured'",
+        ),
         ("training.epochs=five", "training.epochs = 'five': input should be a valid integer"),
         ("training.epochs=1.5", "training.epochs = 1.5"),
         ("training.drop_last=1", "training.drop_last = 1: input should be a valid boolean"),
