@@ -11,6 +11,7 @@ from kedge.cli.listing import command as listing
 from kedge.cli.partition import command as partition
 from kedge.cli.plot import command as plot
 from kedge.cli.run import command as run
+from kedge.cli.sweep import command as sweep
 from kedge.cli.theory import command as theory
 
 app = typer.Typer(
@@ -21,6 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("run")(run)
+app.command("sweep")(sweep)
 app.command("compare")(compare)
 app.command("plot")(plot)
 app.command("partition")(partition)

@@ -25,7 +25,7 @@ def command(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Draw diversity, cosines, features and clients' accuracies of runs; what a history lacks is left out."""
+    """Draw diversity, cosines, features, clients' accuracies and costs; what a history lacks is left out."""
     known = {figure.name: figure for figure in FIGURES}
     for name in figures:
         if name not in known:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from kedge.report.cost_plot import pictured
 from kedge.report.curves import Panel, Points, curves, single
 from kedge.report.runs import Run
 from kedge.running.folder import read_lines
@@ -104,4 +105,5 @@ FIGURES = (
     Figure(
         "clients", sorted_clients, "no run has local tests: set evaluation.local_test, or evaluation.local"
     ),
+    Figure("cost", pictured, "no run tells its cost: an earlier version wrote them"),
 )

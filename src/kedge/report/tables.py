@@ -88,10 +88,10 @@ def percent(value: float | None, spread: float | None = None, partial: bool = Fa
     return f"({text})" if partial else text
 
 
-def rendered(rows: Sequence[dict[str, Any]], target: float | None = None) -> Table:
-    """The comparison as a table."""
+def rendered(rows: Sequence[dict[str, Any]], target: float | None = None, first: str = "method") -> Table:
+    """The comparison as a table; `first` is what its rows are."""
     table = Table(title=None, header_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("method", overflow="fold")
+    table.add_column(first, overflow="fold")
     for name in ("runs", "rounds", "accuracy %", "best %"):
         table.add_column(name, justify="right", no_wrap=True)
     if target is not None:

@@ -1,0 +1,126 @@
+"""A sweep: an experiment with a table [grid], whose keys are keys of the config and whose values are lists.
+
+Every combination of the values is a cell. A cell's name says its settings in characters that any file system
+takes: method=feddyn,partition.alpha=0.1.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+from kedge.core.errors import RequestError
+from kedge.data.partition import PARTITIONS
+from kedge.running.assemble import rebuilding, stages_of
+from kedge.running.config import Experiment, options_of, resolve
+from kedge.running.document import override
+from kedge.running.factories import factory_of
+
+EXAMPLE = 'method = ["fedavg", "feddyn"], "partition.alpha" = [0.1, 0.3]'
+REFUSED = {
+    "seed": "seeds are counted: --seeds N, from --seed S on",
+    "name": "a name changes nothing in a run",
+}
+LONGEST = 200  # characters of a folder's name; file systems take 255 bytes
+
+
+class Cell(NamedTuple):
+    """One combination."""
+
+    name: str
+    settings: dict[str, Any]
+    experiment: Experiment
+
+
+def cells(document: Mapping[str, Any]) -> list[Cell]:
+    """All combinations of a document's grid, each one checked as far as that goes without its data."""
+    grid = grid_of(document)
+    plain = {key: value for key, value in document.items() if key != "grid"}
+    every = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+    found: list[Cell] = []
+    known: dict[str, str] = {}
+    for name, settings in zip(names(every), every, strict=True):
+        try:
+            experiment = resolve(override(plain, in_order(settings)))
+            check(experiment)
+        except RequestError as error:
+            raise RequestError(f"grid, cell {name}: {error}") from None
+        config = experiment.toml()
+        if config in known:
+            raise RequestError(f"grid: {known[config]} and {name} are the same experiment. Leave one out.")
+        known[config] = name
+        found.append(Cell(name, settings, experiment))
+    return found
+
+
+def grid_of(document: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The keys and their lists."""
+    table = document.get("grid")
+    if not isinstance(table, Mapping) or not table:
+        raise RequestError(
+            f"grid = {table!r}: need a table [grid] with a list of values for each key, such as {EXAMPLE}."
+            if "grid" in document
+            else f"the experiment has no table [grid]. Add one with lists of values, such as {EXAMPLE}."
+        )
+    grid = flat(table)
+    for key, values in grid.items():
+        if not isinstance(values, list):
+            raise RequestError(f"grid.{key} = {values!r}: need a list of values, such as [{values!r}].")
+        if not values:
+            raise RequestError(f"grid.{key} = []: need at least one value.")
+        if key in REFUSED:
+            raise RequestError(f"grid.{key} = {values!r}: {REFUSED[key]}.")
+        twice = next((value for place, value in enumerate(values) if value in values[:place]), None)
+        if twice is not None:
+            raise RequestError(f"grid.{key} = {values!r}: {twice!r} stands there twice.")
+    return grid
+
+
+def flat(table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Tables inside the grid as dotted keys, so that they may be written with or without quotes."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= flat(value, f"{path}{key}.") if isinstance(value, Mapping) else {f"{path}{key}": value}
+    return found
+
+
+def in_order(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Whole tables first, and names before their arguments: they replace what stands below them."""
+    return dict(
+        sorted(
+            settings.items(), key=lambda one: (one[0].count("."), one[0] != "method", ".name" not in one[0])
+        )
+    )
+
+
+def check(experiment: Experiment) -> None:
+    """Make what can be made without data, for the sake of its errors."""
+    rebuilding(stages_of(experiment))
+    factory_of("partition", PARTITIONS, experiment.partition["name"])(**options_of(experiment.partition))
+
+
+def names(every: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A name for each combination that no other has."""
+    found: list[str] = []
+    for settings in every:
+        whole = ",".join(f"{key}={safe(value)}" for key, value in settings.items())
+        if len(whole) > LONGEST:
+            whole = f"{whole[: LONGEST - 9]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+        number = sum(re.fullmatch(re.escape(whole) + r"(-\d+)?", other) is not None for other in found)
+        found.append(f"{whole}-{number + 1}" if whole in found else whole)
+    return found
+
+
+def safe(value: Any) -> str:
+    """A value in characters that any file system takes."""
+    return re.sub(r"[^\w.+-]+", "-", written(value), flags=re.ASCII).strip("-")
+
+
+def written(value: Any) -> str:
+    """A value as one would write it."""
+    if isinstance(value, Mapping) and "name" in value:
+        inside = ", ".join(f"{k}={written(v)}" for k, v in value.items() if k != "name")
+        return f"{value['name']}({inside})" if inside else str(value["name"])
+    return value if isinstance(value, str) else json.dumps(value)
