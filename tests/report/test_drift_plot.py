@@ -27,7 +27,10 @@ def folder(path: Path, lines: list[dict[str, Any]], clients: Any = None, **confi
     """A run's folder as the runner leaves it, for what a report reads."""
     path.mkdir(parents=True)
     (path / "config.toml").write_text(tomli_w.dumps({"rounds": len(lines), **config}))
-    told = [{"round": n, "method": "feddyn", "clients": [0], **line} for n, line in enumerate(lines, 1)]
+    told = [
+        {"round": n, "stage": 0, "method": "feddyn", "clients": [0], **line}
+        for n, line in enumerate(lines, 1)
+    ]
     (path / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told))
     if clients:
         (path / "clients.jsonl").write_text(json.dumps(clients) + "\n")

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from kedge.bench.bench import Row, bench
@@ -229,7 +230,7 @@ def print_peers(work: Workload, rows: Sequence[Peer]) -> None:
             "" if speed is None else f"{speed:,.0f}",
             *("" if ratio is None else f"{ratio:.2f}×" for ratio in row.ratios.values()),
             "" if warm is None else f"{warm:.1f}",
-            row.note,
+            escape(row.note),
         )
     console().print(table)
     notes(["The warm-up, start and two rounds, is not timed. Without a precision: torch's own settings."])
