@@ -134,7 +134,7 @@ def test_everyone_averages_the_same_model(
     assert set(ours) == set(theirs) == set(begun)
     for name, value in ours.items():
         torch.testing.assert_close(theirs[name], value, rtol=1e-5, atol=1e-6)
-    assert max(float((value - begun[name]).abs().max()) for name, value in ours.items()) > 1e-2
+    assert max(float((value - begun[name]).abs().max()) for name, value in ours.items()) > 5e-3
 
 
 def test_the_workloads_are_those_that_are_named() -> None:
@@ -218,13 +218,9 @@ def test_ratios_are_taken_within_a_turn(monkeypatch: pytest.MonkeyPatch) -> None
     """Speeds of 1 and 2, then 10 and 40, then 100 and 300: ratios of 2, 4 and 3, whose median is 3."""
     speeds = iter([1.0, 2.0, 10.0, 40.0, 100.0, 300.0])
     monkeypatch.setattr(import_module("kedge.bench.peers"), "block", lambda one, device: next(speeds))
-    none = Way(PFL, None, lambda: nullcontext(lambda number: 1), ("no_such_package",), "x")
-    made = [
-        Way(PLAIN, None, lambda: nullcontext(lambda number: 1)),
-        Way(CENTRAL, None, lambda: nullcontext(lambda number: 1)),
-        none,
-        none._replace(how=FLOWER),
-    ]
+    plain = Way(PLAIN, None, lambda: nullcontext(lambda number: 1))
+    none = plain._replace(how=PFL, needs=("no_such_package",))
+    made = [plain, plain._replace(how=CENTRAL), none, none._replace(how=FLOWER)]
     rows = timed(SMALL, made, "cpu", 3, lambda message: None)
     assert [row.ratios[PLAIN] for row in rows] == [1, 3, None, None]
     assert [row.samples_per_second for row in rows] == [10, 40, None, None]
@@ -235,11 +231,14 @@ def test_ratios_are_taken_within_a_turn(monkeypatch: pytest.MonkeyPatch) -> None
     [
         ("raise ValueError('no such thing')", "ValueError: no such thing"),
         ("pass", "ended without a word"),
+        ("print('ready')", "ended without a word"),
+        ("import time; print('ready', flush=True); time.sleep(3)", "no answer for 1 s"),
         ("print('ready', flush=True); input(); print('failed out of memory')", "failed out of memory"),
     ],
 )
 def test_a_simulation_that_ends_says_why(program: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers_flower, "PROGRAM", program)
+    monkeypatch.setattr(peers_flower, "ANSWER_SECONDS", 1.0)
     with pytest.raises(PeerFailed, match=said), flower(SMALL, SMALL.federation("cpu")) as simulation:
         simulation.round(0)
 

@@ -1,10 +1,11 @@
 """Rounds of Flower's simulation (on Ray), stepped from outside: the simulation itself is in flower_app."""
 
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from kedge.data.federation import Federation
 
 PROGRAM = "import sys; from kedge.bench.flower_app import simulate; simulate(sys.argv[1])"
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+ANSWER_SECONDS = 900.0  # until a simulation is given up; its start may take a minute
 END_SECONDS = 30.0  # until a simulation that was told to end is killed
 MOST_ON_A_GPU = 16  # processes that share one
 
@@ -59,11 +61,11 @@ def flower(work: Workload, data: Federation) -> Iterator[Simulation]:
                 raise PeerFailed(said or last_line(folder / "log"))
 
         def round(number: int) -> int:
-            ask("round", "ready")
+            ask("round\n", "ready")
             return work.per_round * work.samples
 
         def model() -> Leaves:
-            ask("model", "saved")
+            ask("model\n", "saved")
             with np.load(folder / "model.npz") as arrays:
                 return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
 
@@ -85,9 +87,11 @@ def told(process: subprocess.Popen[str], question: str) -> str:
     """What the simulation answers; nothing if it is no more."""
     assert process.stdin is not None
     assert process.stdout is not None
-    if question:
-        process.stdin.write(question + "\n")
+    with suppress(BrokenPipeError):  # then there is no answer either
+        process.stdin.write(question)
         process.stdin.flush()
+    if not select.select([process.stdout], [], [], ANSWER_SECONDS)[0]:
+        raise PeerFailed(f"no answer for {ANSWER_SECONDS:.0f} s")
     return process.stdout.readline().strip()
 
 
@@ -100,7 +104,8 @@ def last_line(log: Path) -> str:
 def end(process: subprocess.Popen[str]) -> None:
     """Let the simulation end its own processes."""
     assert process.stdin is not None
-    process.stdin.close()
+    with suppress(BrokenPipeError):
+        process.stdin.close()
     try:
         process.wait(END_SECONDS)
     except subprocess.TimeoutExpired:

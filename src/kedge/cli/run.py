@@ -104,7 +104,7 @@ def command(
         else:
             prepare(top, fresh, force)
             members = [Member(top / folder, own) for folder, own in fresh]
-    failed = carried_out(members, top, "run", pack, quiet or as_json, debug)
+    failed = carried_out(members, top, "run", pack, quiet or as_json, debug, single=len(plan) == 1)
     tell(there(top, plan), top, target, quiet, as_json)
     if failed:
         raise typer.Exit(failed[0].code)

@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from kedge.running.config import Experiment, resolve
 from kedge.running.document import override, read, settings
 from kedge.running.execute import finished
 from kedge.running.grouping import Member
-from kedge.running.packing import Abandoned, carry_out
+from kedge.running.packing import Abandoned, Outcome, carry_out
 from kedge.running.task import Interrupted
 
 Sets = Annotated[list[str], typer.Option("--set", help="Any key of the config: --set training.epochs=5.")]
@@ -36,6 +35,8 @@ Pack = Annotated[
     int,
     typer.Option(help="Runs that train at once, at most; 1: one after another; 0: as many as pay and fit."),
 ]
+
+NAMED = 8  # finished runs that are named one by one
 
 
 class Planned(NamedTuple):
@@ -75,11 +76,16 @@ def check_pack(pack: int) -> None:
 def to_go_on(top: Path, plan: Sequence[tuple[Path, Experiment | None]]) -> list[Member]:
     """What is left of a plan (None: what the folder says); runs that are finished stay as they are."""
     members = []
+    done = [top / folder for folder, _ in plan if finished(top / folder)]
+    for folder in done if len(done) <= NAMED else ():
+        say(f"{folder} is finished already.")
+    if len(done) > NAMED:
+        say(f"{len(done)} of {len(plan)} runs are finished already.")
     for folder, experiment in plan:
         config = top / folder / "config.toml"
-        if finished(top / folder):
-            say(f"{top / folder} is finished already.")
-        elif config.is_file():
+        if top / folder in done:
+            continue
+        if config.is_file():
             members.append(Member(top / folder, experiment or resolve(read(config)), "on"))
         elif experiment:
             members.append(Member(top / folder, experiment))
@@ -89,22 +95,32 @@ def to_go_on(top: Path, plan: Sequence[tuple[Path, Experiment | None]]) -> list[
 
 
 def carried_out(
-    members: Sequence[Member], top: Path, command: str, pack: int, quiet: bool, debug: bool
+    members: Sequence[Member],
+    top: Path,
+    command: str,
+    pack: int,
+    quiet: bool,
+    debug: bool,
+    single: bool = False,
 ) -> list[Failure]:
-    """All runs; those that failed are told of and returned. A single run's error is raised."""
+    """All runs; those that failed are told of and returned. The error of a single one is raised."""
     again = f"kedge {command} --resume {top}"
     failed = []
     with stoppable() as stop:
         try:
-            for member, error in carry_out(members, pack, False if quiet else None, say, lambda: bool(stop)):
-                if error is None:
+            for outcome in carry_out(members, pack, False if quiet else None, say, lambda: bool(stop)):
+                if outcome.error is None:
                     continue
-                error = with_remedy(error, member.folder, again)
-                if len(members) == 1 and command == "run":
+                folder, error = outcome.member.folder, with_remedy(outcome, again)
+                code = next((code for kind, code in CODES if isinstance(error, kind)), None)
+                if debug or code is None:  # None: no mistake of the user's
+                    say(outcome.trace)
+                if single:
                     raise error
-                failed.append(told(member.folder, error, debug))
+                say(f"error: {folder}: {error}")
+                failed.append(Failure(folder, str(error), code or 1))
         except Interrupted:
-            whose = "its state is" if len(members) == 1 else "all states are"
+            whose = "its state is" if single else "all states are"
             raise KeyboardInterrupt(f"interrupted; {whose} saved. Go on with: {again}") from None
         except Abandoned:
             say(f"interrupted; the last checkpoint holds. Go on with: {again}")
@@ -115,22 +131,14 @@ def carried_out(
     return failed
 
 
-def with_remedy(error: Exception, folder: Path, again: str) -> Exception:
-    """The error; where the system could not write, with what to do."""
+def with_remedy(outcome: Outcome, again: str) -> Exception:
+    """A run's error; where the system could not write, with what to do."""
+    error = outcome.error
+    assert error is not None
     if not isinstance(error, OSError):
         return error
-    reason = f"{error.strerror or error} ({error.filename or folder})"
-    better = OSError(f"{reason}. What was saved before is whole; go on with {again} once it is mended.")
-    return better.with_traceback(error.__traceback__)
-
-
-def told(folder: Path, error: Exception, debug: bool) -> Failure:
-    """Tell of a run that failed; an error of our own making with its traceback."""
-    code = next((code for kind, code in CODES if isinstance(error, kind)), None)
-    if debug or code is None:
-        traceback.print_exception(error)
-    say(f"error: {folder}: {error}")
-    return Failure(folder, str(error), code or 1)
+    reason = f"{error.strerror or error} ({error.filename or outcome.member.folder})"
+    return OSError(f"{reason}. What was saved before is whole; go on with {again} once it is mended.")
 
 
 def there(top: Path, plan: Sequence[tuple[Path, Experiment | None]]) -> list[Run]:

@@ -50,7 +50,6 @@ class Captured(Stacked):
         self.ahead = ahead
         self.drawn: dict[Any, Future[Plan]] = {}
         self.drawing = ThreadPoolExecutor(1, "kedge-batches")
-        self.foreseen: Callable[[], None] | None = None  # what the host does while the device trains
 
     def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
         """Start a stage; memories of the slots in `kept` go on."""
@@ -83,18 +82,21 @@ class Captured(Stacked):
             return super().plan(stage, model, order, rows, tuning)
         return self.drawn.pop(key).result()
 
-    def draw_ahead(self, order: Order) -> None:
+    def draw_ahead(self, order: Order, padding: int | None = None) -> None:
         """Begin to draw the next round's batches beside the device's work."""
         if self.ahead is None:
             return
-        self.drawn = {key: plan for key, plan in self.drawn.items() if key[0] == order.round}
+        self.drawn = {key: plan for key, plan in self.drawn.items() if key[0] >= order.round}
         after = order._replace(round=order.round + 1, stage_round=order.stage_round + 1)
         clients = list(self.ahead(after.round))
         size = self.chunk or len(clients)
         for start in range(0, len(clients), size):
-            rows, _ = self.rows(clients[start : start + size])
+            some = clients[start : start + size]
+            rows = self.rows(some)[0] if padding is None else [*some, *[some[0]] * padding]
             key = after.round, after.stage_round, after.seed, tuple(rows)
-            self.drawn[key] = self.drawing.submit(super().plan, self.stage, self.model, after, rows, False)
+            if key not in self.drawn:  # by an earlier chunk of this round
+                draw = partial(super().plan, self.stage, self.model, after, rows, False)
+                self.drawn[key] = self.drawing.submit(draw)
 
     def program(self, key: Any, function: Callable[..., Any], compile: bool) -> Callable[..., Any]:
         """What runs once a round: the end as a graph, the rest as it is."""

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -119,6 +120,7 @@ class Pack:
             firsts.append(at)
             at += len(rows)
         begun = joined(parts, [self.offsets[a.seat.number] for a in asked])
+        stack.foreseen = partial(draw_ahead, asked, padding if stack.compiled else 0)
         carry = stack.advanced(stack.stage, stack.model, begun, stack.compiled)
         slots, uploads, admitted, _ = stack.ended(begun, carry, at)
         replies = []
@@ -186,6 +188,12 @@ class Seat:
     def load(self, saved: Tree) -> None:
         """Take saved memories up."""
         self.engine.load(saved)
+
+
+def draw_ahead(asked: Sequence[Asked], padding: int) -> None:
+    """Let every run draw the batches of its next round; the first has the padding."""
+    for number, (seat, order, _) in enumerate(asked):
+        seat.engine.draw_ahead(order, 0 if number else padding)
 
 
 def program_of(stage: Stage) -> Program:

@@ -51,6 +51,7 @@ class Stacked:
         self.memories = Memories()
         self.chunk, self.compiled = chunk, compiled
         self.programs: dict[Any, Callable[..., Any]] = {}
+        self.foreseen: Callable[[], None] | None = None  # what the host does while a device trains
 
     def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
         """Start a stage; memories of the slots in `kept` go on."""
@@ -139,6 +140,9 @@ class Stacked:
             order.seed, order.round, order.stage_round, width=self.width, random=model.random, tuning=tuning,
             augment=data.augment,
         )  # fmt: skip
+
+    def draw_ahead(self, order: Order, padding: int | None = None) -> None:
+        """Nothing is drawn ahead where the host itself trains."""
 
     def tuned(self, order: Order, clients: Sequence[int], tune: Tune) -> Iterator[tuple[int, Leaves, Leaves]]:
         """Each client's model fine-tuned on its own data: client, parameters, statistics; nothing is kept."""

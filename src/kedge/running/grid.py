@@ -115,7 +115,9 @@ def names(every: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def safe(value: Any) -> str:
     """A value in characters that any file system takes."""
-    return re.sub(r"[^\w.+-]+", "-", written(value), flags=re.ASCII).strip("-")
+    if isinstance(value, int | float):
+        return written(value)
+    return re.sub(r"[^\w.+-]+", "-", re.sub(r"\s", "", written(value)), flags=re.ASCII).strip("-")
 
 
 def written(value: Any) -> str:

@@ -7,11 +7,12 @@ after every round whether they were asked to stop.
 
 import queue
 import threading
+import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -39,14 +40,17 @@ from kedge.running.grouping import Member, fitting, groups, shares
 from kedge.running.runner import run
 from kedge.running.task import Interrupted, Observer, Task
 
+Raised = TypeVar("Raised", bound=BaseException)
+Ended = tuple[int, BaseException | None, str]  # number of a run, its error, that one's traceback
 PATIENCE = 0.2  # seconds between looks for a signal, where waiting does not let them through
 
 
 class Outcome(NamedTuple):
-    """How a run ended: by itself, or with an error."""
+    """How a run ended: by itself, or with an error and its traceback."""
 
     member: Member
-    error: Exception | None
+    error: Exception | None = None
+    trace: str = ""
 
 
 class Ready(NamedTuple):
@@ -73,23 +77,45 @@ def carry_out(
     round at hand with their states saved, and Interrupted is raised.
     """
     for group in groups(members):
-        chosen = next(filter(None, (member.engine for member in group)), None)
-        wanted = group[0].experiment.engine
-        most = 1 if (chosen["name"] if chosen else wanted.name) == "sequential" else limit
         waiting = deque(group)
+        chosen = next(filter(None, (member.engine for member in group)), None)
         while waiting:
-            with ExitStack() as locks:
-                ready, failed = gathered(waiting, most, locks, stop)
-                yield from failed
-                if len(ready) > 1 and chosen is None:
-                    with computing_in(wanted.precision), threads_put_back():
-                        chosen = settled([one.task for one in ready], wanted, say)
-                    most = 1 if chosen["name"] == "sequential" else limit
-                if chosen is None or most == 1 or len(ready) == 1:
-                    for one in ready:
-                        yield alone(one, shown, stop)
-                else:
-                    yield from together(ready, chosen, shown, stop)
+            chosen = yield from next_pack(waiting, chosen, limit, shown, say, stop)
+            torch.cuda.empty_cache()  # what is free decides how many fit next
+
+
+def next_pack(
+    waiting: deque[Member],
+    chosen: dict[str, Any] | None,
+    limit: int,
+    shown: bool | None,
+    say: Callable[[str], None],
+    stop: Callable[[], bool],
+) -> Generator[Outcome, None, dict[str, Any] | None]:
+    """Some of those who wait; returns the engine that was chosen for them, and holds for the rest."""
+    wanted = waiting[0].experiment.engine
+    if (chosen["name"] if chosen else wanted.name) == "sequential":
+        limit = 1
+    with ExitStack() as locks:
+        ready, failed = gathered(waiting, limit, locks, stop)
+        yield from failed
+        pack = None
+        try:
+            if len(ready) > 1 and chosen is None:
+                with computing_in(wanted.precision), threads_put_back():
+                    chosen = settled([one.task for one in ready], wanted, say)
+            if len(ready) > 1 and chosen and chosen["name"] != "sequential":
+                pack = pack_of(ready, choice_of(chosen))
+        except Exception as error:  # of this engine, hence of all these runs
+            bared = bare(error)
+            yield from (Outcome(one.member, *bared) for one in ready)
+            return chosen
+        if pack and chosen:
+            yield from together(ready, pack, chosen, shown, stop)
+        else:
+            for one in ready:
+                yield alone(one, shown, stop)
+    return chosen
 
 
 def gathered(
@@ -106,7 +132,7 @@ def gathered(
         try:
             ready.append(made_ready(member, ready, locks))
         except Exception as error:  # this run's affair
-            failed.append(Outcome(member, error))
+            failed.append(Outcome(member, *bare(error)))
         if len(ready) == 1:
             most = limit or fitting(ready[0].task, member.experiment.engine.chunk)
             size = shares(len(waiting) + 1, most)
@@ -139,33 +165,47 @@ def alone(one: Ready, shown: bool | None, stop: Callable[[], bool]) -> Outcome:
         try:
             held(one.task, experiment.engine, experiment.name, experiment.checkpoint.every, folder, watch)
         except Exception as error:  # this run's affair
-            return Outcome(one.member, error)
-    return Outcome(one.member, None)
+            return Outcome(one.member, *bare(error))
+    return Outcome(one.member)
+
+
+def pack_of(ready: Sequence[Ready], choice: Choice) -> Pack:
+    """The common stack of these runs."""
+
+    def stack(model: Model, data: Federation, ahead: Ahead | None = None) -> Stacked:
+        engine = build(choice, model, data, ahead)
+        assert isinstance(engine, Stacked), choice.name
+        return engine
+
+    engines = [stack(task.model, task.federation, task.takes_part) for _, task in ready]
+    pack = Pack(engines, lambda whole: stack(ready[0].task.model, whole))
+    pack.at_once = ready[0].member.experiment.engine.chunk
+    return pack
 
 
 def together(
-    ready: Sequence[Ready], chosen: dict[str, Any], shown: bool | None, stop: Callable[[], bool]
+    ready: Sequence[Ready],
+    pack: Pack,
+    chosen: dict[str, Any],
+    shown: bool | None,
+    stop: Callable[[], bool],
 ) -> Iterator[Outcome]:
-    """A pack: every run in a thread, the rounds of all in one stack."""
-    ended: queue.SimpleQueue[tuple[int, BaseException | None]] = queue.SimpleQueue()
+    """Every run in a thread, the rounds of all in one stack."""
+    ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
     left = threading.Event()
-    first, choice = ready[0].task, choice_of(chosen)
     title = f"{ready[0].member.experiment.label} × {len(ready)}"
     with (
-        computing_in(first.precision),
+        computing_in(ready[0].task.precision),
         threads_put_back(),
         Together(title, [one.task.rounds for one in ready], shown) as bar,
     ):
         torch.set_num_threads(chosen["threads"])
-        engines = [stack(choice, task.model, task.federation, task.takes_part) for _, task in ready]
-        pack = Pack(engines, lambda whole: stack(choice, first.model, whole))
-        pack.at_once = ready[0].member.experiment.engine.chunk
 
         def carried(number: int) -> None:
             (folder, experiment, _), task = ready[number]
             watch = Observer(bar.line_of(number), bar.say, lambda: stop() or left.is_set())
-            try:
-                with pack.seated(number) as seat:
+            with pack.seated(number) as seat:
+                try:
                     torch.set_num_threads(chosen["threads"])  # OpenMP and dynamo keep these by thread
                     never_fall_back()
                     own = recorded(folder)
@@ -173,10 +213,10 @@ def together(
                         own = {**chosen, "packed": len(ready)}
                         record(folder, task, own)
                     run(task, seat, folder, experiment.checkpoint.every, own, watch)
-            except BaseException as error:  # the main thread decides
-                ended.put((number, error))
-            else:
-                ended.put((number, None))
+                except BaseException as error:  # the main thread decides
+                    ended.put((number, *bare(error)))
+                else:
+                    ended.put((number, None, ""))
 
         # Daemons, for a thread amid a step cannot be stopped, and who wants to leave at once may.
         threads = [threading.Thread(target=carried, args=(n,), daemon=True) for n in range(len(ready))]
@@ -185,10 +225,10 @@ def together(
             for thread in threads:
                 thread.start()
             for _ in threads:
-                number, error = heard(ended)
+                number, error, trace = heard(ended)
                 bar.ended(number, error)
                 if error is None or isinstance(error, Exception):
-                    yield Outcome(ready[number].member, error)
+                    yield Outcome(ready[number].member, error, trace)
                 elif isinstance(error, Interrupted):
                     interrupted = True
                 else:
@@ -204,14 +244,14 @@ def together(
         raise Interrupted
 
 
-def stack(choice: Choice, model: Model, data: Federation, ahead: Ahead | None = None) -> Stacked:
-    """The engine of a choice, which has rows."""
-    engine = build(choice, model, data, ahead)
-    assert isinstance(engine, Stacked), choice.name
-    return engine
+def bare(error: Raised) -> tuple[Raised, str]:
+    """The error without its traceback, whose frames hold on to run, pack and memory; and that as text."""
+    trace = "".join(traceback.format_exception(error))
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None), trace
 
 
-def heard(ended: "queue.SimpleQueue[tuple[int, BaseException | None]]") -> tuple[int, BaseException | None]:
+def heard(ended: "queue.SimpleQueue[Ended]") -> Ended:
     """Which run ended, and how; waits in a way that lets signals through everywhere."""
     while True:
         try:

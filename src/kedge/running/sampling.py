@@ -13,7 +13,7 @@ from kedge.core.errors import RequestError
 BLOCK = 32  # rounds whose orders are drawn together; the result does not depend on it
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=32)  # runs of a pack ask in turns
 def orders(population: int, seed: int, block: int) -> NDArray[np.int64]:
     """For each round of a block, all clients in random order."""
     rounds = np.arange(block * BLOCK, (block + 1) * BLOCK)

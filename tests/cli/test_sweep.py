@@ -1,0 +1,327 @@
+"""kedge sweep as a user types it, and `kedge run --seeds`: cells, folders, what fails, what resumes."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from tests.cli.command import kedge
+
+from kedge.running import measuring, runner
+from kedge.running.grid import names as cell_names
+
+FILE = """
+rounds = 3
+data = "digits"
+model = "mlp"
+partition = { name = "dirichlet", clients = 6, alpha = 0.1 }
+participation = { per_round = 3 }
+training = { batch = 20, clip = 10.0 }
+optimizer = { name = "sgd", lr = 0.1 }
+checkpoint = { every = 1 }
+engine = { name = "stacked", compile = "off", threads = 1, precision = "fp64" }
+
+[grid]
+"""
+GRID = """
+method = ["fedavg", "fedbug + feddyn(alpha=0.1)"]
+partition.alpha = [0.1, 1.0]
+"""
+CELLS = [
+    f"method={method},partition.alpha={alpha}"
+    for method in ("fedavg", "fedbug+feddyn-alpha-0.1")
+    for alpha in ("0.1", "1.0")
+]
+
+
+def written(tmp_path: Path, grid: str) -> Path:
+    path = tmp_path / "grid.toml"
+    path.write_text(FILE + grid)
+    return path
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+
+
+def packed(folder: Path) -> int:
+    return int(json.loads((folder / "environment.json").read_text())["engine"]["packed"])
+
+
+def check_same(left: Path, right: Path) -> None:
+    """The final models agree to 1e-12 of the largest number."""
+    mine, other = load_file(left / "model.safetensors"), load_file(right / "model.safetensors")
+    largest = max(float(v.abs().max()) for v in other.values())
+    assert max(float((v - other[k]).abs().max()) for k, v in mine.items()) < 1e-12 * largest
+
+
+def test_a_grid_of_methods_and_partitions_over_seeds(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    answer = kedge("sweep", written(tmp_path, GRID), "--seeds", "2", "--out", out, "--json")
+    assert (answer.code, answer.err) == (0, "")
+    result = answer.json()
+    assert [row["method"] for row in result["cells"]] == CELLS
+    assert result["cells"][3]["cell"] == {"method": "fedbug + feddyn(alpha=0.1)", "partition.alpha": 1.0}
+    assert all(row["runs"] == 2 and row["complete"] for row in result["cells"])
+    assert all(row["accuracy_std"] is not None for row in result["cells"])
+    assert result["failed"] == []
+    folders = sorted(str(p.parent.relative_to(out)) for p in out.rglob("model.safetensors"))
+    assert folders == sorted(f"{cell}/seed{seed}" for cell in CELLS for seed in (0, 1))
+    # A method's partitions and seeds train side by side, and end as they would have alone.
+    assert {packed(out / folder) for folder in folders} == {4}
+    words = ("--set", "method=fedbug+feddyn(alpha=0.1)", "--set", "partition.alpha=1.0", "--seed", "1")
+    plain = tmp_path / "plain.toml"
+    plain.write_text(FILE.replace("[grid]", ""))
+    assert kedge("run", plain, *words, "--out", tmp_path / "alone").code == 0
+    check_same(out / CELLS[3] / "seed1", tmp_path / "alone")
+    rows = kedge("compare", out, "--json").json()["runs"]
+    assert [row["accuracy"] for row in rows] == [row["accuracy"] for row in result["cells"]]  # as asked for
+    table = kedge("sweep", "--resume", out)
+    assert table.code == 0
+    assert table.err.count("is finished already") == 8
+    assert table.out.startswith("cell ")
+    assert all(cell in table.out for cell in CELLS)
+    assert " ± " in table.out
+
+
+def test_a_dry_run_shows_the_cells_and_makes_nothing(tmp_path: Path) -> None:
+    file, out = written(tmp_path, GRID), tmp_path / "out"
+    plan = kedge("sweep", file, "--seeds", "3", "--seed", "5", "--out", out, "--dry-run", "--json").json()
+    assert (plan["runs"], plan["rounds"], plan["groups"]) == (12, 36, 2)
+    assert [row["name"] for row in plan["cells"]] == CELLS
+    assert [row["method"] for row in plan["cells"]] == ["fedavg"] * 2 + ["fedbug+feddyn"] * 2
+    assert all(row["seeds"] == [5, 6, 7] and row["rounds"] == 3 for row in plan["cells"])
+    shown = kedge("sweep", file, "--seeds", "3", "--out", out, "--dry-run")
+    assert all(cell in shown.out for cell in CELLS)
+    assert "4 cells, 12 runs, 36 rounds; 2 groups that can train side by side" in shown.out
+    assert not out.exists()
+
+
+def test_the_grid_of_the_docs_is_one(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/sweeps.md").read_text()
+    (text,) = re.findall(r"```toml\n(.*?)```", page, flags=re.DOTALL)
+    (tmp_path / "docs.toml").write_text(text)
+    plan = kedge("sweep", tmp_path / "docs.toml", "--dry-run", "--json").json()
+    assert (len(plan["cells"]), plan["groups"]) == (12, 3)
+    assert f"`{plan['cells'][0]['name']}/seed0`" in page
+
+
+def test_a_shipped_experiment_takes_a_grid_from_the_command_line() -> None:
+    words = ("--set", 'grid.method=["fedavg", "feddyn"]', "--set", "grid.partition.alpha=[0.5]")
+    plan = kedge("sweep", "quickstart", *words, "--dry-run", "--json").json()
+    assert [row["name"] for row in plan["cells"]] == [
+        "method=fedavg,partition.alpha=0.5",
+        "method=feddyn,partition.alpha=0.5",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ("", "grid = {}: need a table [grid] with a list of values for each key, such as method ="),
+        ("method = []", "grid.method = []: need at least one value"),
+        ("method = 'fedavg'", "grid.method = 'fedavg': need a list of values, such as ['fedavg']"),
+        ("partition.alpha = 0.1", "grid.partition.alpha = 0.1: need a list of values, such as [0.1]"),
+        ("'partition.alfa' = [0.1]", "grid, cell partition.alfa=0.1: unknown key partition.alfa. Did you m"),
+        ("trainin.epochs = [1, 2]", "grid, cell trainin.epochs=1: unknown key trainin. Did you mean 'train"),
+        ("method = ['fedavg', 'fedavgg']", "cell method=fedavgg: method = 'fedavgg': no method or schedule"),
+        ("training.epochs = [1, 1.5]", "cell training.epochs=1.5: training.epochs = 1.5"),
+        ("method = ['fedavg', 'feddyn(alpha=0)']", "cell method=feddyn-alpha-0: feddyn(alpha=0.0): need"),
+        ("partition.alpha = [0.1, -1]", "cell partition.alpha=-1: "),
+        ("method = ['fedavg', 'fedavg']", "grid.method = ['fedavg', 'fedavg']: 'fedavg' stands there twice"),
+        ("partition.alpha = [0.1, 0.10]", "grid.partition.alpha = [0.1, 0.1]: 0.1 stands there twice"),
+        (
+            "method = ['feddyn', 'feddyn(alpha=0.01)']",
+            "grid: method=feddyn and method=feddyn-alpha-0.01 are the same experiment",
+        ),
+        ("seed = [0, 1]", "grid.seed = [0, 1]: seeds are counted: --seeds N"),
+        ("name = ['a', 'b']", "grid.name = ['a', 'b']: a name changes nothing in a run"),
+        ("method = ['fedavg']\n'method.alpha' = [0.1]", "cell method=fedavg,method.alpha=0.1: unknown key"),
+    ],
+)  # fmt: skip
+def test_a_bad_grid_is_refused_before_anything_runs(grid: str, message: str, tmp_path: Path) -> None:
+    answer = kedge("sweep", written(tmp_path, grid), "--out", tmp_path / "out")
+    assert answer.code == 2, answer
+    assert message in answer.err
+    assert "Traceback" not in answer.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "name an experiment with a table [grid]"),
+        (["quickstart"], "the experiment has no table [grid]"),
+        (["FILE", "--seeds", "0"], "--seeds 0: need at least 1"),
+        (["FILE", "--pack", "-1"], "--pack -1: need 0"),
+        (["FILE", "--set", "partition.alpha=3"], "partition.alpha is set, and the grid varies it"),
+        (["FILE", "--resume", "/nowhere"], "--resume takes the sweep as it was begun"),
+        (["--resume", "/nowhere"], "--resume /nowhere: no sweep lies there"),
+    ],
+)
+def test_a_wrong_request_says_why(words: list[str], message: str, tmp_path: Path) -> None:
+    file = str(written(tmp_path, GRID))
+    answer = kedge("sweep", *(file if word == "FILE" else word for word in words))
+    assert answer.code == 2, answer
+    assert message in answer.err
+
+
+def test_names_of_cells_are_safe_and_their_own(tmp_path: Path) -> None:
+    grid = (
+        'partition = ["iid(clients=5)", { name = "iid", clients = 6 }]\n"model.hidden" = [[8], [8, 8]]\n'
+        f'"training.batch" = {list(range(10, 12))}'
+    )
+    names = [
+        row["name"] for row in kedge("sweep", written(tmp_path, grid), "--dry-run", "--json").json()["cells"]
+    ]
+    assert names[0] == "partition=iid-clients-5,model.hidden=8,training.batch=10"
+    assert names[-1] == "partition=iid-clients-6,model.hidden=8-8,training.batch=11"
+    assert len(set(names)) == 8
+    own = cell_names([{"a": value} for value in ("x y", "xy", "x/y", "x-y", "../x", -1, 1, True, "é" * 300)])
+    assert own[:8] == ["a=xy", "a=xy-2", "a=x-y", "a=x-y-2", "a=..-x", "a=-1", "a=1", "a=true"]
+    long = cell_names([{"a": "b" * 300 + end} for end in "cd"])
+    assert len(set(long)) == 2
+    assert all(len(name) <= 200 for name in long)
+
+
+def test_what_is_done_is_left_and_the_rest_goes_on(tmp_path: Path) -> None:
+    """One run finished, one half done, one not begun; the fourth cell's diverges."""
+    file = written(tmp_path, '"optimizer.lr" = [0.05, 0.1]')
+    words = (file, "--seeds", "2")
+    assert kedge("sweep", *words, "--out", tmp_path / "whole", "--quiet").code == 0
+    out = tmp_path / "out"
+    assert kedge("sweep", *words, "--out", out, "--quiet").code == 0
+    done, half, missing = (
+        out / f"optimizer.lr={lr}/seed{seed}" for lr, seed in ((0.05, 0), (0.05, 1), (0.1, 0))
+    )
+    stamp = (done / "model.safetensors").stat().st_mtime_ns
+    (half / "model.safetensors").unlink()
+    shutil.rmtree(half / "checkpoint/000003")
+    shutil.rmtree(missing)
+    answer = kedge("sweep", "--resume", out, "--json")
+    assert answer.code == 0, answer
+    assert answer.err.count("is finished already") == 2
+    assert (done / "model.safetensors").stat().st_mtime_ns == stamp
+    for folder in (half, missing):
+        check_same(folder, tmp_path / "whole" / folder.relative_to(out))
+        assert len(lines(folder)) == 3
+    assert all(row["complete"] and row["runs"] == 2 for row in answer.json()["cells"])
+
+
+def test_a_cell_that_fails_is_told_and_tried_again(tmp_path: Path) -> None:
+    """One cell diverges, one cannot begin; the others are whole, and the exit code says that not all are."""
+    file = written(tmp_path, '"optimizer.lr" = [0.1, 1e300]\n"participation.per_round" = [3, 7]')
+    file.write_text(file.read_text().replace("clip = 10.0", "clip = 1e300"))
+    out = tmp_path / "out"
+    answer = kedge("sweep", file, "--out", out, "--json")
+    assert answer.code == 1
+    assert f"error: {out}/optimizer.lr=1e+300,participation.per_round=3/seed0: fedavg diverged" in answer.err
+    assert "participation.per_round = 7: there are only 6 clients" in answer.err
+    assert "Traceback" not in answer.err
+    result = answer.json()
+    assert [(row["cell"]["optimizer.lr"], row["complete"], row["diverged"]) for row in result["cells"]] == [
+        (0.1, True, False),
+        (1e300, False, True),
+    ]
+    assert len(result["failed"]) == 3
+    again = kedge("sweep", "--resume", out)
+    assert again.code == 1
+    assert "is finished already" in again.err
+    assert again.err.count("error: ") == 3
+    assert "diverged" in again.out
+
+
+def test_a_mistake_of_the_program_shows_its_traceback_and_spares_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    evaluate = measuring.measured
+
+    def broken(task: Any, *rest: Any) -> Any:
+        if task.seed == 1:
+            raise ZeroDivisionError("as if")
+        return evaluate(task, *rest)
+
+    monkeypatch.setattr(runner, "measured", broken)
+    answer = kedge(
+        "sweep", written(tmp_path, 'method = ["fedavg"]'), "--seeds", "3", "--out", tmp_path / "out", "--json"
+    )
+    assert answer.code == 1
+    assert "in broken" in answer.err
+    assert f"error: {tmp_path}/out/method=fedavg/seed1: as if" in answer.err
+    (row,) = answer.json()["cells"]
+    assert (row["runs"], row["complete"]) == (3, False)
+    assert [len(lines(tmp_path / f"out/method=fedavg/seed{seed}")) for seed in (0, 1, 2)] == [3, 0, 3]
+
+
+def test_seeds_of_a_run_are_packed_and_end_as_one_after_another(tmp_path: Path) -> None:
+    words = (
+        "run", "quickstart", "--methods", "fedavg, scaffold", "--seeds", "2", "--precision", "fp64",
+        "--set", "rounds=3", "--set", "training.epochs=1", "--set", "model.name=mlp", "--quiet",
+    )  # fmt: skip
+    assert kedge(*words, "--out", tmp_path / "packed") == (0, "", "")
+    assert kedge(*words, "--out", tmp_path / "alone", "--pack", "1") == (0, "", "")
+    for name in ("fedavg/seed0", "fedavg/seed1", "scaffold/seed0", "scaffold/seed1"):
+        check_same(tmp_path / "packed" / name, tmp_path / "alone" / name)
+        assert (packed(tmp_path / "packed" / name), packed(tmp_path / "alone" / name)) == (2, 1)
+
+
+def test_run_and_sweep_know_each_other(tmp_path: Path) -> None:
+    file = written(tmp_path, GRID)
+    answer = kedge("run", file, "--out", tmp_path / "out")
+    assert answer.code == 2
+    assert "it is a sweep. Use kedge sweep" in answer.err
+    assert kedge("cost", file).code == 2
+    (tmp_path / "sweep.json").write_text("{}")
+    answer = kedge("run", "--resume", tmp_path)
+    assert answer.code == 2
+    assert f"Go on with kedge sweep --resume {tmp_path}" in answer.err
+
+
+def started(tmp_path: Path, *words: str) -> tuple[subprocess.Popen[str], Path]:
+    """A sweep of two seeds in a process of its own, in its first rounds."""
+    file, out = written(tmp_path, 'method = ["fedavg"]'), tmp_path / "out"
+    command = [sys.executable, "-m", "kedge", "sweep", str(file), "--seeds", "2", "--out", str(out), *words]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    deadline = time.monotonic() + 60
+    while not (out / "method=fedavg/seed1/history.jsonl").exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return process, out
+
+
+def test_ctrl_c_saves_every_run_and_the_sweep_goes_on(tmp_path: Path) -> None:
+    process, out = started(tmp_path, "--set", "rounds=60", "--set", "checkpoint.every=100")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "stopping after this round" in err
+    assert f"interrupted; all states are saved. Go on with: kedge sweep --resume {out}" in err
+    for seed in (0, 1):
+        folder = out / f"method=fedavg/seed{seed}"
+        done = len(lines(folder))
+        assert 0 < done < 60
+        assert (folder / f"checkpoint/{done:06d}").is_dir()
+    assert kedge("sweep", "--resume", out, "--quiet").code == 0
+    assert [len(lines(out / f"method=fedavg/seed{seed}")) for seed in (0, 1)] == [60, 60]
+
+
+def test_ctrl_c_twice_does_not_wait_for_the_round(tmp_path: Path) -> None:
+    process, out = started(tmp_path, "--set", "training.epochs=20000")  # a round of minutes
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130, err
+    assert f"the last checkpoint holds. Go on with: kedge sweep --resume {out}" in err
+    assert "Traceback" not in err

@@ -1,0 +1,393 @@
+"""Runs that train at once end as they would have alone, in their own folders, whatever becomes of others."""
+
+import gc
+import json
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from kedge.core.errors import Diverged, RequestError
+from kedge.data.federation import Federation
+from kedge.engines.auto import Choice
+from kedge.engines.pack import Pack
+from kedge.running import execute as executing
+from kedge.running import packing
+from kedge.running.assemble import assemble
+from kedge.running.bar import Together
+from kedge.running.config import Experiment, resolve
+from kedge.running.document import override, read
+from kedge.running.execute import execute, finished, recorded
+from kedge.running.folder import locked
+from kedge.running.grouping import Member, fitting, groups, kind, shares
+from kedge.running.packing import Abandoned, Outcome, Ready, carry_out
+from kedge.running.task import Interrupted
+
+SMALL: dict[str, Any] = {
+    "rounds": 4,
+    "model.name": "mlp",
+    "training.epochs": 1,
+    "partition.clients": 6,
+    "participation.per_round": 3,
+    "checkpoint.every": 2,
+}
+
+
+def experiment(**settings: Any) -> Experiment:
+    """The quickstart cut short; keys have __ for a dot."""
+    return resolve(
+        override(read("quickstart"), SMALL | {k.replace("__", "."): v for k, v in settings.items()})
+    )
+
+
+def members(top: Path, experiments: Sequence[Experiment], start: Any = "new") -> list[Member]:
+    return [Member(top / f"run{number}", own, start) for number, own in enumerate(experiments)]
+
+
+def carried(some: Sequence[Member], **named: Any) -> dict[str, Exception | None]:
+    """Outcomes by folder."""
+    return {outcome.member.folder.name: outcome.error for outcome in carry_out(some, shown=False, **named)}
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+
+
+def distance(left: Path, right: Path) -> float:
+    """How far the final models of two runs and the losses of their histories lie apart, relatively."""
+    mine, other = load_file(left / "model.safetensors"), load_file(right / "model.safetensors")
+    assert mine.keys() == other.keys()
+    largest = max(float(v.abs().max()) for v in other.values())
+    models = max(float((v - other[k]).abs().max()) for k, v in mine.items()) / largest
+    here, there = lines(left), lines(right)
+    assert [line["clients"] for line in here] == [line["clients"] for line in there]
+    assert [line["cost"] for line in here] == [line["cost"] for line in there]
+    names = ("train.loss", "distributed.global.loss")
+    losses = [abs(a[n] / b[n] - 1) for a, b in zip(here, there, strict=True) for n in names]
+    return max([models, *map(float, losses)])
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp64", 1e-12), ("fp32", 1e-5)])
+def test_packed_runs_end_as_alone(
+    precision: str, tolerance: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Seeds, learning rates, partitions, participation and lengths of their own; a method that remembers."""
+    rounds: list[int] = []
+    train = Pack.side_by_side
+
+    def counting(self: Pack, asked: Sequence[Any]) -> Any:
+        rounds.append(len(asked))
+        return train(self, asked)
+
+    monkeypatch.setattr(Pack, "side_by_side", counting)
+    own: list[dict[str, Any]] = [
+        {"seed": 1},
+        {"seed": 2, "optimizer__lr": 0.05},
+        {"seed": 3, "partition__alpha": 1.0, "partition__clients": 8},
+        {"participation__per_round": 2, "rounds": 3},
+    ]
+    experiments = [
+        experiment(method="fedbug+feddyn(alpha=0.1)", engine__precision=precision, **one) for one in own
+    ]
+    assert carried(members(tmp_path / "packed", experiments)) == dict.fromkeys(
+        ["run0", "run1", "run2", "run3"], None
+    )
+    assert rounds == [4, 4, 4, 3]
+    for number, one in enumerate(experiments):
+        folder = tmp_path / "packed" / f"run{number}"
+        execute(one, tmp_path / f"alone{number}")
+        assert distance(folder, tmp_path / f"alone{number}") < tolerance
+        assert (folder / "config.toml").read_bytes() == (tmp_path / f"alone{number}/config.toml").read_bytes()
+        assert sorted(p.name for p in (folder / "checkpoint").iterdir())[-1] == f"{one.rounds:06d}"
+        assert finished(folder)
+        engine = recorded(folder)
+        assert engine is not None
+        assert (engine["packed"], engine["name"]) == (4, "stacked")
+
+
+def test_one_after_another_gives_the_bytes_of_a_run_alone(tmp_path: Path) -> None:
+    experiments = [experiment(seed=seed) for seed in range(2)]
+    assert list(carried(members(tmp_path, experiments), limit=1)) == ["run0", "run1"]
+    for number, one in enumerate(experiments):
+        execute(one, tmp_path / f"alone{number}")
+        for name in ("model.safetensors", "average.safetensors"):
+            assert (tmp_path / f"run{number}" / name).read_bytes() == (
+                tmp_path / f"alone{number}" / name
+            ).read_bytes()
+        assert (recorded(tmp_path / f"run{number}") or {})["packed"] == 1
+
+
+def test_packs_are_no_larger_than_asked_for_and_equal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sizes: list[int] = []
+    begin = Pack.__init__
+
+    def counting(self: Pack, engines: Any, build: Any) -> None:
+        sizes.append(len(engines))
+        begin(self, engines, build)
+
+    monkeypatch.setattr(Pack, "__init__", counting)
+    experiments = [experiment(seed=seed, rounds=1) for seed in range(4)]
+    carried(members(tmp_path, experiments), limit=3)
+    assert sizes == [2, 2]
+    assert [(recorded(tmp_path / f"run{n}") or {})["packed"] for n in range(4)] == [2] * 4
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"seed": 5}, {"optimizer.lr": 0.3}, {"optimizer.decay": 0.9}, {"partition.alpha": 3.0}, {"rounds": 7},
+        {"partition": "iid(clients=5)"}, {"participation.per_round": 2}, {"evaluation.every": 2},
+        {"evaluation.local_test": 0.5}, {"checkpoint.every": 3}, {"measure.samples": 50}, {"name": "other"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_these_may_differ_in_a_pack(settings: dict[str, Any]) -> None:
+    assert kind(experiment()) == kind(experiment(**settings))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"method": "feddyn"}, {"method": "fedbug+fedavg"}, {"method": "fedavg -> fedprox@2"},
+        {"optimizer.momentum": 0.5}, {"optimizer.name": "adam"}, {"optimizer.weight_decay": 0.5},
+        {"training.batch": 7}, {"training.epochs": 2}, {"training.augment": "flip"}, {"model.hidden": [8]},
+        {"data.name": "synthetic"}, {"data.normalize": [0.5, 0.5]}, {"engine.precision": "fp64"},
+        {"engine.threads": 2}, {"evaluation.all": True}, {"measure.drift": True},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_these_may_not(settings: dict[str, Any]) -> None:
+    assert kind(experiment()) != kind(experiment(**settings))
+
+
+def test_groups_keep_the_order_and_the_engine_a_run_began_with(tmp_path: Path) -> None:
+    own = [experiment(seed=n, method="fedavg" if n % 2 else "fedprox") for n in range(6)]
+    some = members(tmp_path, own)
+    assert [[m.folder.name for m in group] for group in groups(some)] == [
+        ["run0", "run2", "run4"],
+        ["run1", "run3", "run5"],
+    ]
+    for number, engine in ((2, "sequential"), (4, "stacked")):
+        folder = tmp_path / f"run{number}"
+        folder.mkdir()
+        (folder / "environment.json").write_text(json.dumps({"engine": {"name": engine, "packed": number}}))
+    on = [replaced(m, "on") for m in some]
+    assert [[m.folder.name for m in group] for group in groups(on)] == [
+        ["run0", "run2"],  # not begun: it joins the first that has
+        ["run4"],
+        ["run1", "run3", "run5"],
+    ]
+
+
+def replaced(member: Member, start: Any) -> Member:
+    return Member(member.folder, member.experiment, start)
+
+
+def test_how_many_fit_follows_from_rows_and_memories() -> None:
+    plain, remembering = (assemble(experiment(method=method)) for method in ("fedavg", "scaffold"))
+    assert fitting(plain) == 8  # small: as many as pay on a CPU
+    assert [fitting(plain, chunk) for chunk in (1, 3, 6, 10)] == [1, 1, 2, 3]
+    size = sum(v.numel() for v in plain.model.init(0)[0].values()) * 4
+
+    def with_room(task: Any, models: int, monkeypatch: pytest.MonkeyPatch) -> int:
+        monkeypatch.setattr("kedge.engines.auto.LIVE_BYTES", models * size)
+        return fitting(task)
+
+    with pytest.MonkeyPatch.context() as patch:
+        assert with_room(plain, 6 * 3 * 5, patch) == 5  # 3 clients a round, 6 models each while they train
+        assert with_room(remembering, (6 * 3 + 6) * 5, patch) == 5  # and 6 clients that keep one
+        assert with_room(remembering, (6 * 3 + 6) * 5 - 1, patch) == 4
+        assert with_room(plain, 1, patch) == 1
+
+
+def test_packs_are_of_equal_size() -> None:
+    assert [shares(count, 8) for count in (1, 8, 9, 16, 20)] == [1, 8, 5, 8, 7]
+
+
+def test_equal_samples_lie_in_memory_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[Federation] = []
+
+    def together(ready: Sequence[Ready], *rest: Any) -> list[Outcome]:
+        seen.extend(one.task.federation for one in ready)
+        return []
+
+    monkeypatch.setattr(packing, "together", together)
+    carried(members(tmp_path, [experiment(seed=seed) for seed in range(3)]))
+    assert len(seen) == 3
+    assert len({id(data.pool) for data in seen}) == len({id(data.test) for data in seen}) == 1
+
+
+def after(rounds: int, folder: Path) -> Callable[[], bool]:
+    """Whether this run has written so many lines."""
+    return lambda: (folder / "history.jsonl").exists() and len(lines(folder)) >= rounds
+
+
+def test_interrupted_runs_are_saved_and_go_on_together_or_alone(tmp_path: Path) -> None:
+    experiments = [experiment(seed=seed, method="scaffold", engine__precision="fp64") for seed in range(3)]
+    broken, whole = tmp_path / "broken", tmp_path / "whole"
+    assert set(carried(members(whole, experiments)).values()) == {None}
+    with pytest.raises(Interrupted):
+        carried(members(broken, experiments), stop=after(3, broken / "run1"))
+    for number in range(3):
+        done = len(lines(broken / f"run{number}"))
+        assert done in (3, 4)  # one may have asked for its next round before
+        assert (broken / f"run{number}/checkpoint/{done:06d}").is_dir()
+    with pytest.raises(Interrupted):  # asked before anything began: nothing does
+        carried(members(tmp_path / "none", experiments), stop=lambda: True)
+    assert not (tmp_path / "none").exists()
+    on = members(broken, experiments, "on")
+    assert carried(on[:1]) == {"run0": None}
+    assert carried(on[1:]) == {"run1": None, "run2": None}
+    for number in range(3):
+        assert distance(broken / f"run{number}", whole / f"run{number}") < 1e-12
+        assert (recorded(broken / f"run{number}") or {})["packed"] == 3
+
+
+def test_a_run_with_a_checkpoint_goes_on_beside_one_that_begins(tmp_path: Path) -> None:
+    """The folder of one was left by a run alone, half way."""
+    experiments = [experiment(seed=seed, engine__precision="fp64") for seed in range(2)]
+    first = tmp_path / "run0"
+    with pytest.raises(Interrupted):
+        carried(members(tmp_path, experiments[:1]), stop=after(2, first))
+    assert len(lines(first)) == 2
+    some = [Member(first, experiments[0], "on"), Member(tmp_path / "run1", experiments[1])]
+    assert carried(some) == {"run0": None, "run1": None}
+    for number in range(2):
+        execute(experiments[number], tmp_path / f"alone{number}")
+        assert distance(tmp_path / f"run{number}", tmp_path / f"alone{number}") < 1e-12
+    assert [(recorded(tmp_path / f"run{n}") or {})["packed"] for n in range(2)] == [1, 2]
+
+
+def test_one_that_diverges_leaves_the_others_alone(tmp_path: Path) -> None:
+    wild = {"training__clip": 1e30, "engine__precision": "fp64"}
+    experiments = [experiment(seed=0, **wild), experiment(seed=1, optimizer__lr=1e300, **wild)]
+    ended = carried(members(tmp_path, experiments))
+    assert ended["run0"] is None
+    assert isinstance(ended["run1"], Diverged)
+    assert "diverged in round 1" in str(ended["run1"])
+    assert lines(tmp_path / "run1")[-1]["diverged"]
+    assert not finished(tmp_path / "run1")
+    execute(experiments[0], tmp_path / "alone")
+    assert distance(tmp_path / "run0", tmp_path / "alone") < 1e-12
+
+
+def test_an_error_does_not_hold_on_to_its_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    packs: list[weakref.ref[Pack]] = []
+    begin = Pack.__init__
+
+    def noted(self: Pack, engines: Any, build: Any) -> None:
+        packs.append(weakref.ref(self))
+        begin(self, engines, build)
+
+    monkeypatch.setattr(Pack, "__init__", noted)
+    own = [experiment(seed=seed, optimizer__lr=1e30, training__clip=1e30) for seed in range(2)]
+    ended = list(carry_out(members(tmp_path, own), shown=False))
+    assert all(isinstance(outcome.error, Diverged) for outcome in ended)
+    assert all("in one_round" in outcome.trace for outcome in ended)
+    gc.collect()
+    assert [pack() for pack in packs] == [None]
+
+
+def test_one_that_cannot_begin_leaves_the_others_alone(tmp_path: Path) -> None:
+    experiments = [experiment(seed=0), experiment(seed=1, participation__per_round=7), experiment(seed=2)]
+    some = members(tmp_path, experiments)
+    execute(experiments[2], tmp_path / "run2")
+    with locked(tmp_path / "run2"):
+        ended = carried([*some[:2], replaced(some[2], "on"), Member(tmp_path / "run3", experiment(seed=3))])
+    assert [ended[name] for name in ("run0", "run3")] == [None, None]
+    assert "there are only 6 clients" in str(ended["run1"])
+    assert isinstance(ended["run1"], RequestError)
+    assert "another process is running in" in str(ended["run2"])
+    assert not (tmp_path / "run1").exists()
+
+
+def test_where_stacking_does_not_pay_runs_go_one_after_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[int] = []
+
+    def choose(model: Any, data: Any, stage: Any, per_round: int, *rest: Any) -> Choice:
+        asked.append(per_round)
+        return Choice("sequential", False, 0, "as if measured")
+
+    monkeypatch.setattr(executing, "choose", choose)
+    own = [
+        experiment(seed=seed, engine__name="auto", rounds=1, participation__per_round=seed + 1)
+        for seed in (0, 1)
+    ]
+    assert list(carried(members(tmp_path, own))) == ["run0", "run1"]
+    assert asked == [3, 1, 2]  # the pack with the clients of all, then each run
+    assert [(recorded(tmp_path / f"run{n}") or {})["packed"] for n in (0, 1)] == [1, 1]
+
+
+def test_an_engine_that_cannot_be_is_the_error_of_all_its_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("kedge.engines.auto.has_compiler", lambda: False)
+    own = [experiment(seed=seed, engine__compile="on") for seed in range(2)] + [experiment(seed=2)]
+    ended = carried(members(tmp_path, own))
+    assert all("no C++ compiler is found here" in str(ended[name]) for name in ("run0", "run1"))
+    assert ended["run2"] is None
+
+
+def test_leaving_at_once_does_not_wait(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A second Ctrl-C comes while the main thread waits; the runs end by themselves soon after."""
+
+    def impatient(ended: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(packing, "heard", impatient)
+    before = set(threading.enumerate())
+    with pytest.raises(Abandoned):
+        carried(members(tmp_path, [experiment(seed=seed, rounds=500) for seed in range(2)]))
+    for thread in set(threading.enumerate()) - before:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert all(len(lines(tmp_path / f"run{n}")) < 500 for n in range(2))
+
+
+def test_threads_and_precision_are_put_back(tmp_path: Path) -> None:
+    before = torch.get_num_threads(), torch.backends.cudnn.deterministic
+    try:
+        torch.set_num_threads(2)
+        carried(members(tmp_path, [experiment(seed=seed, rounds=1) for seed in range(2)]))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before[0])
+    assert torch.backends.cudnn.deterministic == before[1]
+
+
+def test_the_bar_shows_all_runs_together() -> None:
+    bar = Together("fedavg × 3", [4, 4, 2], shown=False)
+    first, second, third = (bar.line_of(number) for number in range(3))
+
+    def line(round: int, accuracy: float | None, speed: float) -> dict[str, Any]:
+        return {
+            "round": round,
+            "distributed.global.accuracy": accuracy,
+            "time": {"samples_per_second": speed},
+        }
+
+    first(line(3, 0.5, 100.0))
+    second(line(2, 0.7, 50.0))
+    third(line(1, None, 10.0))
+    task = bar.progress.tasks[0]
+    assert (task.completed, task.total) == (6, 10)
+    assert task.fields == {"accuracy": "60.0 %", "speed": "160", "ended": ""}
+    bar.ended(2, Diverged("…"))
+    bar.ended(1, None)
+    bar.ended(0, Interrupted())
+    assert bar.progress.tasks[0].fields["ended"] == "  1 finished, 1 failed"
+
+
+def test_outcomes_come_as_runs_end(tmp_path: Path) -> None:
+    own = [experiment(seed=seed, rounds=rounds) for seed, rounds in enumerate((3, 1, 2))]
+    ended: list[Outcome] = list(carry_out(members(tmp_path, own), shown=False))
+    assert [outcome.member.folder.name for outcome in ended] == ["run1", "run2", "run0"]
