@@ -11,8 +11,8 @@ import pytest
 from tests.cli.command import kedge
 
 from kedge.report import png
-from kedge.running.dealing import federation_of
 from kedge.running.config import resolve
+from kedge.running.dealing import federation_of
 from kedge.running.document import read
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.running.short import experiment, members
 
 from kedge.core.errors import Diverged, RequestError
 from kedge.data.federation import Federation
@@ -18,35 +19,12 @@ from kedge.engines.auto import Choice
 from kedge.engines.pack import Pack
 from kedge.running import execute as executing
 from kedge.running import packing
-from kedge.running.assemble import assemble
 from kedge.running.bar import Together
-from kedge.running.config import Experiment, resolve
-from kedge.running.document import override, read
 from kedge.running.execute import execute, finished, recorded
 from kedge.running.folder import locked
-from kedge.running.grouping import Member, fitting, groups, kind, shares
+from kedge.running.grouping import Member
 from kedge.running.packing import Abandoned, Outcome, Ready, carry_out
 from kedge.running.task import Interrupted
-
-SMALL: dict[str, Any] = {
-    "rounds": 4,
-    "model.name": "mlp",
-    "training.epochs": 1,
-    "partition.clients": 6,
-    "participation.per_round": 3,
-    "checkpoint.every": 2,
-}
-
-
-def experiment(**settings: Any) -> Experiment:
-    """The quickstart cut short; keys have __ for a dot."""
-    return resolve(
-        override(read("quickstart"), SMALL | {k.replace("__", "."): v for k, v in settings.items()})
-    )
-
-
-def members(top: Path, experiments: Sequence[Experiment], start: Any = "new") -> list[Member]:
-    return [Member(top / f"run{number}", own, start) for number, own in enumerate(experiments)]
 
 
 def carried(some: Sequence[Member], **named: Any) -> dict[str, Exception | None]:
@@ -110,6 +88,19 @@ def test_packed_runs_end_as_alone(
         assert (engine["packed"], engine["name"]) == (4, "stacked")
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_packed_runs_on_a_gpu_end_as_alone(tmp_path: Path) -> None:
+    """Captured graphs in several threads; the last round is one run's alone."""
+    given = {"engine__name": "captured", "engine__compile": "auto", "engine__precision": "fp64"}
+    own = [experiment(seed=n, rounds=r, method="scaffold", **given) for n, r in enumerate((4, 3, 3))]
+    assert set(carried(members(tmp_path, own)).values()) == {None}
+    for number, one in enumerate(own):
+        execute(one, tmp_path / f"alone{number}")
+        assert distance(tmp_path / f"run{number}", tmp_path / f"alone{number}") < 1e-10
+        assert (recorded(tmp_path / f"run{number}") or {})["name"] == "captured"
+
+
 def test_one_after_another_gives_the_bytes_of_a_run_alone(tmp_path: Path) -> None:
     experiments = [experiment(seed=seed) for seed in range(2)]
     assert list(carried(members(tmp_path, experiments), limit=1)) == ["run0", "run1"]
@@ -137,78 +128,6 @@ def test_packs_are_no_larger_than_asked_for_and_equal(
     carried(members(tmp_path, experiments), limit=3)
     assert sizes == [2, 2]
     assert [(recorded(tmp_path / f"run{n}") or {})["packed"] for n in range(4)] == [2] * 4
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"seed": 5}, {"optimizer.lr": 0.3}, {"optimizer.decay": 0.9}, {"partition.alpha": 3.0}, {"rounds": 7},
-        {"partition": "iid(clients=5)"}, {"participation.per_round": 2}, {"evaluation.every": 2},
-        {"evaluation.local_test": 0.5}, {"checkpoint.every": 3}, {"measure.samples": 50}, {"name": "other"},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_these_may_differ_in_a_pack(settings: dict[str, Any]) -> None:
-    assert kind(experiment()) == kind(experiment(**settings))
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"method": "feddyn"}, {"method": "fedbug+fedavg"}, {"method": "fedavg -> fedprox@2"},
-        {"optimizer.momentum": 0.5}, {"optimizer.name": "adam"}, {"optimizer.weight_decay": 0.5},
-        {"training.batch": 7}, {"training.epochs": 2}, {"training.augment": "flip"}, {"model.hidden": [8]},
-        {"data.name": "synthetic"}, {"data.normalize": [0.5, 0.5]}, {"engine.precision": "fp64"},
-        {"engine.threads": 2}, {"evaluation.all": True}, {"measure.drift": True},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_these_may_not(settings: dict[str, Any]) -> None:
-    assert kind(experiment()) != kind(experiment(**settings))
-
-
-def test_groups_keep_the_order_and_the_engine_a_run_began_with(tmp_path: Path) -> None:
-    own = [experiment(seed=n, method="fedavg" if n % 2 else "fedprox") for n in range(6)]
-    some = members(tmp_path, own)
-    assert [[m.folder.name for m in group] for group in groups(some)] == [
-        ["run0", "run2", "run4"],
-        ["run1", "run3", "run5"],
-    ]
-    for number, engine in ((2, "sequential"), (4, "stacked")):
-        folder = tmp_path / f"run{number}"
-        folder.mkdir()
-        (folder / "environment.json").write_text(json.dumps({"engine": {"name": engine, "packed": number}}))
-    on = [replaced(m, "on") for m in some]
-    assert [[m.folder.name for m in group] for group in groups(on)] == [
-        ["run0", "run2"],  # not begun: it joins the first that has
-        ["run4"],
-        ["run1", "run3", "run5"],
-    ]
-
-
-def replaced(member: Member, start: Any) -> Member:
-    return Member(member.folder, member.experiment, start)
-
-
-def test_how_many_fit_follows_from_rows_and_memories() -> None:
-    plain, remembering = (assemble(experiment(method=method)) for method in ("fedavg", "scaffold"))
-    assert fitting(plain) == 8  # small: as many as pay on a CPU
-    assert [fitting(plain, chunk) for chunk in (1, 3, 6, 10)] == [1, 1, 2, 3]
-    size = sum(v.numel() for v in plain.model.init(0)[0].values()) * 4
-
-    def with_room(task: Any, models: int, monkeypatch: pytest.MonkeyPatch) -> int:
-        monkeypatch.setattr("kedge.engines.auto.LIVE_BYTES", models * size)
-        return fitting(task)
-
-    with pytest.MonkeyPatch.context() as patch:
-        assert with_room(plain, 6 * 3 * 5, patch) == 5  # 3 clients a round, 6 models each while they train
-        assert with_room(remembering, (6 * 3 + 6) * 5, patch) == 5  # and 6 clients that keep one
-        assert with_room(remembering, (6 * 3 + 6) * 5 - 1, patch) == 4
-        assert with_room(plain, 1, patch) == 1
-
-
-def test_packs_are_of_equal_size() -> None:
-    assert [shares(count, 8) for count in (1, 8, 9, 16, 20)] == [1, 8, 5, 8, 7]
 
 
 def test_equal_samples_lie_in_memory_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -300,7 +219,13 @@ def test_one_that_cannot_begin_leaves_the_others_alone(tmp_path: Path) -> None:
     some = members(tmp_path, experiments)
     execute(experiments[2], tmp_path / "run2")
     with locked(tmp_path / "run2"):
-        ended = carried([*some[:2], replaced(some[2], "on"), Member(tmp_path / "run3", experiment(seed=3))])
+        ended = carried(
+            [
+                *some[:2],
+                Member(some[2].folder, some[2].experiment, "on"),
+                Member(tmp_path / "run3", experiment(seed=3)),
+            ]
+        )
     assert [ended[name] for name in ("run0", "run3")] == [None, None]
     assert "there are only 6 clients" in str(ended["run1"])
     assert isinstance(ended["run1"], RequestError)
