@@ -102,8 +102,8 @@ METHODS = Workload(
 )  # fmt: skip
 DIAGNOSTICS = Workload(
     "diagnostics",
-    "10 clients, all of them, 100 samples of 3×32×32, batch 50 (2 local steps), standard CNN, stacked",
-    "standard-cnn", (3, 32, 32), 10, 10, 100, 50, False,
+    "10 clients, all of them, 500 samples of 3×32×32, batch 50 (10 local steps), standard CNN, stacked",
+    "standard-cnn", (3, 32, 32), 10, 10, 500, 50, False,
 )  # fmt: skip
 WORKLOADS = {w.name: w for w in (OVERHEAD, COMPUTE)}  # on which the engines are compared
 
