@@ -156,3 +156,14 @@ def test_python_run_is_the_same_as_the_command(tmp_path: Path) -> None:
     assert len(result.history) == 3
     assert result.accuracy == result.history[-1]["distributed.global.accuracy"]
     assert result.best[1] >= result.accuracy
+
+
+def test_output_that_nobody_reads_to_the_end_ends_quietly() -> None:
+    words = [sys.executable, "-m", "kedge", "list", "methods", "--json"]
+    ended = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert ended.stdout is not None
+    assert ended.stderr is not None
+    ended.stdout.close()  # before a word is written
+    assert ended.stderr.read() == b""
+    ended.stderr.close()
+    assert ended.wait(60) == 1

@@ -6,6 +6,7 @@ interrupted.
 
 import functools
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable
@@ -38,6 +39,10 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
     def wrapper(*args: Any, **kwargs: Any) -> None:
         try:
             command(*args, **kwargs)
+            sys.stdout.flush()
+        except BrokenPipeError:  # who reads the output has enough of it, as in kedge list --json | head
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(1) from None
         except tuple(kind for kind, _ in CODES) as error:
             if kwargs.get("debug"):
                 traceback.print_exc()
