@@ -44,7 +44,7 @@ def test_a_stack_convolves_as_each_client_alone(case: str, dtype: torch.dtype) -
     went: list[bool] = []
 
     def own(x: Tensor, w: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-        went.append(stackable(x))
+        went.append(stackable(x, w))
         out = stacked_convolution(x, w, *how)
         return (out * slope).sum().float(), out
 
@@ -67,11 +67,24 @@ def test_exact_precisions_keep_torchs_convolution() -> None:
     taken: list[bool] = []
 
     def look(x: Tensor) -> Tensor:
-        taken.append(stackable(x))
+        taken.append(stackable(x, x))
         return x.clone()
 
     with computing_in("fp32"):
         for dtype in (torch.float32, torch.float64):
             vmap(look)(torch.zeros(2, 1, 3, 8, 8, dtype=dtype, device="cuda"))
         assert taken == [False, False]
-        assert not stackable(torch.zeros(1, 3, 8, 8, dtype=torch.bfloat16, device="cuda"))  # no stack
+
+
+def test_one_model_alone_keeps_torchs_convolution() -> None:
+    x, w = (torch.zeros(4, 3, 8, 8, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    taken: list[bool] = []
+
+    def look(w: Tensor, x: Tensor) -> Tensor:
+        taken.append(stackable(x, w))
+        return w.float().sum()
+
+    look(w, x)
+    grad(look)(w, x)  # gradients alone make no stack
+    vmap(look, (None, 0))(w, x[:, None])  # nor do images of many clients for one kernel
+    assert taken == [False, False, False]

@@ -46,13 +46,15 @@ def task_of(
     norm: str = "batch",
     augment: Augment = "none",
     local: Local | None = None,
-    model: str = "small-cnn",
+    channels: int = 1,
 ) -> Task:
     """Three rounds of ragged clients, four of six at a time."""
-    source = synthetic(300, 4, (1, 8, 8))
+    source = synthetic(300, 4, (channels, 8, 8))
     clients = DirichletClasses(6, 0.5, minimum=3)(source.train.y.numpy(), 0)
     data = replace(federate(source, clients, 0.2).to(device, DTYPES[precision]), augment=augment)
-    module = seeded(lambda: algorithm.rebuild(MODELS[model]((1, 8, 8), 4, norm=norm)), 0)
+    if channels > 1:
+        data = replace(data, mean=(0.1, 0.2, 0.3), std=(0.9, 0.8, 0.7))
+    module = seeded(lambda: algorithm.rebuild(MODELS["small-cnn"]((channels, 8, 8), 4, norm=norm)), 0)
     plain = algorithm.adapt(from_module(module))
     stage = Stage(algorithm, 3, local or Local(2, 16, SGD(0.05, weight_decay=1e-3), clip=5.0))
     return Task(
@@ -71,8 +73,8 @@ def final(task: Task, engine: Engine, folder: Path | None = None) -> dict[str, T
     return {k: v.cpu() for k, v in {**flatten(ended.server._asdict()), **line}.items()}
 
 
-def captured(task: Task, chunk: int = 0) -> Captured:
-    return Captured(task.model, task.federation, chunk, task.takes_part)
+def captured(task: Task, chunk: int = 0, streams: int = 1) -> Captured:
+    return Captured(task.model, task.federation, chunk, task.takes_part, streams)
 
 
 def apart(left: dict[str, Tensor], right: dict[str, Tensor]) -> float:
@@ -93,14 +95,21 @@ class TestOnTheGPU:
         task = task_of(METHODS[method], "cuda")
         assert apart(reference(task_of(METHODS[method], "cpu")), final(task, captured(task))) < 1e-10
 
-    @pytest.mark.parametrize("case", ["momentum", "adam", "augmented", "group norm", "chunked"])
+    @pytest.mark.parametrize(
+        "case",
+        ["momentum", "adam", "augmented", "group norm", "chunked", "two streams", "four streams", "colours"],
+    )
     def test_every_way_to_train_agrees_with_the_reference(self, case: str) -> None:
         optimizers: dict[str, Optimizer] = {"momentum": SGD(0.05, momentum=0.9), "adam": Adam(1e-3, eps=1e-3)}
         local = Local(2, 16, optimizers[case]) if case in optimizers else None
         norm = "batch" if case in ("augmented", "chunked") else "group"
         augment: Augment = "flip-crop" if case == "augmented" else "none"
-        tasks = [task_of(feddyn(0.1), where, "fp64", norm, augment, local) for where in ("cpu", "cuda")]
-        own = captured(tasks[1], chunk=3 if case == "chunked" else 0)
+        channels = 3 if case == "colours" else 1
+        tasks = [
+            task_of(feddyn(0.1), where, "fp64", norm, augment, local, channels) for where in ("cpu", "cuda")
+        ]
+        streams = {"two streams": 2, "four streams": 4}.get(case, 1)
+        own = captured(tasks[1], chunk=3 if case == "chunked" else 0, streams=streams)
         assert apart(reference(tasks[0]), final(tasks[1], own)) < 1e-10
 
     def test_fp32_agrees_to_rounding(self) -> None:

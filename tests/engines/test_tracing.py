@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.utils import counters
 
 from kedge.algorithms import fedavg, fedbug, feddyn
 from kedge.core.algorithm import Algorithm, Local, Stage
@@ -18,9 +19,10 @@ from kedge.data.augment import Augment
 from kedge.data.batches import plan
 from kedge.data.datasets import synthetic
 from kedge.data.federation import federate
-from kedge.engines.captured import Lane, packed, step
+from kedge.engines.captured import packed, step
 from kedge.engines.engine import Order, trainable
 from kedge.engines.graphs import in_place
+from kedge.engines.lanes import Lanes
 from kedge.engines.stacked import Stacked
 from kedge.engines.tracing import traced
 from kedge.models import MODELS
@@ -55,7 +57,7 @@ def test_a_traced_step_from_the_table_is_a_step_of_the_stack(algorithm: Algorith
             function = partial(step, stage, model, data, trainable(model, mask), False)
             programs[mask] = traced(function, carry, rest, now, data.pool.x, data.pool.y)
         now.copy_(table[number])
-        programs[mask]()
+        programs[mask](carry, rest, now, data.pool.x, data.pool.y)
     right = flatten(engine.advanced(stage, model, begun, False))
     assert set(right) == set(flatten(carry))
     for name, value in flatten(carry).items():
@@ -65,10 +67,28 @@ def test_a_traced_step_from_the_table_is_a_step_of_the_stack(algorithm: Algorith
 def test_what_is_handed_through_is_not_copied() -> None:
     held: dict[str, Tensor] = {"moves": torch.zeros(3), "rests": torch.ones(3)}
     run = traced(lambda own: {"moves": own["moves"] + own["rests"], "rests": own["rests"]}, held)
-    run()
-    run()
+    run(held)
+    run(held)
     assert held["moves"].tolist() == [2, 2, 2]
     assert held["rests"].tolist() == [1, 1, 1]
+    other = {"moves": torch.full((3,), 5.0), "rests": torch.full((3,), 2.0)}
+    run(other)  # a program serves all tensors of the same shapes
+    assert other["moves"].tolist() == [7, 7, 7]
+    assert held["moves"].tolist() == [2, 2, 2]
+
+
+def test_programs_are_kept_on_disk() -> None:
+    def function(held: Tensor, by: Tensor) -> Tensor:
+        return held * by.sin()
+
+    def kept() -> int:
+        return int(counters["inductor"]["fxgraph_cache_hit"])
+
+    sizes = torch.zeros(3, 5), torch.ones(5)
+    traced(lambda own, by: {"a": function(own["a"], by)}, {"a": sizes[0]}, sizes[1])
+    before = kept()
+    traced(lambda own, by: {"a": function(own["a"], by)}, {"a": sizes[0]}, sizes[1])
+    assert kept() == before + 1
 
 
 @pytest.mark.parametrize("augment", ["none", "flip-crop"])
@@ -77,7 +97,8 @@ def test_the_table_holds_the_plan(augment: Augment) -> None:
     own = plan(members, [0, 1], Local(1, 4), all_units, 2, 0, 0, 0, augment=augment, random=True)
     table = packed(own)
     assert table.shape[:2] == own.alive.shape
-    parts = np.split(table, [4, 8, 9, 11], axis=2)
+    assert table.shape[2] % 2 == 0
+    parts = np.split(table, [4, 8, 9, 11, 11 + own.moves[0, 0].size], axis=2)
     assert (parts[0] == own.index).all()
     assert (parts[1] == own.weight).all()
     assert (parts[2][..., 0] == own.alive).all()
@@ -95,8 +116,8 @@ def test_runs_of_equal_steps_take_the_longer_graph() -> None:
         def replay(self) -> None:
             replayed.append(self.key)
 
-    lane = Lane.__new__(Lane)
-    lane.graphs = {(mask, n): Graph((mask, n)) for mask in "ab" for n in (1, 8)}  # type: ignore[misc]
-    lane.run(["a"] * 3 + ["b"] * 18 + ["a"])
+    lanes = Lanes.__new__(Lanes)
+    lanes.graphs = {(mask, n): Graph((mask, n)) for mask in "ab" for n in (1, 8)}  # type: ignore[misc]
+    lanes.run(["a"] * 3 + ["b"] * 18 + ["a"])
     assert replayed == [("a", 1)] * 3 + [("b", 8)] * 2 + [("b", 1)] * 2 + [("a", 1)]
     assert sum(n for _, n in replayed) == 22

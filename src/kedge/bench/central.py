@@ -45,9 +45,8 @@ def compiled_central(model: Model, local: Local, data: Federation, batch: int, s
     fixed = in_place({"anchor": params, "buffers": buffers, "cast": {}, "facts": {}, "lr": lr})
     index = torch.zeros(batch, dtype=torch.int64, device=device)
     with fastest_convolutions():
-        step = traced(
-            partial(central_step, model, local, data), carry, fixed, index, data.pool.x, data.pool.y
-        )
+        arguments = carry, fixed, index, data.pool.x, data.pool.y
+        step = partial(traced(partial(central_step, model, local, data), *arguments), *arguments)
         run: Callable[[], Any] = step
         if device.type == "cuda":
             graph, _ = captured(step, torch.cuda.graph_pool_handle())

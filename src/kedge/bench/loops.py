@@ -41,7 +41,7 @@ def plain_loop(work: Workload, data: Federation) -> Round:
             for batch in torch.split(order, work.batch):
                 sgd_step(local, optimizer, work.clip, data.pool.x[batch], data.pool.y[batch])
             for k, v in local.state_dict().items():
-                mean[k] += v / len(chosen)
+                mean[k] += v / len(chosen) if v.is_floating_point() else v // len(chosen)  # counts of batches
         server.load_state_dict(mean)
         return work.per_round * work.samples
 

@@ -68,13 +68,21 @@ def geometry(x: torch.Size, weight: torch.Size, stride: Pair, padding: Pair, dil
     return [*weight[2:], *stride, 1, 1, *padding, *dilation, *out]
 
 
-def stackable(x: Tensor) -> bool:
-    """Whether this input, a row of a stack, can take the programs made for stacks."""
+def stackable(x: Tensor, weight: Tensor) -> bool:
+    """Whether these, rows of a stack, can take the programs made for stacks."""
     if torch.compiler.is_compiling() or x.device.type != "cuda":
         return False
-    if torch._C._functorch.maybe_get_level(x) < 1 or not has_triton():
+    if not (is_row(x) and is_row(weight) and has_triton()):
         return False
     return in_bfloat16(x) or (x.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32)
+
+
+def is_row(v: Tensor) -> bool:
+    """Whether vmap runs over this tensor, below whatever follows its gradients."""
+    functorch = torch._C._functorch
+    while functorch.is_gradtrackingtensor(v):
+        v = functorch.get_unwrapped(v)
+    return functorch.is_batchedtensor(v)
 
 
 def in_bfloat16(x: Tensor) -> bool:

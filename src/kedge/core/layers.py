@@ -61,7 +61,7 @@ class StackedConv2d(nn.Conv2d):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.dim() == 4 and not isinstance(self.padding, str) and stackable(x):
+        if x.dim() == 4 and not isinstance(self.padding, str) and stackable(x, self.weight):
             out = stacked_convolution(x, self.weight, self.stride, self.padding, self.dilation)
             return out if self.bias is None else out + self.bias.to(out.dtype).view(-1, 1, 1)
         plain = not torch.compiler.is_compiling() or x.device.type != "cpu" or x.dim() != 4

@@ -1,7 +1,7 @@
 """Federation: the data of all clients as one pool and index lists; nothing is copied per client."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -31,6 +31,13 @@ class Federation:
     std: tuple[float, ...] = (1.0,)
     dtype: torch.dtype = torch.float32
     augment: Augment = "none"  # of training images
+    moments: tuple[Tensor, Tensor] = field(init=False)  # mean and std beside the pool, by channel
+
+    def __post_init__(self) -> None:
+        # Made once: a graph can be recorded only of work that takes nothing from the host.
+        inner = [1] * (self.pool.x.dim() - 2)
+        both = torch.tensor([self.mean, self.std], dtype=self.dtype).to(self.pool.x.device)
+        object.__setattr__(self, "moments", both.view(2, -1, *inner).unbind())
 
     def prepare(self, x: Tensor) -> Tensor:
         """(scale · x − mean) / std per channel, in the run's precision; any batch axes in front."""
@@ -39,9 +46,7 @@ class Federation:
             return x
         if len(self.mean) == 1:
             return x * (self.scale / self.std[0]) - self.mean[0] / self.std[0]
-        inner = [1] * (self.pool.x.dim() - 2)
-        mean = torch.tensor(self.mean, dtype=self.dtype, device=x.device).view(-1, *inner)
-        std = torch.tensor(self.std, dtype=self.dtype, device=x.device).view(-1, *inner)
+        mean, std = self.moments
         return (x * self.scale - mean) / std
 
     def inputs(self, x: Tensor, moved: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,12 +20,16 @@ from kedge.data.batches import step_counts
 from kedge.data.federation import Federation
 from kedge.engines.captured import Ahead, Captured
 from kedge.engines.engine import Engine, Order
+from kedge.engines.programs import bucket
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
+from kedge.engines.streams import best
 
 COMPILE_SECONDS = 20.0  # a program's usual cost
 COMPILE_GAIN = 0.5  # the share of a stacked round that compiling saves, at least
+GRAPHS_GAIN = 5.0  # how much faster captured graphs are than the plain stack, about
 PROBE_STEPS = 2
+STREAM_STEPS = 16  # long enough for a graph of several steps
 LIVE_BYTES = 2 << 30  # what the stacked rows may hold
 COPIES = 6  # of a client's model, in what a row holds while it trains
 
@@ -37,12 +42,13 @@ class Choice:
     compiled: bool
     chunk: int
     reason: str
+    streams: int = 1  # of a GPU, on which the rows train
 
 
 def build(choice: Choice, model: Model, federation: Federation, ahead: Ahead | None = None) -> Engine:
     """The engine of a choice; `ahead` says who takes part in a round to come."""
     if choice.name == "captured":
-        return Captured(model, federation, choice.chunk, ahead)
+        return Captured(model, federation, choice.chunk, ahead, choice.streams)
     if choice.name == "sequential":
         return Sequential(model, federation)
     return Stacked(model, federation, choice.chunk, choice.compiled)
@@ -57,6 +63,8 @@ def choose(
     name: str = "auto",
     compile: str = "auto",
     chunk: int = 0,
+    streams: int = 0,
+    precision: str = "fp32",
     say: Callable[[str], None] = lambda message: None,
 ) -> Choice:
     """Settle what the user left open, by timing a few steps of this model on this machine."""
@@ -76,13 +84,16 @@ def choose(
     cost = COMPILE_SECONDS * programs
     if compile == "on" or name == "captured":
         say(f"compiling {programs} program(s): the first rounds take up to {cost:.0f} s longer")
+    on_gpu = partial(
+        replayed, model, federation, stage, per_round, rounds, chunk, streams, precision, cost, say
+    )
     if name == "captured":
-        return Choice("captured", True, chunk, "asked for")
+        return on_gpu("asked for")
     if name == "stacked" and compile != "auto":
         return Choice("stacked", compile == "on", chunk, "asked for")
     gpu = device.type == "cuda" and name == "auto" and compile != "off"
     if gpu and compile == "on":
-        return Choice("captured", True, chunk, "a GPU, to be compiled for")
+        return on_gpu("a GPU, to be compiled for")
     if per_round == 1 and name == "auto" and not gpu:
         return Choice("sequential", False, 0, "one client a round")
     probe, work = shrunk(federation, stage, chunk)
@@ -96,12 +107,31 @@ def choose(
             f"to save part of about {to_come:.0f} s of training"
         )
     if repaid and gpu:
-        return Choice("captured", True, chunk, "a GPU, and rounds enough to repay compiling")
+        return on_gpu("a GPU, and rounds enough to repay compiling")
     if plain <= stacked:
         reason = f"{stacked / plain:.1f} times as fast as stacked in a short trial"
         return Choice("sequential", False, 0, reason)
     reason = f"{plain / stacked:.1f} times as fast as sequential in a short trial"
     return Choice("stacked", compile == "on" or repaid, chunk, "asked for" if name == "stacked" else reason)
+
+
+def replayed(
+    model: Model, federation: Federation, stage: Stage, per_round: int, rounds: int, chunk: int,
+    streams: int, precision: str, cost: float, say: Callable[[str], None], reason: str,
+) -> Choice:  # fmt: skip
+    """Captured graphs, on so many streams or on as many as are best for this work."""
+    rows = bucket(chunk)
+    if not streams and rows > 1:
+        probe, work = shrunk(federation, stage, chunk, STREAM_STEPS)
+        eager = timed(Stacked(model, probe, chunk), model, probe, work)
+        to_come = rounds * seconds_per_round(federation, stage, per_round, probe, work, eager)
+
+        def seconds(count: int) -> float:
+            return timed(Captured(model, probe, chunk, streams=count), model, probe, work)
+
+        args = model, federation, stage, rows, precision, seconds, to_come / GRAPHS_GAIN, cost, say
+        streams = best(*args)
+    return Choice("captured", True, chunk, reason, streams or 1)
 
 
 def rows_at_once(model: Model, federation: Federation) -> int:
@@ -129,10 +159,12 @@ def program_count(model: Model, federation: Federation, stage: Stage) -> int:
     return len({schedule(Clock(0, 0, step, steps), units) for step in range(steps)})
 
 
-def shrunk(federation: Federation, stage: Stage, chunk: int) -> tuple[Federation, Stage]:
+def shrunk(
+    federation: Federation, stage: Stage, chunk: int, steps: int = PROBE_STEPS
+) -> tuple[Federation, Stage]:
     """The largest clients with a few batches each: the same shapes, little work."""
     largest = sorted(federation.clients, key=len, reverse=True)[:chunk]
-    some = tuple(own[: PROBE_STEPS * stage.local.batch] for own in largest)
+    some = tuple(own[: steps * stage.local.batch] for own in largest)
     return replace(federation, clients=some), replace(stage, local=replace(stage.local, epochs=1))
 
 

@@ -1,7 +1,7 @@
 """CUDA: a stack whose steps are compiled once, captured as graphs and replayed.
 
 A step of a small network is over before the host has launched its operators one by one. A replayed graph
-needs no launches: the tensors it reads and moves lie in fixed places (a `Lane`), the batches of the whole
+needs no launches: the tensors it reads and moves lie in fixed places (lanes.py), the batches of the whole
 round in one table on the device, of which each step takes the next row. While the device trains, the host
 draws the next round's batches.
 """
@@ -9,7 +9,7 @@ draws the next round's batches.
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,30 +26,40 @@ from kedge.core.tree import Leaves
 from kedge.data.batches import Plan
 from kedge.data.federation import Federation
 from kedge.engines.engine import Order, trainable
-from kedge.engines.graphs import Replayed, captured, in_place, tensors
+from kedge.engines.graphs import Beside, Replayed
+from kedge.engines.lanes import Lanes
 from kedge.engines.programs import stacked_step
 from kedge.engines.stacked import Begun, Stacked
-from kedge.engines.tracing import traced
 
-UNROLLED = 8  # steps of the longer graph that is captured beside the one of a single step
+Result = TypeVar("Result")
 Ahead = Callable[[int], Sequence[int]]  # number of a round -> who will take part
 
 
 class Captured(Stacked):
     """The stack of a round on a CUDA device, from captured graphs."""
 
+    beside = True  # what is done `aside` does not keep the next round from training
+
     def __init__(
-        self, model: Model, federation: Federation, chunk: int = 0, ahead: Ahead | None = None
+        self,
+        model: Model,
+        federation: Federation,
+        chunk: int = 0,
+        ahead: Ahead | None = None,
+        streams: int = 1,
     ) -> None:
+        """`streams`: into so many stacks, side by side, the rows are split where they divide."""
         if federation.pool.x.device.type != "cuda":
             raise RequestError("engine.name: 'captured' needs a CUDA device; use stacked or auto.")
         super().__init__(model, federation, chunk, compiled=True)
-        self.lanes: dict[Any, Lane] = {}
+        self.streams = streams
+        self.lanes: dict[Any, Lanes] = {}
         self.ends: dict[Any, Replayed] = {}
         self.looks: dict[Any, Replayed] = {}
         self.ahead = ahead
         self.drawn: dict[Any, Future[Plan]] = {}
         self.drawing = ThreadPoolExecutor(1, "kedge-batches")
+        self.side = Beside()
 
     def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
         """Start a stage; memories of the slots in `kept` go on."""
@@ -58,8 +68,10 @@ class Captured(Stacked):
 
     def forget(self) -> None:
         """Give the graphs and their memory back."""
+        torch.cuda.synchronize()
         self.lanes, self.ends, self.looks, self.drawn = {}, {}, {}, {}
-        self.memory = torch.cuda.graph_pool_handle()
+        # Graphs that run at the same time must not share their memory.
+        self.memory, self.memory_beside = torch.cuda.graph_pool_handle(), torch.cuda.graph_pool_handle()
         torch.cuda.empty_cache()
 
     def round(self, order: Order, clients: Sequence[int]) -> Reply:
@@ -103,8 +115,12 @@ class Captured(Stacked):
         return partial(self.end, function) if key == "end" else function
 
     def repeated(self, name: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function as a graph, captured at its first call."""
-        return self.looks.setdefault(name, Replayed(function, self.memory))
+        """The function compiled, as a graph, at its first call."""
+        return self.looks.setdefault(name, Replayed(function, self.memory_beside, compile=True))
+
+    def aside(self, work: Callable[[], Result]) -> Callable[[], Result]:
+        """Begin the work on a stream of its own; a function that waits for its result, on the CPU."""
+        return self.side.launched(work)
 
     def end(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Memories, uploads, flags and sums of a chunk; the sums are needed beyond the next chunk's end."""
@@ -129,74 +145,18 @@ class Captured(Stacked):
         rows, masks = packed(begun.plan), begun.plan.masks
         key = tuning, begun.apart, rows.shape[1:]
         if key not in self.lanes:
-            self.lanes[key] = Lane(state, rows, self.federation, self.memory)
-        lane = self.lanes[key]
-        lane.take(rows)
+            common = () if begun.apart else ("anchor", "cast", "lr")
+            self.lanes[key] = Lanes(state, common, rows, self.federation, self.memory, self.streams)
+        lanes = self.lanes[key]
+        lanes.take(rows)
         for mask in dict.fromkeys(masks):
             leaves = trainable(model, mask)
-            lane.prepare(mask, partial(step, stage, model, self.federation, leaves, begun.apart))
-        lane.load(state)
-        lane.run(masks)
+            lanes.prepare(mask, partial(step, stage, model, self.federation, leaves, begun.apart))
+        lanes.load(state)
+        lanes.run(masks)
         if self.foreseen is not None and not tuning:
             self.foreseen()
-        after: Carry = lane.state["carry"]
-        return after
-
-
-class Lane:
-    """Fixed memory of one stack: what a step reads and moves, and the graphs that do it."""
-
-    def __init__(self, state: dict[str, Any], rows: NDArray[np.int64], data: Federation, memory: Any) -> None:
-        self.state: dict[str, Any] = in_place(state)
-        self.device = state["lr"].device
-        self.pool = data.pool.x, data.pool.y
-        self.table = torch.zeros(0, *rows.shape[1:], dtype=torch.int64, device=self.device)
-        self.now = torch.zeros(1, *rows.shape[1:], dtype=torch.int64, device=self.device)
-        self.at = torch.zeros(1, dtype=torch.int64, device=self.device)
-        self.programs: dict[Any, Callable[[], None]] = {}
-        self.graphs: dict[Any, torch.cuda.CUDAGraph] = {}
-        self.memory = memory
-
-    def take(self, rows: NDArray[np.int64]) -> None:
-        """Put the batches of a round on the device."""
-        if len(rows) > len(self.table):  # graphs read the table where it lay when they were captured
-            self.graphs = {}
-            room = 1 << (len(rows) - 1).bit_length()
-            self.table = torch.zeros(room, *rows.shape[1:], dtype=torch.int64, device=self.device)
-        self.table[: len(rows)].copy_(torch.from_numpy(rows))
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Put what a round begins with in its place."""
-        torch._foreach_copy_(tensors(self.state), tensors(state))
-        self.at.zero_()
-
-    def prepare(self, mask: Any, function: Callable[..., Any]) -> None:
-        """Make and capture what a step under this mask runs. Before `load`: a trial run moves the rows."""
-        if mask not in self.programs:
-            rest = {k: v for k, v in self.state.items() if k != "carry"}
-            self.programs[mask] = traced(function, self.state["carry"], rest, self.now[0], *self.pool)
-
-        def next_step() -> None:
-            torch.index_select(self.table, 0, self.at, out=self.now)
-            self.at.add_(1)
-            self.programs[mask]()
-
-        for steps in (1, UNROLLED):
-            if (mask, steps) not in self.graphs:
-                self.at.zero_()
-                self.graphs[mask, steps], _ = captured(next_step, self.memory, steps)
-
-    def run(self, masks: Sequence[Any]) -> None:
-        """All steps of the round."""
-        at = 0
-        while at < len(masks):
-            same = next((n for n in range(at, len(masks)) if masks[n] != masks[at]), len(masks)) - at
-            for steps in (UNROLLED, 1):
-                for _ in range(same // steps):
-                    self.graphs[masks[at], steps].replay()
-                at, same = at + same // steps * steps, same % steps
-                if not same:
-                    break
+        return lanes.carry()
 
 
 def step(
@@ -216,7 +176,8 @@ def step(
     moved = data.augment != "none"
     count = (now.shape[1] - 3) // (5 if moved else 2)
     widths = [count, count, 1, 2, 3 * count if moved else 0]
-    index, real, alive, key, moves = torch.split_with_sizes(now, widths, 1)
+    widths.append(now.shape[1] - sum(widths))
+    index, real, alive, key, moves, _ = torch.split_with_sizes(now, widths, 1)
     return stacked_step(
         stage.algorithm, model, stage.local, data, leaves, True, apart, carry, pool_x, pool_y,
         index, real.to(dtype), key, moves.reshape(len(now), count, 3 if moved else 0), alive[:, 0] > 0,
@@ -225,10 +186,15 @@ def step(
 
 
 def packed(own: Plan) -> NDArray[np.int64]:
-    """The plan as one table [steps, clients, columns]: samples, weights, alive, key, moves if any."""
+    """The plan as one table [steps, clients, columns]: samples, weights, alive, key, moves if any.
+
+    Columns are an even number: a stack may begin at any row, and memory is read by 16 bytes.
+    """
     steps, clients, _ = own.index.shape
     moves = own.moves.reshape(steps, clients, -1)
-    parts = (own.index, own.weight, own.alive[..., None], own.key, moves)
+    parts: list[NDArray[Any]] = [own.index, own.weight, own.alive[..., None], own.key, moves]
+    if sum(part.shape[2] for part in parts) % 2:
+        parts.append(np.zeros((steps, clients, 1), np.int64))
     table = np.empty((steps, clients, sum(part.shape[2] for part in parts)), np.int64)
     np.concatenate(parts, axis=-1, out=table, casting="unsafe")
     return table

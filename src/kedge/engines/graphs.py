@@ -1,24 +1,28 @@
 """CUDA graphs: work recorded once on tensors in fixed places, and done again without launching its parts."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from kedge.engines.tracing import traced
 
-def captured(work: Callable[[], Any], memory: Any, times: int = 1) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """The work as a graph, and its result; it is done once before, for what compiles at first use."""
+
+def captured(
+    work: Callable[[], Any], memory: Any, trial: Callable[[], Any] | None = None
+) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """The work as a graph, and its result; a trial of it (or it) is run before, for what compiles then."""
     aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
-        work()
+        (trial or work)()
     torch.cuda.current_stream().wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=memory):
-        for _ in range(times):
-            result = work()
+        result = work()
     return graph, result
 
 
@@ -36,18 +40,53 @@ def in_place(tree: Any) -> Any:
 class Replayed:
     """A function of trees of tensors as a graph. What it returns is overwritten by the next call."""
 
-    def __init__(self, function: Callable[..., Any], memory: Any) -> None:
-        self.function, self.memory = function, memory
+    def __init__(self, function: Callable[..., Any], memory: Any, compile: bool = False) -> None:
+        self.function, self.memory, self.compile = function, memory, compile
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, *arguments: Any) -> Any:
         """The function's result for these arguments, whose shapes never change."""
         if self.graph is None:
             self.arguments = in_place(arguments)
-            self.graph, self.result = captured(lambda: self.function(*self.arguments), self.memory)
+            work = partial(self.function, *self.arguments)
+            if self.compile:
+                self.result = in_place(work())
+                program = traced(lambda _, *own: self.function(*own), self.result, *self.arguments)
+                work = partial(program, self.result, *self.arguments)
+                self.graph, _ = captured(work, self.memory)
+            else:
+                self.graph, self.result = captured(work, self.memory)
         torch._foreach_copy_(tensors(self.arguments), tensors(arguments))
         self.graph.replay()
         return self.result
+
+
+class Beside:
+    """A stream for work beside the main one, and the way of its results to the host."""
+
+    def __init__(self) -> None:
+        self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+    def launched(self, work: Callable[[], Any]) -> Callable[[], Any]:
+        """Begin the work, after what was launched so far; a function that waits for its result."""
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            result = tree_map_only(Tensor, to_host, work())
+            done = self.stream.record_event()
+        return partial(waited_for, done, result, work)
+
+
+def waited_for(done: torch.cuda.Event, result: Any, work: Callable[[], Any]) -> Any:
+    """The result of work that is held until now, for the main stream must not reuse what it reads."""
+    done.synchronize()
+    return result
+
+
+def to_host(v: Tensor) -> Tensor:
+    """A copy that the host need not wait for; it is there when the stream has come so far."""
+    if not v.is_cuda:
+        return v
+    return torch.empty(v.shape, dtype=v.dtype, pin_memory=True).copy_(v, non_blocking=True)
 
 
 def tensors(tree: Any) -> list[Tensor]:

@@ -1,8 +1,8 @@
 """A function of trees of tensors as one compiled program that changes its first argument in place.
 
 The function is run once on shapes alone and what it does is written down, operator by operator, with vmap and
-gradients already carried out; that list is compiled. Nothing is guarded: the caller hands in the
-same tensors every time.
+gradients already carried out; that list is compiled. Nothing is guarded: the caller hands in tensors of
+the same shapes and layouts every time.
 """
 
 import warnings
@@ -12,12 +12,15 @@ from typing import Any
 import torch
 import torch._inductor
 from torch import Tensor
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 
-def traced(function: Callable[..., Any], *arguments: Any) -> Callable[[], None]:
-    """A program: the first argument's tensors become those of function(*arguments), at each call."""
+def traced(function: Callable[..., Any], *arguments: Any) -> Callable[..., None]:
+    """A program of arguments like these: the first one's tensors become those of function(*arguments)."""
     flat, form = tree_flatten(arguments)
 
     def written(*values: Tensor) -> tuple[()]:
@@ -31,12 +34,15 @@ def traced(function: Callable[..., Any], *arguments: Any) -> Callable[[], None]:
         return ()
 
     graph = without_idle_copies(make_fx(written, tracing_mode="fake", _allow_non_fake_inputs=True)(*flat))
-    with warnings.catch_warnings():  # of torch, about its own deprecated parts
-        warnings.simplefilter("ignore", DeprecationWarning)
-        program = torch._inductor.compile(graph, list(flat))
+    # With an (empty) environment of shapes, without which torch does not keep programs on disk.
+    shapes = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True, allow_non_fake_inputs=True)
+    like: list[Any] = [shapes.from_tensor(v) for v in flat]
+    with warnings.catch_warnings(), tracing(TracingContext(shapes)):
+        warnings.simplefilter("ignore", DeprecationWarning)  # of torch, about its own deprecated parts
+        program = torch._inductor.compile(graph, like)
 
-    def run() -> None:
-        program(*flat)
+    def run(*own: Any) -> None:
+        program(*tree_leaves(own))
 
     return run
 

@@ -74,6 +74,7 @@ class EngineChoice:
     precision: Precision = "fp32"
     compile: Literal["auto", "on", "off"] = "auto"
     chunk: int = 0
+    streams: int = 0  # of a GPU, on which a round's clients train side by side
     threads: int = 0
 
 
@@ -118,6 +119,7 @@ class Experiment:
                 raise RequestError(f"{key} = {value}: need a whole number of at least 1.")
         automatic = {
             "engine.chunk": self.engine.chunk,
+            "engine.streams": self.engine.streams,
             "engine.threads": self.engine.threads,
             "evaluation.tune_every": self.evaluation.tune_every,
         }

@@ -188,6 +188,8 @@ def settled(tasks: Sequence[Task], wanted: EngineChoice, say: Callable[[str], No
         wanted.name,
         wanted.compile,
         wanted.chunk,
+        wanted.streams,
+        first.precision,
         say,
     )
     return {
@@ -199,9 +201,12 @@ def settled(tasks: Sequence[Task], wanted: EngineChoice, say: Callable[[str], No
     }
 
 
+CHOSEN = ("name", "compiled", "chunk", "reason", "streams")
+
+
 def choice_of(chosen: Mapping[str, Any]) -> Choice:
     """The engine of these settings."""
-    return Choice(**{k: chosen[k] for k in ("name", "compiled", "chunk", "reason")})
+    return Choice(**{k: chosen[k] for k in CHOSEN if k in chosen})  # runs of before had no streams
 
 
 def environment(task: Task, chosen: dict[str, Any]) -> dict[str, Any]:

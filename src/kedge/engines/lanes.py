@@ -1,0 +1,135 @@
+"""Fixed memory of stacks that train side by side, and the graphs that move them step by step.
+
+The rows of a round are one stack, or several of equal size, each on a stream of its own: many small kernels
+of a deep network leave a GPU idle one by one, and fill it together. Within a graph of several steps no
+stack waits for another.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kedge.core.client import Carry
+from kedge.core.tree import tree_map
+from kedge.data.federation import Federation
+from kedge.engines.graphs import captured, in_place, tensors
+from kedge.engines.tracing import traced
+
+UNROLLED = 8  # steps of the longer graph that is captured beside the one of a single step
+State = dict[str, Any]
+Table = NDArray[np.int64]
+
+
+class Lane:
+    """One stack: what its steps read and move, and the batches of its round."""
+
+    def __init__(self, state: State, table: Table, device: torch.device) -> None:
+        self.state = state
+        self.table = torch.zeros(0, *table.shape[1:], dtype=torch.int64, device=device)
+        self.now = torch.zeros(1, *table.shape[1:], dtype=torch.int64, device=device)
+        self.at = torch.zeros(1, dtype=torch.int64, device=device)
+
+    def take(self, table: Table) -> bool:
+        """Put the batches of a round on the device; whether they lie elsewhere than before."""
+        moved = len(table) > len(self.table)
+        if moved:
+            room = 1 << (len(table) - 1).bit_length()
+            self.table = torch.zeros(room, *table.shape[1:], dtype=torch.int64, device=self.at.device)
+        self.table[: len(table)].copy_(torch.from_numpy(table))
+        return moved
+
+    def arguments(self) -> tuple[Carry, State, Tensor]:
+        """What a step is a function of."""
+        return self.state["carry"], {k: v for k, v in self.state.items() if k != "carry"}, self.now[0]
+
+    def step(self, program: Callable[..., None], pool: Sequence[Tensor]) -> None:
+        """The next step."""
+        torch.index_select(self.table, 0, self.at, out=self.now)
+        self.at.add_(1)
+        program(*self.arguments(), *pool)
+
+
+class Lanes:
+    """All stacks of a round."""
+
+    def __init__(
+        self, state: State, common: Collection[str], table: Table, data: Federation, memory: Any, streams: int
+    ) -> None:
+        """`common` parts of the state are the same for all rows."""
+        rows = table.shape[1]
+        count = max(n for n in range(1, min(streams, rows) + 1) if rows % n == 0)
+        self.parts = [slice(n * rows // count, (n + 1) * rows // count) for n in range(count)]
+        self.common = in_place({k: state[k] for k in common})
+        self.lanes = []
+        for part in self.parts:
+            own = in_place(of_rows(state, part, common))
+            self.lanes.append(Lane({**own, **self.common}, table[:, part], data.pool.x.device))
+        self.streams = [torch.cuda.Stream() for _ in self.parts]  # type: ignore[no-untyped-call]
+        self.pool = data.pool.x, data.pool.y
+        self.programs: dict[Any, Callable[..., None]] = {}
+        self.graphs: dict[Any, torch.cuda.CUDAGraph] = {}
+        self.memory = memory
+
+    def take(self, table: Table) -> None:
+        """Put the batches of a round on the device."""
+        moved = [lane.take(table[:, part]) for lane, part in zip(self.lanes, self.parts, strict=True)]
+        if any(moved):  # graphs read the tables where they lay when they were captured
+            self.graphs = {}
+
+    def load(self, state: State) -> None:
+        """Put what a round begins with in its place."""
+        torch._foreach_copy_(tensors(self.common), tensors({k: state[k] for k in self.common}))
+        for lane, part in zip(self.lanes, self.parts, strict=True):
+            own = {k: v for k, v in lane.state.items() if k not in self.common}
+            torch._foreach_copy_(tensors(own), tensors(of_rows(state, part, self.common)))
+            lane.at.zero_()
+
+    def prepare(self, mask: Any, function: Callable[..., Any]) -> None:
+        """Make and capture what a step under this mask runs. Before `load`: a trial run moves the rows."""
+        if mask not in self.programs:
+            self.programs[mask] = traced(function, *self.lanes[0].arguments(), *self.pool)
+        for steps in (1, UNROLLED):
+            if (mask, steps) not in self.graphs:
+                for lane in self.lanes:
+                    lane.at.zero_()
+                work = partial(self.steps, self.programs[mask])
+                self.graphs[mask, steps], _ = captured(partial(work, steps), self.memory, partial(work, 1))
+
+    def steps(self, program: Callable[..., None], count: int) -> None:
+        """So many steps of every stack, each on its stream."""
+        here = torch.cuda.current_stream()
+        streams = self.streams if len(self.lanes) > 1 else [here]
+        for lane, stream in zip(self.lanes, streams, strict=True):
+            stream.wait_stream(here)
+            with torch.cuda.stream(stream):
+                for _ in range(count):
+                    lane.step(program, self.pool)
+        for stream in streams:
+            here.wait_stream(stream)
+
+    def run(self, masks: Sequence[Any]) -> None:
+        """All steps of the round."""
+        at = 0
+        while at < len(masks):
+            same = next((n for n in range(at, len(masks)) if masks[n] != masks[at]), len(masks)) - at
+            for steps in (UNROLLED, 1):
+                for _ in range(same // steps):
+                    self.graphs[masks[at], steps].replay()
+                at, same = at + same // steps * steps, same % steps
+                if not same:
+                    break
+
+    def carry(self) -> Carry:
+        """What the rows have become; of one stack its own tensors, which the next round overwrites."""
+        parts = [lane.state["carry"] for lane in self.lanes]
+        return parts[0] if len(parts) == 1 else tree_map(lambda *v: torch.cat(v), parts[0], *parts[1:])
+
+
+def of_rows(state: State, part: slice, common: Collection[str]) -> State:
+    """These rows' share of the state but for what is common."""
+    return tree_map(lambda v: v[part], {k: v for k, v in state.items() if k not in common})
