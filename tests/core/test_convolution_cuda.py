@@ -24,6 +24,7 @@ CASES = {  # channels in, out, side, window, stride, padding, dilation
     "odd channels": (20, 50, 12, 5, 1, 0, 1),
     "dilated": (16, 24, 15, 3, 2, 2, 2),
     "one place, padded": (512, 512, 1, 3, 1, 1, 1),
+    "to one place": (256, 512, 2, 3, 2, 1, 1),
 }
 # Of the largest value: tf32 keeps 10 bits of a factor, bfloat16 7 and rounds the result to 7.
 TOLERANCES = {torch.float32: 2e-3, torch.bfloat16: 8e-3}

@@ -1,6 +1,6 @@
 """The ceiling: one model trained on the samples of all clients together, compiled and, on a GPU, captured."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -47,16 +47,13 @@ def compiled_central(model: Model, local: Local, data: Federation, batch: int, s
     with fastest_convolutions():
         arguments = carry, fixed, index, data.pool.x, data.pool.y
         step = partial(traced(partial(central_step, model, local, data), *arguments), *arguments)
-        run: Callable[[], Any] = step
-        if device.type == "cuda":
-            graph, _ = captured(step, torch.cuda.graph_pool_handle())
-            run = graph.replay
+        graph = captured(step, torch.cuda.graph_pool_handle())[0] if device.type == "cuda" else None
 
     def round(number: int) -> int:
         order = torch.randint(len(data.pool), (steps, batch), device=device)
         for some in order:
-            index.copy_(some)
-            run()
+            arguments[2].copy_(some)  # the graph moves the arguments' memory, so they are held here
+            graph.replay() if graph else step()
         return steps * batch
 
     return round

@@ -13,8 +13,12 @@ import torch
 from torch import Tensor
 
 Pair = tuple[int, int]
+# How kernels of many clients lie for `convolve`:
+OUT_FIRST = 0  # [clients, out, window · channels]
+OUT_LAST = 1  # [clients, window · channels, out]
+TURNED = 2  # [clients, channels, window · out], to be read with the window turned round
 LIBRARY: Any = torch.library.Library("kedge", "DEF")  # type: ignore[no-untyped-call]
-LIBRARY.define("convolve(Tensor x, Tensor w, int[] geometry, bool back) -> Tensor")
+LIBRARY.define("convolve(Tensor x, Tensor w, int[] geometry, int laid) -> Tensor")
 LIBRARY.define("weigh(Tensor x, Tensor g, int[] geometry) -> Tensor")
 
 
@@ -25,10 +29,13 @@ class Convolution(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
-        kernel = weight.permute(0, 2, 3, 1).flatten(1).contiguous()
+        # Products of bfloat16 want what comes out side by side in memory, those of tf32 what they sum over.
+        last = weight.dtype == torch.bfloat16
+        kernel = weight.permute(2, 3, 1, 0).flatten(0, 2) if last else weight.permute(0, 2, 3, 1).flatten(1)
         images = x.permute(0, 2, 3, 1).contiguous()
         shape = geometry(x.shape, weight.shape, stride, padding, dilation)
-        out: Tensor = torch.ops.kedge.convolve(images[None], kernel[None], shape, False)[0]
+        laid = OUT_LAST if last else OUT_FIRST
+        out: Tensor = torch.ops.kedge.convolve(images[None], kernel.contiguous()[None], shape, laid)[0]
         return out.permute(0, 3, 1, 2)
 
     @staticmethod
@@ -45,12 +52,12 @@ class Convolution(torch.autograd.Function):
         slopes = g.permute(0, 2, 3, 1).contiguous()
         dx = dweight = None
         if ctx.needs_input_grad[0]:
-            # Read backwards where it lies, but for tf32, whose products want what they sum over side by side.
-            turned = weight.dtype != torch.bfloat16
-            kernel = weight.flip(2, 3).transpose(0, 1) if turned else weight
+            backwards = weight.dtype == torch.bfloat16  # read so where it lies
+            kernel = weight if backwards else weight.flip(2, 3).transpose(0, 1)
             kernel = kernel.permute(0, 2, 3, 1).flatten(1).contiguous()
             back = [kh, kw, 1, 1, sh, sw, dh * (kh - 1) - ph, dw * (kw - 1) - pw, dh, dw, *x.shape[2:]]
-            dx = torch.ops.kedge.convolve(slopes[None], kernel[None], back, not turned)[0]
+            laid = TURNED if backwards else OUT_FIRST
+            dx = torch.ops.kedge.convolve(slopes[None], kernel[None], back, laid)[0]
             dx = dx.permute(0, 3, 1, 2)
         if ctx.needs_input_grad[1]:
             images = x.permute(0, 2, 3, 1).contiguous()
@@ -66,6 +73,12 @@ def geometry(x: torch.Size, weight: torch.Size, stride: Pair, padding: Pair, dil
         for size, k, step, pad, d in zip(x[2:], weight[2:], stride, padding, dilation, strict=True)
     ]
     return [*weight[2:], *stride, 1, 1, *padding, *dilation, *out]
+
+
+def out_channels(kernels: torch.Size, geometry: list[int], laid: int) -> int:
+    """How many channels come out of kernels of this shape."""
+    windows = geometry[0] * geometry[1] if laid == TURNED else 1
+    return kernels[1] if laid == OUT_FIRST else kernels[2] // windows
 
 
 def stackable(x: Tensor, weight: Tensor) -> bool:
@@ -105,10 +118,10 @@ def has_triton() -> bool:
     return find_spec("triton") is not None
 
 
-def _convolve(x: Tensor, w: Tensor, geometry: list[int], back: bool) -> Tensor:
+def _convolve(x: Tensor, w: Tensor, geometry: list[int], laid: int) -> Tensor:
     from kedge.core.kernels import convolve
 
-    return convolve(x, w, geometry, back)
+    return convolve(x, w, geometry, laid)
 
 
 def _weigh(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
@@ -117,9 +130,8 @@ def _weigh(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
     return weigh(x, g, geometry)
 
 
-def _convolved_shape(x: Tensor, w: Tensor, geometry: list[int], back: bool) -> Tensor:
-    out = w.shape[2] // (geometry[0] * geometry[1]) if back else w.shape[1]
-    return x.new_empty((*x.shape[:2], *geometry[-2:], out))
+def _convolved_shape(x: Tensor, w: Tensor, geometry: list[int], laid: int) -> Tensor:
+    return x.new_empty((*x.shape[:2], *geometry[-2:], out_channels(w.shape, geometry, laid)))
 
 
 def _weighed_shape(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:

@@ -1,8 +1,8 @@
 """Convolutions of many clients at once, each with its own kernel, as Triton programs (CUDA only).
 
 A client's convolution is a matrix product of its images' windows with its kernel; the windows are read where
-they lie and never written out (implicit product). Images are [clients, N, H, W, channels], kernels
-[clients, out, window · channels]. Sums run in one order, so the same call gives the same bits.
+they lie and never written out (implicit product). Images are [clients, N, H, W, channels]. Kernels lie in one
+of three ways (convolution.py). Sums run in one order, so the same call gives the same bits.
 """
 
 import torch
@@ -10,18 +10,22 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kedge.core.convolution import out_channels
+
 
 @triton.jit
 def _convolve(
     x, w, y, N, H, W, P, Q, K,
     CI: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     UH: tl.constexpr, UW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr, WHOLE: tl.constexpr, BACK: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, WHOLE: tl.constexpr, LAID: tl.constexpr,
+    R: tl.constexpr, S: tl.constexpr, RH: tl.constexpr, RW: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """y[n, p, q, k] = Σ x[n, p·S + r·D − P, …, c] · w[k, r, s, c]; with U > 1 x is read as if spread by U.
 
-    BACK: the weights lie as [c, r, s, k], their windows turned round.
+    LAID: how the weights lie: as [k, r, s, c], [r, s, c, k], or [c, −r, −s, k].
+    The sum runs over RH · RW places of the window from (R, S) on; the others only ever see padding.
     """
     client = tl.program_id(2).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -38,8 +42,8 @@ def _convolve(
     out = tl.zeros((BM, BN), dtype=tl.float32)
     inner = tl.arange(0, BK)
     if CI % BK == 0:  # a step is one place of the window, and some of its channels
-        for start in range(0, total, BK):
-            window = start // CI
+        for start in range(0, RH * RW * CI, BK):
+            window = (R + start // CI // RW) * KW + S + start // CI % RW
             row = top + (window // KW) * DH
             column = left + (window % KW) * DW
             inside = there
@@ -50,10 +54,12 @@ def _convolve(
                 inside = inside & (row >= 0) & (row < H) & (column >= 0) & (column < W)
             here = image + (row * W + column) * CI + start % CI
             a = tl.load(x + here[:, None] + inner[None, :], mask=inside[:, None], other=0.0)
-            if BACK:
+            if LAID == 2:
                 weights = (start % CI + inner)[:, None] * (KH * KW * K) + ((turned - window) * K + k)[None, :]
+            elif LAID == 1:
+                weights = (window * CI + start % CI + inner)[:, None] * K + k[None, :]
             else:
-                weights = k[None, :] * total + (start + inner)[:, None]
+                weights = k[None, :] * total + (window * CI + start % CI + inner)[:, None]
             b = tl.load(w + weights, mask=(k < K)[None, :], other=0.0)
             out = tl.dot(a, b, out, input_precision="tf32")
     else:  # few channels: a step is one row of the window
@@ -70,9 +76,11 @@ def _convolve(
                 inside = inside & ((row >= 0) & (row < H))[:, None] & (column >= 0) & (column < W)
             here = (image + row * W * CI)[:, None] + column * CI + channel[None, :]
             a = tl.load(x + here, mask=inside, other=0.0)
-            if BACK:
+            if LAID == 2:
                 at = channel * (KH * KW * K) + (turned - window * KW - across) * K
                 weights = at[:, None] + k[None, :]
+            elif LAID == 1:
+                weights = (window * KW * CI + inner)[:, None] * K + k[None, :]
             else:
                 weights = k[None, :] * total + (window * KW * CI + inner)[:, None]
             b = tl.load(w + weights, mask=real[:, None] & (k < K)[None, :], other=0.0)
@@ -147,22 +155,22 @@ def _weigh(
 
 
 def convolve(
-    x: Tensor, w: Tensor, geometry: list[int], back: bool, tiles: dict[str, int] | None = None
+    x: Tensor, w: Tensor, geometry: list[int], laid: int, tiles: dict[str, int] | None = None
 ) -> Tensor:
-    """[C, N, H, W, c] with [C, k, window · c] to [C, N, P, Q, k].
-
-    back: w is [C, c, window · k], its windows turned round; so a kernel serves its own backward pass.
-    """
+    """[C, N, H, W, c] with kernels to [C, N, P, Q, k]; TURNED, a kernel serves its own backward pass."""
     kh, kw, sh, sw, uh, uw, ph, pw, dh, dw, p, q = geometry
     clients, n, h, width, ci = x.shape
-    k = w.shape[2] // (kh * kw) if back else w.shape[1]
+    k = out_channels(w.shape, geometry, laid)
     y = torch.empty((clients, n, p, q, k), dtype=x.dtype, device=x.device)
-    t = convolve_tiles(x.dtype, clients, n * p * q, ci, kw, k) | (tiles or {})
+    whole = not ph and not pw and uh == uw == 1
+    t = convolve_tiles(x.dtype, clients, n * p * q, ci, kw, k, whole) | (tiles or {})
     grid = (triton.cdiv(n * p * q, t["BM"]), triton.cdiv(k, t["BN"]), clients)
+    down, right = seen(h, kh, sh, uh, ph, dh, p), seen(width, kw, sw, uw, pw, dw, q)
     _convolve[grid](
         x, w, y, n, h, width, p, q, k,
         CI=ci, KH=kh, KW=kw, SH=sh, SW=sw, UH=uh, UW=uw, PH=ph, PW=pw, DH=dh, DW=dw,
-        WHOLE=not ph and not pw and uh == uw == 1, BACK=back, **t,
+        WHOLE=whole, LAID=laid,
+        R=down.start, S=right.start, RH=len(down), RW=len(right), **t,
     )  # fmt: skip
     return y
 
@@ -189,32 +197,46 @@ def weigh(x: Tensor, g: Tensor, geometry: list[int], tiles: dict[str, int] | Non
     return out[0] if parts == 1 else out.sum(0).to(x.dtype)
 
 
+def seen(size: int, window: int, stride: int, spread: int, padding: int, dilation: int, out: int) -> range:
+    """The places of a window that lie on the image for some output; a 3×3 window on 1×1 has only one."""
+    last = (size - 1) * spread
+    inside = [
+        r for r in range(window) if any(0 <= p * stride + r * dilation - padding <= last for p in range(out))
+    ]
+    return range(inside[0], inside[-1] + 1) if inside else range(1)
+
+
 def convolve_tiles(
-    dtype: torch.dtype, clients: int, rows: int, channels: int, across: int, out: int
+    dtype: torch.dtype, clients: int, rows: int, channels: int, across: int, out: int, whole: bool
 ) -> dict[str, int]:
     """How `convolve` cuts its work: fixed by the shapes, so that every run sums alike."""
     half = dtype == torch.bfloat16
     columns = max(16, min(64, triton.next_power_of_2(out)))
     many = clients * triton.cdiv(rows, 128) * triton.cdiv(out, columns) >= PROGRAMS
     wide = many and not half and channels % 64 == 0
-    fitting = (64, 32, 16) if half or wide else (32, 16)
+    tall = wide and whole
+    fitting = (64, 32, 16) if half or (wide and not whole) else (32, 16)
     inner = next((b for b in fitting if channels % b == 0), None)
+    inner = inner or max(16, triton.next_power_of_2(across * channels))
+    high = 256 if tall else 128 if many else 64
+    held = (high + columns) * inner * dtype.itemsize  # bytes that a stage keeps close by
     return {
-        "BM": 128 if many else 64,
+        "BM": high,
         "BN": columns,
-        "BK": inner or max(16, triton.next_power_of_2(across * channels)),
+        "BK": inner,
         "num_warps": 8 if wide else 4,
-        "num_stages": 4 if half and not many else 3,
+        "num_stages": max(1, min(4 if half and not many else 3, SHARED // held)),
     }
 
 
 def weigh_tiles(dtype: torch.dtype, total: int, out: int) -> dict[str, int]:
     """How `weigh` cuts its work; PROGRAMS is how many it aims at."""
     half = dtype == torch.bfloat16
+    flat = half and out >= 128
     return {
-        "BM": max(16, min(128, triton.next_power_of_2(total))),
-        "BN": max(16, min(64, triton.next_power_of_2(out))),
-        "BR": 64 if half else 32,
+        "BM": max(16, min(64 if flat else 128, triton.next_power_of_2(total))),
+        "BN": 128 if flat else max(16, min(64, triton.next_power_of_2(out))),
+        "BR": 64 if half and not flat else 32,
         "PROGRAMS": PROGRAMS // 2,
         "num_warps": 4,
         "num_stages": 3,
@@ -222,3 +244,4 @@ def weigh_tiles(dtype: torch.dtype, total: int, out: int) -> dict[str, int]:
 
 
 PROGRAMS = 528  # four to each of a large GPU's processors
+SHARED = 200_000  # bytes of a processor's shared memory

@@ -48,14 +48,14 @@ class Replayed:
         """The function's result for these arguments, whose shapes never change."""
         if self.graph is None:
             self.arguments = in_place(arguments)
-            work = partial(self.function, *self.arguments)
+            self.work = partial(self.function, *self.arguments)  # held: what it reads must stay
             if self.compile:
-                self.result = in_place(work())
+                self.result = in_place(self.work())
                 program = traced(lambda _, *own: self.function(*own), self.result, *self.arguments)
-                work = partial(program, self.result, *self.arguments)
-                self.graph, _ = captured(work, self.memory)
+                self.work = partial(program, self.result, *self.arguments)
+                self.graph, _ = captured(self.work, self.memory)
             else:
-                self.graph, self.result = captured(work, self.memory)
+                self.graph, self.result = captured(self.work, self.memory)
         torch._foreach_copy_(tensors(self.arguments), tensors(arguments))
         self.graph.replay()
         return self.result
