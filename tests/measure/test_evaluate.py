@@ -8,20 +8,21 @@ from kedge.core.algorithm import logits
 from kedge.core.model import from_module, seeded
 from kedge.data.datasets import synthetic
 from kedge.data.federation import federate
-from kedge.measure.evaluate import of_clients
+from kedge.measure.evaluate import HeldOut, Local, Own, groups, of_clients, rows
 from kedge.models import MODELS
 
 
 @pytest.mark.parametrize("norm", ["none", "batch"])
-@pytest.mark.parametrize("at_once", [2, 3, 20])
-def test_models_side_by_side_answer_as_each_alone(at_once: int, norm: str) -> None:
+@pytest.mark.parametrize(("at_once", "grain"), [(2, 1), (3, 1), (20, 1), (20, 64)])
+def test_models_side_by_side_answer_as_each_alone(at_once: int, grain: int, norm: str) -> None:
+    """However far their tests are padded."""
     source = synthetic(200, 4, (1, 8, 8))
     sizes = np.cumsum([5, 40, 12, 60, 9])[:-1]
     count = 5 + 40 + 12 + 60 + 9
     data = federate(source, np.split(np.arange(count), sizes), 0.4).to("cpu", torch.float64)
     model = from_module(seeded(lambda: MODELS["small-cnn"]((1, 8, 8), 4, norm=norm), 0))
 
-    def models() -> list[tuple[int, dict[str, torch.Tensor], dict[str, torch.Tensor]]]:
+    def models() -> list[Own]:
         make = torch.Generator().manual_seed(1)
         params, buffers = model.init(0)
         return [
@@ -33,8 +34,17 @@ def test_models_side_by_side_answer_as_each_alone(at_once: int, norm: str) -> No
             for client in (0, 1, 3, 4)
         ]
 
-    alone = of_clients(model, logits, models(), data)
-    together = of_clients(model, logits, models(), data, at_once)
+    def looked(at_once: int, grain: int) -> dict[int, Local]:
+        tests = HeldOut(data)
+        found: dict[int, Local] = {}
+        tests.grain = grain
+        for some in groups(models(), at_once):
+            clients = [client for client, _, _ in some]
+            found |= rows(of_clients(model, logits, some, tests), clients, tests.sizes)
+            assert tests.padded(tuple(clients)).shape[1] % grain == 0
+        return found
+
+    alone, together = looked(1, 1), looked(at_once, grain)
     assert list(together) == list(alone) == [0, 1, 3, 4]
     for client, one in alone.items():
         assert (together[client].samples, together[client].correct) == (one.samples, one.correct)

@@ -1,10 +1,11 @@
 """Engine: what the runner asks of a place where clients train; it arranges the kernel, no more."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from kedge.core.algorithm import Algorithm, Stage, Tune
 from kedge.core.client import unit_time
@@ -14,6 +15,7 @@ from kedge.core.server import Rejection, Reply, weights
 from kedge.core.tree import Leaves, Tree, tree_map
 from kedge.data.batches import Plan
 
+T = TypeVar("T")
 Totals = dict[str, tuple[dict[str, Any], Tensor]]  # by slot ("": deltas and buffers): weighted sum, mass
 
 
@@ -33,10 +35,19 @@ class Engine(Protocol):
 
     `at_once` is how many models it likes to run side by side, `repeated` its way to call a function of trees
     of tensors again and again with the same shapes; what comes back is overwritten by the next call.
+
+    `aside` begins a work and hands back what gives its result, a tree of tensors, on the CPU: it waits if it
+    must, and may be called much later, or twice. The work reads only tensors that nobody changes, asks for
+    none of their values, and may use `repeated`. Works are done in the order they were begun; another may
+    begin before the result of the first is taken. `beside` says that `aside` does not wait for the device, so
+    that who does something else before asking gains.
     """
 
     @property
     def at_once(self) -> int: ...
+    @property
+    def beside(self) -> bool: ...
+    def aside(self, work: Callable[[], T]) -> Callable[[], T]: ...
     def repeated(self, name: Any, function: Callable[..., Any]) -> Callable[..., Any]: ...
     def begin(self, stage: Stage, params: Leaves, kept: frozenset[str]) -> None: ...
     def round(self, order: Order, clients: Sequence[int]) -> Reply: ...
@@ -46,6 +57,12 @@ class Engine(Protocol):
     def personal(self, client: int, shared: Leaves, buffers: Leaves) -> tuple[Leaves, Leaves]: ...
     def save(self) -> Tree: ...
     def load(self, saved: Tree) -> None: ...
+
+
+def done_now(work: Callable[[], T]) -> Callable[[], T]:
+    """The work, done before anything else is; what gives its result on the CPU."""
+    result: T = tree_map_only(Tensor, Tensor.cpu, work())
+    return lambda: result
 
 
 class Mean:

@@ -37,16 +37,15 @@ class Memories:
             **row["slots"],
             **{c.name: c.init_client(within(c, self.model, shared, self.local)) for c in missing},
         }
-        return {
-            "params": {**self.local, **row["local"], **shared},
-            "buffers": {**buffers, **row["buffers"]} if self.model.statistics == "local" else buffers,
-            "slots": {c.name: slots[c.name] for c in self.algorithm.corrections},
-        }
+        params, statistics = self.own_model(client, shared, buffers)
+        own = {c.name: slots[c.name] for c in self.algorithm.corrections}
+        return {"params": params, "buffers": statistics, "slots": own}
 
     def own_model(self, client: int, shared: Leaves, buffers: Leaves) -> tuple[Leaves, Leaves]:
         """A client's complete parameters and statistics."""
-        own = self.of(client, shared, buffers)
-        return own["params"], own["buffers"]
+        row = self.rows.get(client, EMPTY)
+        statistics = {**buffers, **row["buffers"]} if self.model.statistics == "local" else buffers
+        return {**self.local, **row["local"], **shared}, statistics
 
     def keep(self, client: int, params: Leaves, buffers: Leaves, slots: Tree) -> None:
         """Remember what this client ends its round with."""

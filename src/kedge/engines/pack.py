@@ -24,7 +24,7 @@ from kedge.core.tree import Leaves, Tree, tree_map
 from kedge.data.batches import Plan, lockstep
 from kedge.data.dataset import Dataset
 from kedge.data.federation import Federation
-from kedge.engines.engine import Mean, Order, trainable
+from kedge.engines.engine import Mean, Order, T, trainable
 from kedge.engines.programs import bucket
 from kedge.engines.stacked import Begun, Stacked
 
@@ -172,6 +172,15 @@ class Seat:
     def at_once(self) -> int:
         """Models evaluated side by side."""
         return self.engine.at_once
+
+    @property
+    def beside(self) -> bool:
+        """Whether its engine does not wait for what is done aside."""
+        return self.engine.beside
+
+    def aside(self, work: Callable[[], T]) -> Callable[[], T]:
+        """What its engine does aside."""
+        return self.engine.aside(work)
 
     def repeated(self, name: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function as its engine calls it again and again."""

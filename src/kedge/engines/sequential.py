@@ -16,7 +16,7 @@ from kedge.core.server import Reply
 from kedge.core.tree import Leaves, Tree, add, finite, tree_map
 from kedge.data.batches import Plan, plan
 from kedge.data.federation import Federation
-from kedge.engines.engine import Mean, Order, lr_times, trainable
+from kedge.engines.engine import Mean, Order, T, done_now, lr_times, trainable
 from kedge.engines.memory import Memories
 
 
@@ -24,6 +24,7 @@ class Sequential:
     """The plain loop over clients and their batches."""
 
     at_once = 1
+    beside = False
 
     def __init__(self, model: Model, federation: Federation) -> None:
         self.network, self.model, self.federation = model, model, federation
@@ -117,6 +118,10 @@ class Sequential:
         moved = torch.from_numpy(own.moves[number, 0][there]).to(device)
         x = data.inputs(data.pool.x[real], moved)
         return batch_of(x, data.pool.y[real], torch.from_numpy(own.key[number, 0]).to(device))
+
+    def aside(self, work: Callable[[], T]) -> Callable[[], T]:
+        """The work, done at once."""
+        return done_now(work)
 
     def repeated(self, name: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function as it is."""

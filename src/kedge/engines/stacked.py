@@ -21,7 +21,7 @@ from kedge.core.server import Reply
 from kedge.core.tree import Leaves, Tree, row, stack, tree_map
 from kedge.data.batches import Ints, Plan, plan, step_counts, survey
 from kedge.data.federation import Federation
-from kedge.engines.engine import Mean, Order, Totals, lr_times, trainable
+from kedge.engines.engine import Mean, Order, T, Totals, done_now, lr_times, trainable
 from kedge.engines.memory import Memories
 from kedge.engines.programs import bucket, compiled, stacked_end, stacked_step, stacked_survey
 
@@ -44,6 +44,7 @@ class Stacked:
     """vmap over the clients of a round, in chunks."""
 
     at_once = 20  # models evaluated side by side
+    beside = False
 
     def __init__(self, model: Model, federation: Federation, chunk: int = 0, compiled: bool = False) -> None:
         self.network, self.model, self.federation = model, model, federation
@@ -248,6 +249,10 @@ class Stacked:
         if (key, compile) not in self.programs:
             self.programs[key, compile] = compiled(function) if compile else function
         return self.programs[key, compile]
+
+    def aside(self, work: Callable[[], T]) -> Callable[[], T]:
+        """The work, done at once."""
+        return done_now(work)
 
     def repeated(self, name: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function as it is."""

@@ -4,58 +4,130 @@ Metrics are named {distributed, average, all, personal, a view}.{global, local}.
 is the newest shared part with what a client keeps, answering as a client does; `.tuned` after fine-tuning a
 copy; `.seen` and `.unseen` tell clients that took part from those that never did, while there are such. All
 models but the personal ones are tested with the server's batch-norm statistics.
+
+A look at a round's models depends on nothing that a later round changes, so its numbers may be asked for
+when the next round is done.
 """
 
 import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from kedge.core.algorithm import Algorithm, Stage, Tune, logits
 from kedge.core.server import Server, opened
 from kedge.core.tree import Leaves
 from kedge.engines.engine import Engine, Order
-from kedge.measure.evaluate import Local, of_clients, on_local_tests, on_test, together
+from kedge.measure.evaluate import (
+    HeldOut,
+    Local,
+    Own,
+    Scores,
+    groups,
+    of_clients,
+    on_local_tests,
+    on_test,
+    overall,
+    rows,
+    split,
+    together,
+)
 from kedge.running.task import Progress, Task
 
 Metrics = dict[str, float]
 ByClient = dict[str, list[float | None]]
+Measured = Callable[[], tuple[Metrics, ByClient]]  # every metric of a round, and the accuracies by client
 KINDS = ("accuracy", "loss")
 
 
-def measured(task: Task, engine: Engine, stage: Stage, progress: Progress) -> tuple[Metrics, ByClient]:
-    """Every metric of the round just done, and the accuracies by client."""
-    server, data = progress.server, task.federation
-    algorithm = stage.algorithm
-    metrics: Metrics = {}
-    by_client: ByClient = {}
-    known: dict[int, tuple[Metrics, dict[int, Local]]] = {}  # equal models are looked at once
-    for name, leaves in views(algorithm, server).items():
-        if id(leaves) not in known:
-            whole = {**server.own, **leaves}
-            common = on_test(task.model, logits, whole, server.buffers, data, engine.repeated)
-            own = on_local_tests(task.model, logits, whole, server.buffers, data)
-            known[id(leaves)] = common | prefixed("local", together(own.values())), own
-        values, own = known[id(leaves)]
-        metrics |= prefixed(name, values)
-        by_client |= each(f"{name}.local.accuracy", own, len(data.clients))
-    if not any(len(own) for own in data.local_tests):
-        return metrics, by_client
-    clients = [client for client, own in enumerate(data.local_tests) if len(own)]
-    if server.own or algorithm.predict is not logits or task.model.statistics == "local":
-        models = ((c, *engine.personal(c, server.shared, server.buffers)) for c in clients)
-        own = of_clients(task.model, algorithm.predict, models, data, engine.at_once)
-    else:
-        own = known[id(server.shared)][1]
-    metrics |= personal(task, progress, own, "")
-    by_client |= each("personal.local.accuracy", own, len(data.clients))
+class Looks(NamedTuple):
+    """What the models of a round answer, one value a sample."""
+
+    common: list[Scores]  # of each model that is one for everybody
+    local: list[Scores]
+    own: list[Scores]  # of clients' models, some side by side
+
+
+class Asked(NamedTuple):
+    """What the numbers of a round are made of: the run goes on before they are."""
+
+    names: Mapping[str, int]  # a view -> its number among the models; equal models are looked at once
+    clients: Sequence[Sequence[int]]  # whose models were looked at side by side; none: the distributed one
+    seen: frozenset[int]
+    looks: Callable[[], Looks]
+    tuned: dict[int, Local]
+
+
+def measured(task: Task, engine: Engine, stage: Stage, progress: Progress, tests: HeldOut) -> Measured:
+    """Look at the models of the round just done, aside if the engine can; what gives the numbers."""
+    server, algorithm, model = progress.server, stage.algorithm, task.model
+    found = views(algorithm, server)
+    different = {id(leaves): leaves for leaves in found.values()}
+    models = [{**server.own, **leaves} for leaves in different.values()]
+    own: list[list[Own]] = []
+    if tests.sizes and (server.own or algorithm.predict is not logits or model.statistics == "local"):
+        clients = ((c, *engine.personal(c, server.shared, server.buffers)) for c in tests.sizes)
+        own = list(groups(clients, engine.at_once))
+
+    def look() -> Looks:
+        everybody = models, server.buffers, tests, engine.repeated
+        return Looks(
+            on_test(model, logits, *everybody),
+            on_local_tests(model, logits, *everybody),
+            [of_clients(model, algorithm.predict, some, tests, engine.repeated) for some in own],
+        )
+
+    places = list(different)
+    asked = Asked(
+        names={name: places.index(id(leaves)) for name, leaves in found.items()},
+        clients=[[client for client, _, _ in some] for some in own],
+        seen=frozenset(progress.seen),
+        looks=engine.aside(look),
+        tuned=tuned(task, engine, stage, progress, tests),
+    )
+    return partial(numbers, task, tests, asked)
+
+
+def tuned(task: Task, engine: Engine, stage: Stage, progress: Progress, tests: HeldOut) -> dict[int, Local]:
+    """Fine-tuned copies of clients' models on their own tests, if they are due; these are waited for."""
+    server, algorithm = progress.server, stage.algorithm
     tune = tune_of(task, algorithm)
     due = progress.round == task.rounds or (task.tune_every and progress.round % task.tune_every == 0)
-    if tune and due:
-        order = Order(
-            progress.round - 1, progress.stage_round - 1, task.seed, server.shared, server.buffers, {}
-        )
-        tuned = engine.tuned(order, clients, tune)
-        own = of_clients(task.model, algorithm.predict, tuned, data, engine.at_once)
-        metrics |= personal(task, progress, own, ".tuned")
-        by_client |= each("personal.local.accuracy.tuned", own, len(data.clients))
+    if not (tune and due and tests.sizes):
+        return {}
+    order = Order(progress.round - 1, progress.stage_round - 1, task.seed, server.shared, server.buffers, {})
+    found: dict[int, Local] = {}
+    for some in groups(engine.tuned(order, list(tests.sizes), tune), engine.at_once):
+        # Aside, too, though waited for: what is called again and again is called from one place.
+        look = engine.aside(partial(of_clients, task.model, algorithm.predict, some, tests, engine.repeated))
+        found |= rows(look(), [client for client, _, _ in some], tests.sizes)
+    return found
+
+
+def numbers(task: Task, tests: HeldOut, asked: Asked) -> tuple[Metrics, ByClient]:
+    """The metrics of what was looked at; waits for it."""
+    looks, population = asked.looks(), len(task.federation.clients)
+    common = [overall(one) for one in looks.common]
+    local = [split(one, tests.sizes) for one in looks.local]
+    metrics: Metrics = {}
+    by_client: ByClient = {}
+    for name, number in asked.names.items():
+        if common:
+            metrics |= prefixed(name, common[number])
+        if local:
+            metrics |= prefixed(f"{name}.local", together(local[number].values()))
+            by_client |= each(f"{name}.local.accuracy", local[number], population)
+    if not local:
+        return metrics, by_client
+    own = local[asked.names["distributed"]]
+    if asked.clients:
+        parts = zip(looks.own, asked.clients, strict=True)
+        own = {client: one for found, some in parts for client, one in rows(found, some, tests.sizes).items()}
+    metrics |= personal(task, asked.seen, own, "")
+    by_client |= each("personal.local.accuracy", own, population)
+    if asked.tuned:
+        metrics |= personal(task, asked.seen, asked.tuned, ".tuned")
+        by_client |= each("personal.local.accuracy.tuned", asked.tuned, population)
     return metrics, by_client
 
 
@@ -86,10 +158,10 @@ def views(algorithm: Algorithm, server: Server) -> dict[str, Leaves]:
     return found
 
 
-def personal(task: Task, progress: Progress, own: dict[int, Local], suffix: str) -> Metrics:
+def personal(task: Task, took_part: frozenset[int], own: dict[int, Local], suffix: str) -> Metrics:
     """Means over the clients; those that never took part also apart."""
-    seen = [one for client, one in own.items() if client in progress.seen]
-    unseen = [one for client, one in own.items() if client not in progress.seen]
+    seen = [one for client, one in own.items() if client in took_part]
+    unseen = [one for client, one in own.items() if client not in took_part]
     headline = seen if task.headline == "seen" else own.values()
     parts = {"": headline, **({".seen": seen, ".unseen": unseen} if unseen else {})}
     return {

@@ -3,6 +3,9 @@
 A run is a pure function of its task: the engine trains, the server updates, the history gets one line a
 round. Where a folder is given, everything is on disk as it happens, and a run killed at any moment goes
 on exactly.
+
+An engine that evaluates beside what it trains is given the next round before the numbers of the last are
+asked for; that line is then written when the next round is done, unless somebody needs it before.
 """
 
 import time
@@ -14,9 +17,10 @@ from kedge.core.errors import Diverged
 from kedge.core.server import Reply, broadcast, hand_over, opened, server_update
 from kedge.core.tree import cast, finite
 from kedge.engines.engine import Engine, Order
+from kedge.measure.evaluate import HeldOut
 from kedge.running import checkpoint
 from kedge.running.costing import Ledger, Place
-from kedge.running.folder import Lines
+from kedge.running.history import Entry, Scribe
 from kedge.running.measuring import evaluates, measured, number
 from kedge.running.probing import before_round, drift
 from kedge.running.saving import restored, state_of, write_models
@@ -42,13 +46,8 @@ def run(
     saved = checkpoint.load(folder / "checkpoint", observer.say) if folder else None
     if saved:
         progress = restored(task, engine, saved, folder)
-    ledger = Ledger(task, progress.history)
-    lengths = saved.facts["lengths"] if saved else {}
-    files = {
-        name: Lines(folder / f"{name}.jsonl", lengths.get(name, 0))
-        for name in ("history", "clients")
-        if folder
-    }
+    ledger, tests = Ledger(task, progress.history), HeldOut(task.federation)
+    scribe = Scribe(folder, saved.facts["lengths"] if saved else {}, progress.history, observer)
     try:
         while progress.stage < len(task.stages):
             stage = task.stages[progress.stage]
@@ -58,33 +57,35 @@ def run(
                 next_stage(task, engine, progress)
                 continue
             at = Place(progress.stage, progress.round, progress.stage_round)
-            line, by_client = one_round(task, engine, stage, progress, files)
-            line["cost"] = ledger.entry(at, line["clients"], len(line["rejected"]))._asdict()
-            if files:
-                files["history"].append(line)
-                if by_client:
-                    files["clients"].append(by_client)
-            progress.history.append(line)
+            entry = one_round(task, engine, stage, progress, scribe, tests)
+            line = entry.line
+            scribe.take(entry, ledger.entry(at, line["clients"], len(line["rejected"])))
+            due = folder is not None and progress.round % checkpoint_every == 0
+            late = engine.beside and entry.measured is not None
+            if due or not late or stage.until or stage_over(task, progress):
+                scribe.write()
             stop = observer.stop() and not ends(task, progress)
-            due = progress.round % checkpoint_every == 0 or stop or ends(task, progress)
-            if folder and due:
-                state = state_of(engine, progress, files, chosen)
+            if stop:
+                scribe.write()
+            if folder and (due or stop or ends(task, progress)):
+                state = state_of(engine, progress, scribe.files, chosen)
                 checkpoint.save(folder / "checkpoint", progress.round, state)
-            observer.line(line)
             if stop:
                 raise Interrupted
+    except BaseException as error:
+        scribe.write_despite(error)
+        raise
     finally:
-        for file in files.values():
-            file.close()
+        scribe.close()
     if folder:
         write_models(folder, task, progress)
     return progress
 
 
 def one_round(
-    task: Task, engine: Engine, stage: Stage, progress: Progress, files: dict[str, Lines]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Sample, train, update, measure: the history's line and the clients' values."""
+    task: Task, engine: Engine, stage: Stage, progress: Progress, scribe: Scribe, tests: HeldOut
+) -> Entry:
+    """Sample, train, update, begin to measure: what the history will have of the round."""
     began = time.perf_counter()
     algorithm, server, data = stage.algorithm, progress.server, task.federation
     clients = task.takes_part(progress.round)
@@ -96,19 +97,19 @@ def one_round(
         server.buffers,
         broadcast(algorithm, server),
     )
-    aside = before_round(task, engine, stage, order, clients, server)
+    before = before_round(task, engine, stage, order, clients, server)
     reply = engine.round(order, clients)
     line: dict[str, Any] = {"round": progress.round + 1, "stage": progress.stage, "method": algorithm.name}
     if task.precision in ("tf32", "bf16"):
         line["precision"] = task.precision
     line |= {"clients": clients, "rejected": [r._asdict() for r in reply.rejected]}
     if reply.rejected and task.on_divergence == "stop":
-        fail(line, reply, files)
+        fail(line, reply, scribe)
     if reply.size:
         server = server_update(algorithm, server, reply, len(data.clients), progress.round)
         if not finite({"shared": server.shared, "buffers": server.buffers, "slots": server.slots}):
-            fail(line, reply, files)
-    trained = time.perf_counter() - began - aside.seconds
+            fail(line, reply, scribe)
+    trained = time.perf_counter() - began - before.seconds
     progress.server, progress.round, progress.stage_round = (
         server,
         progress.round + 1,
@@ -117,25 +118,20 @@ def one_round(
     progress.seen |= set(clients)
     line |= {k: number(v) for k, v in reply.metrics.items()}
     line |= drift(task, engine, stage, progress, reply)
-    line |= aside.after_round(task, line, server)
-    by_client: dict[str, Any] = {}
-    if evaluates(task, progress.round):
-        metrics, by_client = measured(task, engine, stage, progress)
-        line |= {k: number(v) for k, v in metrics.items()}
-        by_client = {"round": progress.round, **by_client} if by_client else {}
+    line |= before.after_round(task, line, server)
+    told = measured(task, engine, stage, progress, tests) if evaluates(task, progress.round) else None
     samples = sum(len(data.clients[c]) for c in clients) * stage.local.epochs
-    line["time"] = {
+    spent = {
         "seconds": time.perf_counter() - began,
         "train_seconds": trained,
         "samples_per_second": samples / trained,
     }
-    return line, by_client
+    return Entry(line, told, spent)
 
 
-def fail(line: dict[str, Any], reply: Reply, files: dict[str, Lines]) -> None:
+def fail(line: dict[str, Any], reply: Reply, scribe: Scribe) -> None:
     """End a diverging run: its last line says so, and the error names round, clients and method."""
-    if files:
-        files["history"].append({**line, "diverged": True})
+    scribe.diverged(line)
     who = ", ".join(str(r.client) for r in reply.rejected) or "the server's update"
     raise Diverged(
         f"{line['method']} diverged in round {line['round']}: client {who} gave numbers that are not finite. "
@@ -155,8 +151,10 @@ def stage_over(task: Task, progress: Progress) -> bool:
     stage = task.stages[progress.stage]
     if progress.round == task.end(progress.stage):
         return True
+    if stage.until is None:
+        return False
     own = progress.history[len(progress.history) - progress.stage_round :]
-    return bool(own) and stage.until is not None and stage.until(own)
+    return bool(own) and stage.until(own)
 
 
 def next_stage(task: Task, engine: Engine, progress: Progress) -> None:
