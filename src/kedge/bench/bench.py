@@ -119,14 +119,15 @@ def rounds_of(
 ) -> Round:
     """Rounds as the runner does them: sample, train, update, and what is told afterwards."""
     stage, data = task.stages[0], task.federation
-    params, buffers = (cast(v, data.dtype, data.pool.x.device) for v in task.model.init(0))
+    params, buffers = (cast(v, data.dtype, data.pool.x.device) for v in task.model.init(task.seed))
     state: dict[str, Any] = {"server": opened(stage.algorithm, task.model, params, buffers)}
     engine.begin(stage, params, frozenset())
 
     def round(number: int) -> int:
         server = state["server"]
-        clients = task.participation.sample(len(data.clients), 0, number)
-        order = Order(number, number, 0, server.shared, server.buffers, broadcast(stage.algorithm, server))
+        clients = task.takes_part(number)
+        sent = broadcast(stage.algorithm, server)
+        order = Order(number, number, task.seed, server.shared, server.buffers, sent)
         reply = engine.round(order, clients)
         state["server"] = server_update(stage.algorithm, server, reply, len(data.clients), number)
         tell(state["server"], engine)

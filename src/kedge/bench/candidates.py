@@ -13,7 +13,7 @@ from kedge.algorithms import METHODS, fedavg, fedbug
 from kedge.algorithms.layer_expansion import anti, vanilla
 from kedge.algorithms.top_down import top_down
 from kedge.core.algorithm import Algorithm
-from kedge.core.schedules import Schedule
+from kedge.core.schedules import Clock, Mask, Schedule
 
 BASE = "fedavg"
 BOUNDS = {
@@ -37,6 +37,16 @@ class Candidate:
     name: str
     make: Callable[[], Algorithm]
     bound: float | None = None
+
+
+@dataclass(frozen=True)
+class Still:
+    """A phase of a schedule that lasts: the same units train in every step."""
+
+    mask: Mask
+
+    def __call__(self, clock: Clock, units: int) -> Mask:
+        return self.mask
 
 
 def candidates(units: int) -> list[Candidate]:

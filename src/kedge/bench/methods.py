@@ -19,6 +19,7 @@ from kedge.core.errors import RequestError
 from kedge.engines.stacked import Stacked
 
 BLOCK_ROUNDS = 5
+Verdict = Literal["yes", "no", "open"]
 
 
 class Ratio(NamedTuple):
@@ -27,6 +28,12 @@ class Ratio(NamedTuple):
     middle: float
     low: float
     high: float
+
+    def within(self, bound: float) -> Verdict:
+        """Whether a bound holds; open where it lies between the quartiles: another run may differ."""
+        if self.high <= bound:
+            return "yes"
+        return "no" if self.low > bound else "open"
 
 
 class Cost(NamedTuple):
@@ -40,13 +47,9 @@ class Cost(NamedTuple):
     reason: str = ""  # why there are no numbers
 
     @property
-    def holds(self) -> Literal["yes", "no", "open"] | None:
-        """Whether the bound holds; open where it lies between the quartiles: another run may differ."""
-        if self.bound is None or self.compiled is None:
-            return None
-        if self.compiled.high <= self.bound:
-            return "yes"
-        return "no" if self.compiled.low > self.bound else "open"
+    def holds(self) -> Verdict | None:
+        """Whether the bound holds."""
+        return None if self.bound is None or self.compiled is None else self.compiled.within(self.bound)
 
 
 class Warm(NamedTuple):
@@ -99,14 +102,18 @@ def warm(row: Candidate, work: Workload, device: str, compiled: bool) -> Warm:
     """The method after two rounds, which make its programs."""
     task = task_of(work, row.make(), device)
     rounds = [
-        rounds_of(task, Stacked(task.model, task.federation, compiled=how))
+        warmed(rounds_of(task, Stacked(task.model, task.federation, compiled=how)), device)
         for how in (False, True)[: 1 + compiled]
     ]
-    for one in rounds:
-        one(0)
-        one(1)
-        synchronize(device)
     return Warm(multiply_adds(work, row.make()), rounds[0], rounds[1] if compiled else None)
+
+
+def warmed(one: Round, device: str) -> Round:
+    """Rounds after two of them, which make the programs."""
+    one(0)
+    one(1)
+    synchronize(device)
+    return one
 
 
 def turn(rounds: Mapping[str, Round], device: str) -> dict[str, float]:

@@ -20,7 +20,7 @@ from kedge.bench.bench import rounds_of, synchronize
 from kedge.bench.central import compiled_central
 from kedge.bench.loops import Round, plain_loop
 from kedge.bench.workloads import Workload
-from kedge.core.algorithm import Stage
+from kedge.core.algorithm import Algorithm, Stage
 from kedge.core.model import from_module
 from kedge.core.optimizers import SGD
 from kedge.core.precision import DTYPES, Precision, computing_in, in_precision
@@ -64,6 +64,20 @@ class Setting:
         pool = Dataset(x, y)
         return Federation(pool, shares, none, None, NETWORKS[self.network], scale=1 / 255).to(
             device, torch.float32
+        )
+
+    def task(
+        self, data: Federation, precision: Precision, algorithm: Algorithm | None = None, seed: int = 0
+    ) -> Task:
+        """A run on these data; its steps are so short that nothing diverges."""
+        work = self.work()
+        return Task(
+            (Stage(algorithm or fedavg(), 1, replace(work.local(), optimizer=SGD(1e-3, weight_decay=1e-3))),),
+            in_precision(from_module(work.module(seed)), precision),
+            replace(data, dtype=DTYPES[precision]),
+            Participation(per_round=self.clients),
+            seed,
+            precision=precision,
         )
 
 
@@ -113,22 +127,15 @@ def speeds(
 def ways(setting: Setting, precisions: Sequence[Precision], device: str, eager: bool) -> list[Way]:
     """How a setting can be trained on this device; `eager`: also by the plain loop and the plain stack."""
     work, data = setting.work(), setting.federation(device)
-    model = from_module(work.module())
-    local = replace(work.local(), optimizer=SGD(1e-3, weight_decay=1e-3))  # so short that nothing diverges
-    stage = Stage(fedavg(), 1, local)
-
-    def task(precision: Precision) -> Task:
-        own = in_precision(model, precision)
-        whole = data.to(device, DTYPES[precision])
-        return Task((stage,), own, whole, Participation(per_round=setting.clients), precision=precision)
 
     def engine(kind: Callable[[Task], Engine], precision: Precision) -> Callable[[], Round]:
-        return lambda: rounds_of(task(precision), kind(task(precision)))
+        whole = setting.task(data, precision)
+        return lambda: rounds_of(whole, kind(whole))
 
     def together(precision: Precision) -> Callable[[], Round]:
-        whole = task(precision)
+        whole = setting.task(data, precision)
         return lambda: compiled_central(
-            whole.model, stage.local, whole.federation, setting.clients * BATCH, setting.steps
+            whole.model, whole.stages[0].local, whole.federation, setting.clients * BATCH, setting.steps
         )
 
     found = []

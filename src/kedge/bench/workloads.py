@@ -56,9 +56,9 @@ class Workload:
     decay: float = 1e-3
     clip: float | None = 10.0
 
-    def module(self) -> nn.Module:
+    def module(self, seed: int = 0) -> nn.Module:
         """A fresh network."""
-        return seeded(lambda: KNOWN[self.model](self.shape, self.classes), 0)
+        return seeded(lambda: KNOWN[self.model](self.shape, self.classes), seed)
 
     def local(self) -> Local:
         """SGD with weight decay and clipping, one epoch."""

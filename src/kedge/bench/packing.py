@@ -1,0 +1,135 @@
+"""Do packed runs pay: runs of one client a round, alone and side by side in one stack.
+
+The runs differ in their seeds: first weights and batches. Each goes through two rounds of warm-up and those
+that are timed; packed, in a thread of its own (engines/pack.py). The same runs alone say how far from them
+packed ones end: max |packed − alone| / max |alone| of every leaf, the largest of all leaves and runs.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+import torch
+
+from kedge.bench.bench import rounds_of, synchronize
+from kedge.bench.networks import BATCH, Setting
+from kedge.core.precision import Precision, computing_in
+from kedge.core.server import Server
+from kedge.core.tree import Leaves
+from kedge.data.federation import Federation
+from kedge.engines.captured import Ahead, Captured
+from kedge.engines.engine import Engine
+from kedge.engines.pack import Pack
+from kedge.engines.programs import never_fall_back
+from kedge.engines.stacked import Stacked
+from kedge.running.task import Task
+
+WARM_UP = 2  # rounds
+
+
+class Packing(NamedTuple):
+    """A row of the table."""
+
+    precision: Precision
+    runs: int
+    rounds: int  # after which weights are compared
+    alone: float  # samples a second of one run
+    packed: float  # of all runs together
+    ratio: float
+    difference: float  # of final weights, relative
+
+
+class Ended(NamedTuple):
+    """A run that is over: the seconds of each round after its warm-up, and its weights."""
+
+    seconds: list[float]
+    weights: Leaves
+
+
+def packing(
+    setting: Setting,
+    precisions: Sequence[Precision],
+    device: str = "cpu",
+    runs: int = 4,
+    repeats: int = 7,
+    say: Callable[[str], None] = lambda message: None,
+) -> list[Packing]:
+    """The rows. Half of the runs alone come before the pack, half after it, should the machine change."""
+    data = setting.federation(device)
+    rounds = WARM_UP + repeats
+    rows = []
+    for precision in precisions:
+        tasks = [setting.task(data, precision, seed=seed) for seed in range(runs)]
+        half = runs // 2
+        with computing_in(precision):
+            say(f"packing, {precision}: runs alone")
+            by_itself = [alone(task, rounds, device) for task in tasks[:half]]
+            say(f"packing, {precision}: {runs} runs packed")
+            packed = together(tasks, rounds, device)
+            say(f"packing, {precision}: runs alone")
+            by_itself += [alone(task, rounds, device) for task in tasks[half:]]
+        samples = setting.clients * setting.steps * BATCH
+        slow = samples / median(seconds for one in by_itself for seconds in one.seconds)
+        fast = runs * samples / median(packed[0].seconds)
+        far = max(distance(a.weights, b.weights) for a, b in zip(packed, by_itself, strict=True))
+        rows.append(Packing(precision, runs, rounds, slow, fast, fast / slow, far))
+    return rows
+
+
+def together(tasks: Sequence[Task], rounds: int, device: str) -> list[Ended]:
+    """All runs in one pack; the first has the clock."""
+    engines = [stack(task, task.federation, device, task.takes_part) for task in tasks]
+    pack = Pack(engines, lambda whole: stack(tasks[0], whole, device))
+    threads = torch.get_num_threads()
+
+    def carried(number: int) -> Ended:
+        torch.set_num_threads(threads)  # OpenMP and dynamo keep these by thread
+        never_fall_back()
+        with pack.seated(number) as seat:
+            if number == 0:
+                return timed(tasks[number], seat, rounds, device)
+            return Ended([], trained(tasks[number], seat, rounds))
+
+    with ThreadPoolExecutor(len(tasks)) as pool:
+        return list(pool.map(carried, range(len(tasks))))
+
+
+def alone(task: Task, rounds: int, device: str) -> Ended:
+    """One run by itself."""
+    return timed(task, stack(task, task.federation, device, task.takes_part), rounds, device)
+
+
+def timed(task: Task, engine: Engine, rounds: int, device: str) -> Ended:
+    """A run with the time of its rounds."""
+    stamps: list[float] = []
+
+    def stamp() -> None:
+        synchronize(device)
+        stamps.append(time.perf_counter())
+
+    weights = trained(task, engine, rounds, stamp)
+    return Ended([after - before for before, after in pairwise(stamps[WARM_UP - 1 :])], weights)
+
+
+def trained(task: Task, engine: Engine, rounds: int, after_each: Callable[[], None] = lambda: None) -> Leaves:
+    """The weights after so many rounds."""
+    told: list[Server] = []
+    one = rounds_of(task, engine, lambda server, engine: told.append(server))
+    for number in range(rounds):
+        told.clear()
+        one(number)
+        after_each()
+    return {k: v.cpu() for k, v in told[-1].shared.items()}
+
+
+def stack(task: Task, data: Federation, device: str, ahead: Ahead | None = None) -> Stacked:
+    """On a GPU captured graphs, else a stack; of a run, or of all runs with their samples together."""
+    return Captured(task.model, data, ahead=ahead) if device == "cuda" else Stacked(task.model, data)
+
+
+def distance(left: Leaves, right: Leaves) -> float:
+    """The largest difference of any leaf, relative to that leaf's largest value."""
+    return max(float((left[k] - v).abs().max() / v.abs().max()) for k, v in right.items())
