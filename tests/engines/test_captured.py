@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.engines.recorded import on_the_cpu
 from torch import Tensor
 
 from kedge.algorithms import METHODS as BUILT_IN
@@ -168,6 +169,25 @@ class TestOnTheGPU:
 
 
 class TestAnywhere:
+    """What the engine does itself, on stand-ins for graphs: exact, so that a wrong place or order shows."""
+
+    @pytest.mark.parametrize("streams", [1, 2])
+    @pytest.mark.parametrize("method", METHODS)
+    def test_every_method_agrees_with_the_reference(self, method: str, streams: int) -> None:
+        task = task_of(METHODS[method], "cpu")
+        with on_the_cpu():
+            found = final(task, captured(task, streams=streams))
+        assert apart(reference(task), found) < 1e-10
+
+    @pytest.mark.parametrize("case", ["augmented", "chunked", "colours", "adam"])
+    def test_every_way_to_train_agrees_with_the_reference(self, case: str) -> None:
+        local = Local(2, 16, Adam(1e-3, eps=1e-3)) if case == "adam" else None
+        augment: Augment = "flip-crop" if case == "augmented" else "none"
+        task = task_of(feddyn(0.1), "cpu", "fp64", "batch", augment, local, 3 if case == "colours" else 1)
+        with on_the_cpu():
+            found = final(task, captured(task, chunk=3 if case == "chunked" else 0))
+        assert apart(reference(task), found) < 1e-10
+
     def test_without_cuda_it_says_so(self) -> None:
         task = task_of(fedavg(), "cpu")
         with pytest.raises(RequestError, match="needs a CUDA device"):

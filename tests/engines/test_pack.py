@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.engines.recorded import on_the_cpu
 from torch import Tensor
 
 from kedge.algorithms import METHODS, fedavg, fedbug, feddyn, scaffold
@@ -16,6 +17,7 @@ from kedge.data.augment import Augment
 from kedge.data.datasets import synthetic
 from kedge.data.federation import federate
 from kedge.data.partition import DirichletClasses
+from kedge.engines.captured import Captured
 from kedge.engines.pack import Pack
 from kedge.engines.stacked import Stacked
 from kedge.models import MODELS
@@ -45,10 +47,10 @@ def task_of(
     return Task(tuple(stages), model, data, share, seed=seed, tune=Tune(1))
 
 
-def together(tasks: list[Task]) -> tuple[list[Progress], Pack]:
+def together(tasks: list[Task], kind: type[Stacked] = Stacked) -> tuple[list[Progress], Pack]:
     """All runs in one pack."""
-    engines = [Stacked(task.model, task.federation) for task in tasks]
-    pack = Pack(engines, lambda whole: Stacked(tasks[0].model, whole))
+    engines = [kind(task.model, task.federation) for task in tasks]
+    pack = Pack(engines, lambda whole: kind(tasks[0].model, whole))
     ended: dict[int, Progress] = {}
 
     def one(number: int) -> None:
@@ -70,8 +72,8 @@ def state(progress: Progress) -> dict[str, Tensor]:
     return {**flatten(progress.server._asdict()), **line}
 
 
-def check(tasks: list[Task]) -> Pack:
-    found, pack = together(tasks)
+def check(tasks: list[Task], kind: type[Stacked] = Stacked) -> Pack:
+    found, pack = together(tasks, kind)
     for task, progress in zip(tasks, found, strict=True):
         alone = run(task, Stacked(task.model, task.federation))
         left, right = state(alone), state(progress)
@@ -80,6 +82,14 @@ def check(tasks: list[Task]) -> Pack:
         assert max(float((v - right[k]).abs().max()) for k, v in left.items()) < 1e-12 * largest
         assert [line["clients"] for line in alone.history] == [line["clients"] for line in progress.history]
     return pack
+
+
+@pytest.mark.parametrize("method", ["fedavg", "feddyn", "scaffold", "fedper"])
+def test_graphs_of_several_runs(method: str) -> None:
+    """The captured engine's own work in a pack, on stand-ins for graphs."""
+    with on_the_cpu():
+        pack = check([task_of(METHODS[method](), seed, augment="flip") for seed in range(3)], Captured)
+    assert pack.stacks, "nothing was trained side by side"
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -1,8 +1,8 @@
 """Does freezing pay: a round of every phase of FedBug, Vanilla and Anti beside one of FedAvg's.
 
 A phase trains the same units throughout, so each is held still while it is measured. Phases of different
-schedules that train the same units are one program, measured once; the last phase of each schedule is FedAvg's
-own. Turns are taken as in methods.py: blocks of FedAvg stand between the blocks of all others.
+schedules that train the same units are one program and measured once; the last of each is FedAvg's own. Turns
+are taken as in methods.py: blocks of FedAvg stand between the blocks of all others.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ class Phase(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """In how many pairs of rows the one with fewer multiply-adds is also the faster; equal work is no pair."""
+    """In how many pairs of rows, of different work, the one with fewer multiply-adds is also the faster."""
 
     precision: Precision
     agreeing: int

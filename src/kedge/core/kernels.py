@@ -215,7 +215,7 @@ def convolve_tiles(
     many = clients * triton.cdiv(rows, 128) * triton.cdiv(out, columns) >= PROGRAMS
     wide = many and not half and channels % 64 == 0
     tall = wide and whole
-    fitting = (64, 32, 16) if half or (wide and not whole) else (32, 16)
+    fitting = (64, 32, 16) if (half and (many or not whole)) or (wide and not whole) else (32, 16)
     inner = next((b for b in fitting if channels % b == 0), None)
     inner = inner or max(16, triton.next_power_of_2(across * channels))
     high = 256 if tall else 128 if many else 64
@@ -225,7 +225,7 @@ def convolve_tiles(
         "BN": columns,
         "BK": inner,
         "num_warps": 8 if wide else 4,
-        "num_stages": max(1, min(4 if half and not many else 3, SHARED // held)),
+        "num_stages": max(1, min(3, SHARED // held)),
     }
 
 

@@ -49,8 +49,7 @@ class Captured(Stacked):
         streams: int = 1,
     ) -> None:
         """`streams`: into so many stacks, side by side, the rows are split where they divide."""
-        if federation.pool.x.device.type != "cuda":
-            raise RequestError("engine.name: 'captured' needs a CUDA device; use stacked or auto.")
+        check_device(federation)
         super().__init__(model, federation, chunk, compiled=True)
         self.streams = streams
         self.lanes: dict[Any, Lanes] = {}
@@ -157,6 +156,12 @@ class Captured(Stacked):
         if self.foreseen is not None and not tuning:
             self.foreseen()
         return lanes.carry()
+
+
+def check_device(federation: Federation) -> None:
+    """Raise where there are no graphs."""
+    if federation.pool.x.device.type != "cuda":
+        raise RequestError("engine.name: 'captured' needs a CUDA device; use stacked or auto.")
 
 
 def step(

@@ -56,7 +56,7 @@ class Replayed:
                 self.graph, _ = captured(self.work, self.memory)
             else:
                 self.graph, self.result = captured(self.work, self.memory)
-        torch._foreach_copy_(tensors(self.arguments), tensors(arguments))
+        put(self.arguments, arguments)
         self.graph.replay()
         return self.result
 
@@ -89,6 +89,8 @@ def to_host(v: Tensor) -> Tensor:
     return torch.empty(v.shape, dtype=v.dtype, pin_memory=True).copy_(v, non_blocking=True)
 
 
-def tensors(tree: Any) -> list[Tensor]:
-    """The tensors of a tree."""
-    return [v for v in tree_leaves(tree) if isinstance(v, Tensor)]
+def put(places: Any, values: Any) -> None:
+    """Copy a tree's tensors into those of a tree like it."""
+    into, given = ([v for v in tree_leaves(tree) if isinstance(v, Tensor)] for tree in (places, values))
+    if into:
+        torch._foreach_copy_(into, given)

@@ -17,7 +17,7 @@ from torch import Tensor
 from kedge.core.client import Carry
 from kedge.core.tree import tree_map
 from kedge.data.federation import Federation
-from kedge.engines.graphs import captured, in_place, tensors
+from kedge.engines.graphs import captured, in_place, put
 from kedge.engines.tracing import traced
 
 UNROLLED = 8  # steps of the longer graph that is captured beside the one of a single step
@@ -83,10 +83,10 @@ class Lanes:
 
     def load(self, state: State) -> None:
         """Put what a round begins with in its place."""
-        torch._foreach_copy_(tensors(self.common), tensors({k: state[k] for k in self.common}))
+        put(self.common, {k: state[k] for k in self.common})
         for lane, part in zip(self.lanes, self.parts, strict=True):
             own = {k: v for k, v in lane.state.items() if k not in self.common}
-            torch._foreach_copy_(tensors(own), tensors(of_rows(state, part, self.common)))
+            put(own, of_rows(state, part, self.common))
             lane.at.zero_()
 
     def prepare(self, mask: Any, function: Callable[..., Any]) -> None:

@@ -1,0 +1,193 @@
+"""What kedge bench prints: a table for every kind of workload, and the same rows as JSON has them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from kedge.bench.bench import Row
+from kedge.bench.diagnostics import Overhead
+from kedge.bench.freezing import Phase, agreements
+from kedge.bench.methods import Cost, Ratio
+from kedge.bench.networks import BATCH, Setting, Speed
+from kedge.bench.packing import Packing
+from kedge.bench.peers import REFERENCES, Peer
+from kedge.bench.workloads import Workload
+from kedge.cli.options import console, notes
+
+
+def print_engines(work: Workload, rows: Sequence[Row]) -> None:
+    """The ways to do the same work."""
+    table = headed(work, "samples/s", "to plain loop", "to central", "warm-up, s")
+    for row in rows:
+        table.add_row(
+            row.how,
+            f"{row.samples_per_second:,.0f}",
+            f"{row.to_plain:.2f}×",
+            f"{row.to_central:.2f}×",
+            f"{row.warmup_seconds:.1f}",
+        )
+    console().print(table)
+    console().print()
+
+
+def print_networks(rows: Sequence[Speed]) -> None:
+    """Networks, clients and ways to train them."""
+    gpu = any(row.memory is not None for row in rows)
+    columns = ("samples/s", "to plain loop", "to central", "first round, s", *(["memory, GB"] if gpu else []))
+    for network in dict.fromkeys(row.network for row in rows):
+        console().print(f"{network}: batch {BATCH}, images of 3×32×32", style="italic", highlight=False)
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        for name in ("clients", "", "", *columns):
+            table.add_column(name, justify="left" if not name else "right", no_wrap=True)
+        for row in [row for row in rows if row.network == network]:
+            cells = [str(row.clients), row.how, row.precision, f"{row.samples_per_second:,.0f}"]
+            cells += ["" if v is None else f"{v:.2f}×" for v in (row.to_plain, row.to_central)]
+            cells.append(f"{row.first_round_seconds:.1f}")
+            table.add_row(*cells, *([f"{row.memory / 1e9:.2f}"] if row.memory is not None else []))
+        console().print(table)
+        console().print()
+
+
+def print_methods(work: Workload, costs: Sequence[Cost]) -> None:
+    """The methods beside FedAvg."""
+    columns = ("multiply-adds", "compiled", "quartiles", "uncompiled", "quartiles", "bound", "holds")
+    table = headed(work, *columns)
+    table.add_column()
+    for cost in costs:
+        if cost.reason:
+            table.add_row(cost.method, *len(columns) * [""], cost.reason)
+            continue
+        table.add_row(
+            cost.method,
+            f"{cost.work:.2f}×",
+            *written(cost.compiled),
+            *written(cost.uncompiled),
+            f"{cost.bound:.2f}×" if cost.bound else "",
+            cost.holds or "",
+        )
+    console().print(table)
+    console().print()
+
+
+def print_overheads(work: Workload, looks: Sequence[Overhead]) -> None:
+    """Rounds with diagnostics beside the same rounds without."""
+    table = headed(work, "measure.drift to without", "quartiles", "bound", "holds")
+    for one in looks:
+        table.add_row(one.method, *written(one.ratio), f"{one.bound:.2f}×", "yes" if one.holds else "no")
+    console().print(table)
+    console().print()
+
+
+def print_freezing(setting: Setting, rows: Sequence[Phase]) -> None:
+    """Phases beside FedAvg, precision by precision; names of one program stand under each other."""
+    for found in agreements(rows):
+        about = f"freezing, {found.precision}: {setting.work().about}, {setting.network} on 3×32×32"
+        table = titled(about, "trains", "multiply-adds", "time", "quartiles", "bound", "holds")
+        for row in [row for row in rows if row.precision == found.precision]:
+            table.add_row(
+                "\n".join(row.names),
+                "".join("●" if opened else "○" for opened in row.mask),
+                f"{row.work:.2f}×",
+                *written(row.time),
+                f"{row.bound:.2f}×" if row.bound else "",
+                row.holds or "",
+            )
+        console().print(table)
+        notes(
+            [
+                f"Of {found.pairs} pairs of rows, the one with fewer multiply-adds is the faster in "
+                f"{found.agreeing}.",
+                "The first row is FedAvg beside itself: what it is off 1 is the error of the clock.",
+            ]
+        )
+        console().print()
+
+
+def print_packing(setting: Setting, rows: Sequence[Packing]) -> None:
+    """Runs alone and packed."""
+    columns = ("runs", "alone, samples/s", "packed, samples/s", "ratio", "rounds", "difference")
+    about = f"local steps {setting.steps}, batch {BATCH}, {setting.network} on 3×32×32"
+    table = titled(f"packing: runs of one client a round, {about}", *columns)
+    for row in rows:
+        table.add_row(
+            row.precision,
+            str(row.runs),
+            f"{row.alone:,.0f}",
+            f"{row.packed:,.0f}",
+            f"{row.ratio:.2f}×",
+            str(row.rounds),
+            f"{row.difference:.1e}",
+        )
+    console().print(table)
+    notes(
+        [
+            "alone: one run; packed: all runs together. difference: of the weights after so many rounds, "
+            "packed to alone,",
+            "relative to the largest weight of the layer; the largest of all layers and runs.",
+        ]
+    )
+    console().print()
+
+
+def print_peers(work: Workload, rows: Sequence[Peer]) -> None:
+    """kedge beside other frameworks."""
+    table = headed(work, "", "samples/s", *(f"to {how}" for how in REFERENCES), "warm-up, s")
+    table.add_column()
+    for row in rows:
+        speed, warm = row.samples_per_second, row.warmup_seconds
+        table.add_row(
+            row.how,
+            row.precision or "",
+            "" if speed is None else f"{speed:,.0f}",
+            *("" if ratio is None else f"{ratio:.2f}×" for ratio in row.ratios.values()),
+            "" if warm is None else f"{warm:.1f}",
+            escape(row.note),
+        )
+    console().print(table)
+    notes(["The warm-up, start and two rounds, is not timed. Without a precision: torch's own settings."])
+    console().print()
+
+
+def headed(work: Workload, *columns: str) -> Table:
+    """A table under the workload's description, which is printed here."""
+    return titled(f"{work.name}: {work.about}", *columns)
+
+
+def titled(about: str, *columns: str) -> Table:
+    """A table under a description, which is printed here."""
+    console().print(about, style="italic", highlight=False, soft_wrap=True)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def written(ratio: Ratio | None) -> tuple[str, str]:
+    """A ratio's two cells."""
+    return (f"{ratio.middle:.2f}×", f"{ratio.low:.2f}–{ratio.high:.2f}") if ratio else ("", "")
+
+
+def told(looks: Sequence[Overhead]) -> list[dict[str, Any]]:
+    """The overheads as JSON has them."""
+    return [{**one._asdict(), "ratio": one.ratio._asdict(), "holds": one.holds} for one in looks]
+
+
+def phased(rows: Sequence[Phase]) -> list[dict[str, Any]]:
+    """The phases as JSON has them."""
+    return [{**row._asdict(), "time": row.time._asdict(), "holds": row.holds} for row in rows]
+
+
+def documents(costs: Sequence[Cost]) -> list[dict[str, Any]]:
+    """The rows as JSON has them."""
+    return [
+        {
+            **cost._asdict(),
+            "compiled": cost.compiled and cost.compiled._asdict(),
+            "uncompiled": cost.uncompiled and cost.uncompiled._asdict(),
+            "holds": cost.holds,
+        }
+        for cost in costs
+    ]

@@ -1,0 +1,145 @@
+"""The bench of packing: what is trained side by side, how it is timed, and the command."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from tests.cli.command import kedge
+
+from kedge.bench import networks
+from kedge.bench import packing as module
+from kedge.bench.networks import Setting
+from kedge.bench.packing import alone, distance, packing, stack, together
+from kedge.core.errors import RequestError
+from kedge.core.server import Reply
+from kedge.engines.pack import Asked, Pack
+
+COMMAND = import_module("kedge.cli.bench")
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(networks.NETWORKS, "lenet5", 10)
+    monkeypatch.setattr(COMMAND, "STANDARD", "lenet5")
+
+
+@pytest.fixture
+def widths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many runs trained side by side, round by round."""
+    found: list[int] = []
+    own = Pack.side_by_side
+
+    def side_by_side(self: Pack, asked: Sequence[Asked]) -> list[Reply]:
+        found.append(len(asked))
+        return own(self, asked)
+
+    monkeypatch.setattr(Pack, "side_by_side", side_by_side)
+    return found
+
+
+def test_the_command_compares_runs_alone_and_packed(widths: list[int]) -> None:
+    answer = kedge("bench", "packing", "--runs", "3", "--steps", "2", "--repeats", "2", "--json")
+    assert answer.code == 0, answer
+    [row] = answer.json()["packing"]
+    assert widths == [3] * 4  # two rounds of warm-up, two that are timed
+    assert (row["precision"], row["runs"], row["rounds"]) == ("fp32", 3, 4)
+    assert row["alone"] > 0
+    assert row["ratio"] == pytest.approx(row["packed"] / row["alone"])
+    assert 0 <= row["difference"] < 1e-5
+    assert answer.json()["freezing"] == answer.json()["freezing_agreement"] == answer.json()["rows"] == []
+
+
+def test_packed_runs_are_the_runs_alone_and_differ_from_each_other() -> None:
+    setting = Setting("lenet5", 1, 2)
+    data = setting.federation("cpu")
+    tasks = [setting.task(data, "fp64", seed=seed) for seed in range(2)]
+    packed = together(tasks, 3, "cpu")
+    lonely = [alone(task, 3, "cpu") for task in tasks]
+    assert all(distance(a.weights, b.weights) < 1e-12 for a, b in zip(packed, lonely, strict=True))
+    assert distance(packed[0].weights, packed[1].weights) > 0.1
+    begun = tasks[0].model.init(0)[0]
+    assert distance(packed[0].weights, {k: v.double() for k, v in begun.items()}) > 1e-5
+    assert [len(one.seconds) for one in packed] == [1, 0]  # the first has the clock
+    assert [len(one.seconds) for one in lonely] == [1, 1]
+
+
+def test_speeds_are_medians_of_rounds_after_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stamps at 10, 20, 21, 23 and 30 s: the rounds after the second took 1, 2 and 7 s."""
+    monkeypatch.setattr(
+        module, "trained", lambda task, engine, rounds, stamp=None: [stamp() for _ in range(5)]
+    )
+    stamps = iter([10.0, 20.0, 21.0, 23.0, 30.0])
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(stamps)))
+    setting = Setting("lenet5", 1, 1)
+    task = setting.task(setting.federation("cpu"), "fp32")
+    assert alone(task, 5, "cpu").seconds == [1, 2, 7]
+
+
+def test_the_ratio_is_of_all_runs_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four runs of 50 samples a round: 2 s a round alone, 4 s packed."""
+    weights = {"w": torch.tensor([2.0, -4.0])}
+    moved = {"w": torch.tensor([2.0, -4.1])}
+    monkeypatch.setattr(module, "alone", lambda *given: module.Ended([2.0, 2.0, 9.0], weights))
+    ended = [module.Ended([4.0], weights), *3 * [module.Ended([], moved)]]
+    monkeypatch.setattr(module, "together", lambda *given: ended)
+    [row] = packing(Setting("lenet5", 1, 1), ["fp32"])
+    assert (row.alone, row.packed, row.ratio) == (25, 50, 2)
+    assert row.difference == pytest.approx(0.1 / 4)
+
+
+def test_a_run_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = module.trained
+
+    def failing(task: Any, *rest: Any) -> Any:
+        if task.seed == 1:
+            raise RuntimeError("as if")
+        return own(task, *rest)
+
+    monkeypatch.setattr(module, "trained", failing)
+    setting = Setting("lenet5", 1, 1)
+    data = setting.federation("cpu")
+    with pytest.raises(RuntimeError, match="as if"):
+        together([setting.task(data, "fp32", seed=seed) for seed in range(3)], 2, "cpu")
+
+
+def test_the_command_prints_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [module.Packing("fp32", 4, 9, 1000.0, 3500.0, 3.5, 2e-6)]
+    monkeypatch.setattr(COMMAND, "packing", lambda *given: rows)
+    out = kedge("bench", "packing", "--device", "cpu").out
+    assert "packing: runs of one client a round, local steps 2, batch 50, lenet5 on 3×32×32" in out
+    assert "fp32     4             1,000              3,500  3.50×       9     2.0e-06" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("packing", "--runs", "1"), "--runs 1: need at least 2"),
+        (("packing", "--precisions", "tf32", "--device", "cpu"), "allowed here: fp64, fp32, bf16"),
+        (("freezing", "--steps", "-1"), "--steps -1: need at least 1"),
+        (("packin",), "Did you mean 'packing'"),
+        (("frost",), "Allowed: overhead, compute, networks, methods, freezing, packing, diagnostics."),
+    ],
+)
+def test_wrong_requests(words: tuple[str, ...], said: str) -> None:
+    answer = kedge("bench", *words)
+    assert answer.code == 2
+    assert said in answer.err
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_it_captures_on_a_gpu(widths: list[int]) -> None:
+    """Tolerance: tf32 rounds products to 1e-3, and other kernels may sum them in another order."""
+    [row] = packing(Setting("lenet5", 1, 4), ["tf32"], "cuda", 3, 2)
+    assert widths == [3] * 4
+    assert row.difference < 1e-3
+
+
+def test_on_a_gpu_it_is_the_captured_engine() -> None:
+    setting = Setting("lenet5", 1, 1)
+    data = setting.federation("cpu")
+    with pytest.raises(RequestError, match="'captured' needs a CUDA device"):
+        stack(setting.task(data, "fp32"), data, "cuda")
