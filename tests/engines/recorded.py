@@ -38,7 +38,7 @@ def recorded(work: Callable[[], Any], memory: Any, trial: Any = None) -> tuple[R
     return Recorded(work, result), result
 
 
-def traced(function: Callable[..., Any], *arguments: Any) -> Callable[..., None]:
+def traced(function: Callable[..., Any], *arguments: Any, repeatable: bool = True) -> Callable[..., None]:
     def run(*own: Any) -> None:
         after = function(*own)
         assert [v.shape for v in tree_leaves(own)] == [v.shape for v in tree_leaves(arguments)]

@@ -46,7 +46,8 @@ def compiled_central(model: Model, local: Local, data: Federation, batch: int, s
     index = torch.zeros(batch, dtype=torch.int64, device=device)
     with fastest_convolutions():
         arguments = carry, fixed, index, data.pool.x, data.pool.y
-        step = partial(traced(partial(central_step, model, local, data), *arguments), *arguments)
+        function = partial(central_step, model, local, data)
+        step = partial(traced(function, *arguments, repeatable=False), *arguments)
         graph = captured(step, torch.cuda.graph_pool_handle())[0] if device.type == "cuda" else None
 
     def round(number: int) -> int:

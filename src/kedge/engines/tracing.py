@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch._inductor
+import torch._inductor.config
 from torch import Tensor
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -19,8 +20,12 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 
-def traced(function: Callable[..., Any], *arguments: Any) -> Callable[..., None]:
-    """A program of arguments like these: the first one's tensors become those of function(*arguments)."""
+def traced(function: Callable[..., Any], *arguments: Any, repeatable: bool = True) -> Callable[..., None]:
+    """A program of arguments like these: the first one's tensors become those of function(*arguments).
+
+    `repeatable`: sums are cut as the shapes say, not as a trial of the moment finds fastest, so that every
+    process gets the same bits.
+    """
     flat, form = tree_flatten(arguments)
 
     def written(*values: Tensor) -> tuple[()]:
@@ -37,7 +42,8 @@ def traced(function: Callable[..., Any], *arguments: Any) -> Callable[..., None]
     # With an (empty) environment of shapes, without which torch does not keep programs on disk.
     shapes = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True, allow_non_fake_inputs=True)
     like: list[Any] = [shapes.from_tensor(v) for v in flat]
-    with warnings.catch_warnings(), tracing(TracingContext(shapes)):
+    settings = torch._inductor.config.patch(deterministic=repeatable)
+    with warnings.catch_warnings(), tracing(TracingContext(shapes)), settings:
         warnings.simplefilter("ignore", DeprecationWarning)  # of torch, about its own deprecated parts
         program = torch._inductor.compile(graph, like)
 
