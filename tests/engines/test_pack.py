@@ -92,6 +92,19 @@ def test_graphs_of_several_runs(method: str) -> None:
     assert pack.stacks, "nothing was trained side by side"
 
 
+@pytest.mark.parametrize("kind", [Stacked, Captured])
+def test_a_run_that_diverges_leaves_the_others_alone(kind: type[Stacked]) -> None:
+    wild = replace(task_of(fedavg(), 1, lr=1e200), on_divergence="drop")
+    with on_the_cpu():
+        found, _ = together([task_of(fedavg(), 0), wild], kind)
+    assert all(line["rejected"] for line in found[1].history)
+    right = state(
+        run(task_of(fedavg(), 0), Stacked(task_of(fedavg(), 0).model, task_of(fedavg(), 0).federation))
+    )
+    left = state(found[0])
+    assert max(float((v - left[k]).abs().max()) for k, v in right.items()) < 1e-12
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_seeds_of_every_method(method: str) -> None:
     pack = check([task_of(METHODS[method](), seed) for seed in range(3)])

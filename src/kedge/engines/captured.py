@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from kedge.core.algorithm import Stage
 from kedge.core.client import Carry
@@ -123,10 +123,10 @@ class Captured(Stacked):
 
     def end(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Memories, uploads, flags and sums of a chunk; the sums are needed beyond the next chunk's end."""
-        rows = len(next(iter(arguments[1].values())))
-        if rows not in self.ends:
-            self.ends[rows] = Replayed(function, self.memory)
-        slots, uploads, admitted, totals = self.ends[rows](*arguments)
+        shape = tuple(v.shape for v in tree_leaves(arguments) if isinstance(v, Tensor))
+        if shape not in self.ends:
+            self.ends[shape] = Replayed(function, self.memory)
+        slots, uploads, admitted, totals = self.ends[shape](*arguments)
         return slots, uploads, admitted, tree_map_only(Tensor, torch.clone, totals)
 
     def advanced(

@@ -122,13 +122,16 @@ class Mean:
 def weighted_totals(
     weights: dict[str, Weight], uploads: dict[str, Any], facts: Leaves, admitted: Tensor
 ) -> Totals:
-    """For every part of the uploads: the weighted sum over its rows, and the sum of weights."""
+    """For every part of the uploads: the weighted sum over its rows, and the sum of weights.
+
+    Flags [groups, rows] instead of [rows] give the sums of each group of rows.
+    """
     totals: Totals = {}
     for slot, weight in weights.items():
         part = uploads["slots"][slot] if slot else {"delta": uploads["delta"], "buffers": uploads["buffers"]}
         mass = weight(facts) * admitted
         total = tree_map(lambda v, mass=mass: torch.tensordot(mass.to(v.dtype), v, dims=1), part)
-        totals[slot] = total, mass.sum()
+        totals[slot] = total, mass.sum(-1)
     return totals
 
 

@@ -24,7 +24,7 @@ from kedge.core.tree import Leaves, Tree, tree_map
 from kedge.data.batches import Plan, lockstep
 from kedge.data.dataset import Dataset
 from kedge.data.federation import Federation
-from kedge.engines.engine import Mean, Order, T, trainable
+from kedge.engines.engine import Mean, Order, T, Totals, trainable
 from kedge.engines.programs import bucket
 from kedge.engines.stacked import Begun, Stacked
 
@@ -122,13 +122,17 @@ class Pack:
         begun = joined(parts, [self.offsets[a.seat.number] for a in asked])
         stack.foreseen = partial(draw_ahead, asked, padding if stack.compiled else 0)
         carry = stack.advanced(stack.stage, stack.model, begun, stack.compiled)
-        slots, uploads, admitted, _ = stack.ended(begun, carry, at)
+        ends = [first + len(a.clients) for a, first in zip(asked, firsts, strict=True)]
+        living = torch.tensor(
+            [[f <= row < e for row in range(at)] for f, e in zip(firsts, ends, strict=True)]
+        )
+        slots, uploads, admitted, totals = stack.ended(begun, carry, living.to(begun.lr.device))
+        fine = all(admitted.tolist())  # else one run's NaN is in the sums of all
         replies = []
-        for (seat, _, clients), first, part in zip(asked, firsts, parts, strict=True):
+        for number, ((seat, _, clients), first, part) in enumerate(zip(asked, firsts, parts, strict=True)):
             mean = Mean(seat.engine.stage.algorithm)
-            after = seat.engine.taken(
-                clients, first, mean, begun.facts, carry, slots, uploads, admitted, None
-            )
+            own = of_run(totals, number) if fine else None
+            after = seat.engine.taken(clients, first, mean, begun.facts, carry, slots, uploads, admitted, own)
             for kept in after:
                 seat.engine.memories.keep(*kept)
             opened = {k for mask in set(part.plan.masks) for k in trainable(stack.model, mask)}
@@ -197,6 +201,11 @@ class Seat:
     def load(self, saved: Tree) -> None:
         """Take saved memories up."""
         self.engine.load(saved)
+
+
+def of_run(totals: Totals, number: int) -> Totals:
+    """One run's share of the sums of all."""
+    return {k: (tree_map(lambda v: v[number], total), mass[number]) for k, (total, mass) in totals.items()}
 
 
 def draw_ahead(asked: Sequence[Asked], padding: int) -> None:

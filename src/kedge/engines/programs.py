@@ -85,10 +85,10 @@ def stacked_end(
     times: Leaves,
     living: Tensor,
     sums: Leaves | None,
-) -> tuple[dict[str, Any], dict[str, Any], Tensor, Totals | None]:
+) -> tuple[dict[str, Any], dict[str, Any], Tensor, Totals]:
     """Memories and uploads of every row, whether they are finite, and the sums over the living rows.
 
-    Rows of several runs (`apart`) have no common sum.
+    Rows of several runs (`apart`) have a sum for each run: `living` is [runs, rows] then.
     """
 
     def one(
@@ -110,7 +110,7 @@ def stacked_end(
     )
     own_leaves = {k: v for k, v in carry["params"].items() if k not in anchor}
     admitted = finite_rows({"slots": slots, "uploads": uploads, "local": own_leaves})
-    totals = None if apart else weighted_totals(weights(algorithm), uploads, facts, living)
+    totals = weighted_totals(weights(algorithm), uploads, facts, living)
     return slots, uploads, admitted, totals
 
 

@@ -82,19 +82,22 @@ class Stacked:
         begun = self.begun(self.stage, self.model, order, rows, len(clients), self.compiled)
         carry = self.advanced(self.stage, self.model, begun, self.compiled)
         trained |= {k for mask in set(begun.plan.masks) for k in trainable(self.model, mask)}
-        slots, uploads, admitted, totals = self.ended(begun, carry, len(clients))
+        living = torch.arange(len(rows), device=begun.lr.device) < len(clients)
+        slots, uploads, admitted, totals = self.ended(begun, carry, living)
         return self.taken(clients, 0, mean, begun.facts, carry, slots, uploads, admitted, totals)
 
     def ended(
-        self, begun: Begun, carry: Carry, real: int
-    ) -> tuple[dict[str, Any], dict[str, Any], Tensor, Totals | None]:
-        """Memories and uploads of every row, whether they are finite, and sums over the first `real`."""
+        self, begun: Begun, carry: Carry, living: Tensor
+    ) -> tuple[dict[str, Any], dict[str, Any], Tensor, Totals]:
+        """Memories and uploads of every row, whether they are finite, and sums over the living.
+
+        Where rows belong to several runs, `living` has a row for each run, and so has every sum.
+        """
         algorithm, momentum = self.stage.algorithm, self.stage.local.optimizer.momentum
         steps, times = lr_times(self.model, begun.plan, begun.lr, momentum)
-        living = torch.arange(len(steps), device=steps.device) < real
         sums = self.surveyed(begun, carry) if algorithm.needs_class_means else None
         end = self.program("end", partial(stacked_end, algorithm, begun.apart), self.compiled)
-        found: tuple[dict[str, Any], dict[str, Any], Tensor, Totals | None] = end(
+        found: tuple[dict[str, Any], dict[str, Any], Tensor, Totals] = end(
             carry, begun.facts, begun.shared, begun.cast, begun.lr, steps, times, living, sums
         )
         return found
