@@ -1,7 +1,9 @@
 """Parameter counts and units of the papers' networks."""
 
+import copy
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import pytest
 import torch
@@ -211,3 +213,24 @@ def test_every_model_can_be_built_by_name(name: str) -> None:
 def test_data_that_do_not_fit_a_network_are_refused(name: str, shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         MODELS[name](shape, 7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("norm", ["none", "batch"])
+def test_pooling_before_relu_is_the_papers_network_to_the_bit(
+    norm: Literal["none", "batch"], dtype: torch.dtype
+) -> None:
+    own = standard_cnn(CIFAR, 10, norm)
+    layers = list(own)  # type: ignore[call-overload]
+    for n in range(len(layers) - 1):
+        if isinstance(layers[n], nn.MaxPool2d) and isinstance(layers[n + 1], nn.ReLU):
+            layers[n], layers[n + 1] = layers[n + 1], layers[n]
+    paper = copy.deepcopy(nn.Sequential(*layers)).to(dtype)
+    assert str(paper) != str(own)
+    x, y = torch.randn(40, *CIFAR, dtype=dtype), torch.randint(0, 10, (40,))
+    results = []
+    for network in (own.to(dtype), paper):
+        logits = network(x)
+        torch.autograd.backward(nn.functional.cross_entropy(logits, y))
+        results.append([logits, *(v.grad for v in network.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))

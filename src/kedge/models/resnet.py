@@ -97,7 +97,7 @@ class ResNet(nn.Module):
         self.fc = nn.Linear(before, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.pool(F.relu(self.bn1(self.conv1(x))))
+        x = F.relu(self.pool(self.bn1(self.conv1(x))))  # the same as pooling last, on fewer values
         for name in self.names:
             x = getattr(self, name)(x)
         logits: Tensor = self.fc(x.mean((2, 3)))
