@@ -1,10 +1,15 @@
 """The bench of networks: every row is there, with its ratios."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+import torch
 
 from kedge.bench import networks
-from kedge.bench.networks import Setting, speeds
-from kedge.cli.bench import asked
+from kedge.bench.networks import Setting, Warm, Way, fitting, speeds, timed, ways
+from kedge.bench.profile import Profile
+from kedge.cli.bench import asked, check_streams, numbers_of_streams
 from kedge.core.errors import RequestError
 
 
@@ -17,8 +22,87 @@ def test_rows_are_compared_with_the_plain_loop_and_with_central(monkeypatch: pyt
     assert rows[0].to_plain == 1
     assert rows[2].to_central == 1
     assert rows[1].to_plain == pytest.approx(rows[1].samples_per_second / rows[0].samples_per_second)
-    assert all(row.memory is None for row in rows)
+    assert all(row.memory is row.streams is None for row in rows)
     assert any("warming up" in message for message in said)
+
+
+def test_a_row_for_every_number_of_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(networks.NETWORKS, "lenet5", 10)
+    setting = Setting("lenet5", 10, 1)
+    data = setting.federation("cpu")
+    monkeypatch.setattr(Setting, "federation", lambda self, device: data)
+    made: list[int] = []
+    monkeypatch.setattr(networks, "Captured", lambda *given, ahead, streams: made.append(streams))
+    monkeypatch.setattr(networks, "rounds_of", lambda task, engine: None)
+    found = ways(setting, ["tf32", "bf16"], "cuda", False, (1, 2, 3, 10, 20))
+    one = [("captured", 1), ("captured, 2 streams", 2), ("captured, 10 streams", 10)]
+    assert [(way.how, way.streams) for way in found] == 2 * [*one, ("central, compiled", None)]
+    assert [way.precision for way in found] == 4 * ["tf32"] + 4 * ["bf16"]
+    for way in found:
+        if way.streams:
+            way.make()
+    assert made == 2 * [1, 2, 10]
+
+
+def test_streams_split_the_rows_that_clients_are_padded_to() -> None:
+    assert fitting((1, 2, 10), 1) == [1]
+    assert fitting((1, 2, 7, 8), 7) == [1, 2, 8]
+    assert fitting((3, 20), 10) == []
+
+
+def test_rows_of_several_streams_are_compared_with_central(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds of 10 samples; a clock by which they take 1, 2 and 4 s."""
+    now = [0.0]
+    monkeypatch.setattr(networks, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def way(how: str, seconds: float, streams: int | None) -> Warm:
+        def round(number: int) -> int:
+            now[0] += seconds
+            return 10
+
+        return Warm(Way(Setting("x", 4, 1), how, "fp32", lambda: round, streams), round, 0.5, None)
+
+    warm = [way("captured", 2, 1), way("captured, 4 streams", 1, 4), way("central, compiled", 4, None)]
+    rows = timed(warm, "cpu", 3, lambda message: None)
+    assert [(row.streams, row.samples_per_second, row.to_central) for row in rows] == [
+        (1, 5, 2), (4, 10, 4), (None, 2.5, 1),
+    ]  # fmt: skip
+    assert {row.to_plain for row in rows} == {None}
+
+
+@pytest.mark.parametrize("look", [True, False])
+def test_nothing_is_profiled_before_all_is_timed(monkeypatch: pytest.MonkeyPatch, look: bool) -> None:
+    done: list[str] = []
+
+    def note(what: str, given: Any, answer: Any) -> Any:
+        done.append(f"{what} {given}")
+        return answer
+
+    monkeypatch.setattr(networks, "ways", lambda one, *rest: [one.network])
+    monkeypatch.setattr(networks, "warmed", lambda way, *rest: note("warm", way, way))
+    monkeypatch.setattr(networks, "timed", lambda warm, *rest: note("time", warm[0], [f"row {warm[0]}"]))
+    monkeypatch.setattr(networks, "profiled", lambda one, *rest: note("profile", one, f"profile {one}"))
+    profiles: list[Profile] = []
+    settings = [Setting(name, 1, 1) for name in "abc"]
+    rows = speeds(settings, ["fp32"], "cpu", 1, look=profiles.append if look else None)
+    assert list(map(str, rows)) == ["row a", "row b", "row c"]
+    assert done[:6] == ["warm a", "time a", "warm b", "time b", "warm c", "time c"]
+    assert done[6:] == look * ["profile c", "warm a", "profile a", "warm b", "profile b"]
+    assert list(map(str, profiles)) == look * ["profile c", "profile a", "profile b"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_streams_and_profiles_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(networks.NETWORKS, "lenet5", 10)
+    profiles: list[Profile] = []
+    rows = speeds([Setting("lenet5", 4, 10)], ["tf32"], "cuda", 2, streams=(1, 2, 4), look=profiles.append)
+    assert [row.streams for row in rows] == [None, None, 1, 2, 4, None]
+    assert all(row.to_central is not None for row in rows[2:])
+    assert [one.how for one in profiles] == [row.how for row in rows]
+    for one in profiles:
+        assert sum(kernel.share for kernel in one.kernels) == pytest.approx(1)
+        assert all(kernel.calls > 0 for kernel in one.kernels)
 
 
 def test_defaults_by_device() -> None:
@@ -44,3 +128,30 @@ def test_defaults_by_device() -> None:
 def test_wrong_requests(networks: str, clients: str, precisions: str, steps: int, said: str) -> None:
     with pytest.raises(RequestError, match=said):
         asked("cpu", networks, clients, precisions, steps)
+
+
+def test_numbers_of_streams() -> None:
+    assert numbers_of_streams("cuda", "10, 2,1,2") == [1, 2, 10]
+    assert numbers_of_streams("cpu", "1") == [1]
+    check_streams([3, 5], [1, 10])
+    check_streams([1], [1])
+
+
+@pytest.mark.parametrize(
+    ("device", "streams", "said"),
+    [
+        ("cuda", "0", "--streams 0: need whole numbers of at least 1, as in 1,2,10"),
+        ("cuda", "1,-2", "--streams -2"),
+        ("cuda", "², 1", "--streams ²"),
+        ("cuda", "", "--streams : need"),
+        ("cpu", "1,2", "--streams 2: more than 1 needs a CUDA device"),
+    ],
+)
+def test_wrong_numbers_of_streams(device: str, streams: str, said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        numbers_of_streams(device, streams)
+
+
+def test_streams_that_fit_no_round() -> None:
+    with pytest.raises(RequestError, match="--streams 3,7: a round has 1 or 10 rows here"):
+        check_streams([3, 7], [1, 10, 9])

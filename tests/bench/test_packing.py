@@ -16,6 +16,7 @@ from kedge.bench.packing import alone, distance, packing, stack, together
 from kedge.core.errors import RequestError
 from kedge.core.server import Reply
 from kedge.engines.pack import Asked, Pack
+from kedge.engines.stacked import Stacked
 
 COMMAND = import_module("kedge.cli.bench")
 
@@ -45,7 +46,7 @@ def test_the_command_compares_runs_alone_and_packed(widths: list[int]) -> None:
     assert answer.code == 0, answer
     [row] = answer.json()["packing"]
     assert widths == [3] * 4  # two rounds of warm-up, two that are timed
-    assert (row["precision"], row["runs"], row["rounds"]) == ("fp32", 3, 4)
+    assert (row["precision"], row["runs"], row["streams"], row["rounds"]) == ("fp32", 3, 1, 4)
     assert row["alone"] > 0
     assert row["ratio"] == pytest.approx(row["packed"] / row["alone"])
     assert 0 <= row["difference"] < 1e-5
@@ -90,6 +91,27 @@ def test_the_ratio_is_of_all_runs_to_one(monkeypatch: pytest.MonkeyPatch) -> Non
     assert row.difference == pytest.approx(0.1 / 4)
 
 
+def test_packed_runs_have_the_streams_and_those_alone_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def captured(model: Any, data: Any, ahead: Any, streams: int) -> Stacked:
+        made.append(streams)
+        return Stacked(model, data)
+
+    monkeypatch.setattr(module, "Captured", captured)
+    monkeypatch.setattr(module, "synchronize", lambda device: None)
+    setting = Setting("lenet5", 1, 1)
+    data = setting.federation("cpu")
+    monkeypatch.setattr(Setting, "federation", lambda self, device: data)
+    said: list[str] = []
+    rows = packing(setting, ["fp32"], "cuda", 2, 1, said.append, (1, 2, 3, 4))
+    assert [row.streams for row in rows] == [1, 2]  # two runs are two rows
+    assert made == [1, *3 * [1], *3 * [2], 1]  # a run, the runs and their common stack, twice, a run
+    assert all(row.difference < 1e-5 and row.ratio == row.packed / row.alone for row in rows)
+    assert rows[0].alone == rows[1].alone
+    assert "packing, fp32: 2 runs packed, 2 streams" in said
+
+
 def test_a_run_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     own = module.trained
 
@@ -106,11 +128,15 @@ def test_a_run_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_command_prints_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [module.Packing("fp32", 4, 9, 1000.0, 3500.0, 3.5, 2e-6)]
+    rows = [module.Packing("fp32", 4, 1, 9, 1000.0, 3500.0, 3.5, 2e-6)]
     monkeypatch.setattr(COMMAND, "packing", lambda *given: rows)
     out = kedge("bench", "packing", "--device", "cpu").out
     assert "packing: runs of one client a round, local steps 2, batch 50, lenet5 on 3×32×32" in out
     assert "fp32     4             1,000              3,500  3.50×       9     2.0e-06" in out
+    rows.append(rows[0]._replace(streams=2, packed=3800.0, ratio=3.8))
+    out = kedge("bench", "packing", "--device", "cpu").out
+    assert "fp32     4        1             1,000              3,500  3.50×       9     2.0e-06" in out
+    assert "fp32     4        2             1,000              3,800  3.80×       9     2.0e-06" in out
 
 
 @pytest.mark.parametrize(
@@ -119,6 +145,8 @@ def test_the_command_prints_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
         (("packing", "--runs", "1"), "--runs 1: need at least 2"),
         (("packing", "--precisions", "tf32", "--device", "cpu"), "allowed here: fp64, fp32, bf16"),
         (("freezing", "--steps", "-1"), "--steps -1: need at least 1"),
+        (("packing", "--streams", "2", "--device", "cpu"), "--streams 2: more than 1 needs a CUDA device"),
+        (("packing", "--streams", "1,two"), "--streams two: need whole numbers of at least 1"),
         (("packin",), "Did you mean 'packing'"),
         (("frost",), "Allowed: overhead, compute, networks, methods, freezing, packing, diagnostics."),
     ],
@@ -133,9 +161,10 @@ def test_wrong_requests(words: tuple[str, ...], said: str) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_it_captures_on_a_gpu(widths: list[int]) -> None:
     """Tolerance: tf32 rounds products to 1e-3, and other kernels may sum them in another order."""
-    [row] = packing(Setting("lenet5", 1, 4), ["tf32"], "cuda", 3, 2)
-    assert widths == [3] * 4
-    assert row.difference < 1e-3
+    rows = packing(Setting("lenet5", 1, 4), ["tf32"], "cuda", 4, 2, streams=(1, 2, 4))
+    assert widths == [4] * 12
+    assert [row.streams for row in rows] == [1, 2, 4]
+    assert all(row.difference < 1e-3 for row in rows)
 
 
 def test_on_a_gpu_it_is_the_captured_engine() -> None:

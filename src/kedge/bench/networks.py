@@ -2,13 +2,15 @@
 
 All rows of a network are measured in turns in one run. The plain loop is eager and in fp32; its speed does
 not depend on the number of clients. Central training is one compiled model (on a GPU captured) with a batch
-of all clients' batches together, in the same precision as the engine it is compared with.
+of all clients' batches together, in the same precision as the engine it is compared with. Rounds are profiled
+when all networks have been timed, since the profiler slows what comes after it.
 """
 
 import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 from typing import NamedTuple
 
@@ -19,6 +21,7 @@ from kedge.algorithms import fedavg
 from kedge.bench.bench import rounds_of, synchronize
 from kedge.bench.central import compiled_central
 from kedge.bench.loops import Round, plain_loop
+from kedge.bench.profile import Profile, by_kernel
 from kedge.bench.workloads import Workload
 from kedge.core.algorithm import Algorithm, Stage
 from kedge.core.model import from_module
@@ -28,6 +31,7 @@ from kedge.data.dataset import Dataset
 from kedge.data.federation import Federation
 from kedge.engines.captured import Captured
 from kedge.engines.engine import Engine
+from kedge.engines.programs import bucket
 from kedge.engines.stacked import Stacked
 from kedge.running.sampling import Participation
 from kedge.running.task import Task
@@ -88,6 +92,7 @@ class Speed(NamedTuple):
     clients: int
     how: str
     precision: Precision
+    streams: int | None  # of a captured engine
     samples_per_second: float
     to_plain: float | None  # the eager loop in fp32
     to_central: float | None  # in the same precision
@@ -102,6 +107,16 @@ class Way(NamedTuple):
     how: str
     precision: Precision
     make: Callable[[], Round]
+    streams: int | None = None
+
+
+class Warm(NamedTuple):
+    """A way with two rounds behind it."""
+
+    way: Way
+    round: Round
+    first: float  # seconds of the first round
+    memory: int | None
 
 
 def speeds(
@@ -110,21 +125,35 @@ def speeds(
     device: str,
     repeats: int = 5,
     say: Callable[[str], None] = lambda message: None,
+    streams: Sequence[int] = (1,),
+    look: Callable[[Profile], None] | None = None,
 ) -> list[Speed]:
-    """The rows, network by network."""
+    """The rows, network by network; `look`: it is also given a profile of each, when all have been timed."""
     rows: list[Speed] = []
-    for network in dict.fromkeys(one.network for one in settings):
+    networks = list(dict.fromkeys(one.network for one in settings))
+    # The network that was timed last is still warm; the others must be made again, all at once are too large.
+    work = [(network, True, bool(look) and network == networks[-1]) for network in networks]
+    work += [(network, False, True) for network in networks[:-1] if look]
+    for network, time_it, profile_it in work:
         some = [one for one in settings if one.network == network]
         usual = min(some, key=lambda one: abs(one.clients - 10))
-        every = [way for one in some for way in ways(one, precisions, device, one == usual)]
-        rows += timed(every, device, repeats, say)
+        every = [way for one in some for way in ways(one, precisions, device, one == usual, streams)]
+        warm = [warmed(way, device, say) for way in every]
+        if time_it:
+            rows += timed(warm, device, repeats, say)
+        if look and profile_it:
+            for seen in [profiled(one, device, say) for one in warm]:
+                look(seen)
+        del every, warm
         gc.collect()
         if device == "cuda":
             torch.cuda.empty_cache()
     return rows
 
 
-def ways(setting: Setting, precisions: Sequence[Precision], device: str, eager: bool) -> list[Way]:
+def ways(
+    setting: Setting, precisions: Sequence[Precision], device: str, eager: bool, streams: Sequence[int] = (1,)
+) -> list[Way]:
     """How a setting can be trained on this device; `eager`: also by the plain loop and the plain stack."""
     work, data = setting.work(), setting.federation(device)
 
@@ -143,10 +172,17 @@ def ways(setting: Setting, precisions: Sequence[Precision], device: str, eager: 
         found.append(Way(setting, "plain loop", "fp32", lambda: plain_loop(work, prepared(data))))
         found.append(Way(setting, "stacked", "fp32", engine(stacked, "fp32")))
     for precision in precisions:
-        if device == "cuda":
-            found.append(Way(setting, "captured", precision, engine(replaying, precision)))
+        for count in fitting(streams, setting.clients) if device == "cuda" else []:
+            how = "captured" if count == 1 else f"captured, {count} streams"
+            make = engine(partial(replaying, streams=count), precision)
+            found.append(Way(setting, how, precision, make, count))
         found.append(Way(setting, "central, compiled", precision, together(precision)))
     return found
+
+
+def fitting(streams: Sequence[int], clients: int) -> list[int]:
+    """Those numbers of streams into which the rows of so many clients can be split."""
+    return [count for count in streams if bucket(clients) % count == 0]
 
 
 def stacked(task: Task) -> Engine:
@@ -154,9 +190,9 @@ def stacked(task: Task) -> Engine:
     return Stacked(task.model, task.federation)
 
 
-def replaying(task: Task) -> Engine:
+def replaying(task: Task, streams: int = 1) -> Engine:
     """The stack from captured graphs."""
-    return Captured(task.model, task.federation, ahead=task.takes_part)
+    return Captured(task.model, task.federation, ahead=task.takes_part, streams=streams)
 
 
 def prepared(data: Federation) -> Federation:
@@ -165,33 +201,43 @@ def prepared(data: Federation) -> Federation:
     return replace(data, pool=pool, scale=1.0)
 
 
-def timed(ways: Sequence[Way], device: str, repeats: int, say: Callable[[str], None]) -> list[Speed]:
-    """Warm up one by one, then measure in turns; medians, and ratios within a turn."""
-    rounds: list[Round] = []
-    first: list[float] = []
-    memory: list[int | None] = []
-    for way in ways:
-        say(f"{way.setting.network}, {way.setting.clients} clients: warming up {way.how}, {way.precision}")
-        before = torch.cuda.memory_allocated() if device == "cuda" else 0
-        if device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-        start = time.perf_counter()
-        with computing_in(way.precision):
-            one = way.make()
-            one(0)
-            synchronize(device)
-            first.append(time.perf_counter() - start)
-            one(1)
+def warmed(way: Way, device: str, say: Callable[[str], None]) -> Warm:
+    """The way after two rounds."""
+    say(f"{way.setting.network}, {way.setting.clients} clients: warming up {way.how}, {way.precision}")
+    before = torch.cuda.memory_allocated() if device == "cuda" else 0
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    start = time.perf_counter()
+    with computing_in(way.precision):
+        one = way.make()
+        one(0)
         synchronize(device)
-        memory.append(torch.cuda.max_memory_allocated() - before if device == "cuda" else None)
-        rounds.append(one)
+        first = time.perf_counter() - start
+        one(1)
+    synchronize(device)
+    memory = torch.cuda.max_memory_allocated() - before if device == "cuda" else None
+    return Warm(way, one, first, memory)
+
+
+def profiled(warm: Warm, device: str, say: Callable[[str], None]) -> Profile:
+    """What one more round is made of."""
+    setting, how, precision, *_ = warm.way
+    say(f"{setting.network}, {setting.clients} clients: profiling {how}, {precision}")
+    with computing_in(precision):
+        kernels = by_kernel(warm.round, device, setting.steps)
+    return Profile(setting.network, setting.clients, how, precision, setting.steps, kernels)
+
+
+def timed(warm: Sequence[Warm], device: str, repeats: int, say: Callable[[str], None]) -> list[Speed]:
+    """Measured in turns; medians, and ratios within a turn."""
+    ways = [one.way for one in warm]
     taken: list[list[float]] = [[] for _ in ways]
     for turn in range(repeats):
         say(f"{ways[0].setting.network}: measuring, turn {turn + 1} of {repeats}")
-        for number, (way, one) in enumerate(zip(ways, rounds, strict=True)):
-            with computing_in(way.precision):
+        for number, one in enumerate(warm):
+            with computing_in(one.way.precision):
                 start = time.perf_counter()
-                samples = one(turn + 2)
+                samples = one.round(turn + 2)
                 synchronize(device)
             taken[number].append(samples / (time.perf_counter() - start))
 
@@ -204,9 +250,9 @@ def timed(ways: Sequence[Way], device: str, repeats: int, say: Callable[[str], N
 
     return [
         Speed(
-            way.setting.network, way.setting.clients, way.how, way.precision, median(taken[number]),
-            ratio(number, "plain loop", "fp32"), ratio(number, "central, compiled", way.precision),
-            memory[number], first[number],
+            way.setting.network, way.setting.clients, way.how, way.precision, way.streams,
+            median(taken[number]), ratio(number, "plain loop", "fp32"),
+            ratio(number, "central, compiled", way.precision), warm[number].memory, warm[number].first,
         )
         for number, way in enumerate(ways)
     ]  # fmt: skip

@@ -1,8 +1,9 @@
 """Do packed runs pay: runs of one client a round, alone and side by side in one stack.
 
 The runs differ in their seeds: first weights and batches. Each goes through two rounds of warm-up and those
-that are timed; packed, in a thread of its own (engines/pack.py). The same runs alone say how far from them
-packed ones end: max |packed − alone| / max |alone| of every leaf, the largest of all leaves and runs.
+that are timed; packed, in a thread of its own (engines/pack.py). The same runs alone, on one stream of a GPU,
+say how far from them packed ones end: max |packed − alone| / max |alone| of every leaf, the largest of all
+leaves and runs.
 """
 
 import time
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import torch
 
 from kedge.bench.bench import rounds_of, synchronize
-from kedge.bench.networks import BATCH, Setting
+from kedge.bench.networks import BATCH, Setting, fitting
 from kedge.core.precision import Precision, computing_in
 from kedge.core.server import Server
 from kedge.core.tree import Leaves
@@ -35,6 +36,7 @@ class Packing(NamedTuple):
 
     precision: Precision
     runs: int
+    streams: int  # on which the packed runs train
     rounds: int  # after which weights are compared
     alone: float  # samples a second of one run
     packed: float  # of all runs together
@@ -56,6 +58,7 @@ def packing(
     runs: int = 4,
     repeats: int = 7,
     say: Callable[[str], None] = lambda message: None,
+    streams: Sequence[int] = (1,),
 ) -> list[Packing]:
     """The rows. Half of the runs alone come before the pack, half after it, should the machine change."""
     data = setting.federation(device)
@@ -67,22 +70,25 @@ def packing(
         with computing_in(precision):
             say(f"packing, {precision}: runs alone")
             by_itself = [alone(task, rounds, device) for task in tasks[:half]]
-            say(f"packing, {precision}: {runs} runs packed")
-            packed = together(tasks, rounds, device)
+            packs = {}
+            for count in fitting(streams, runs * setting.clients):
+                say(f"packing, {precision}: {runs} runs packed" + f", {count} streams" * (count > 1))
+                packs[count] = together(tasks, rounds, device, count)
             say(f"packing, {precision}: runs alone")
             by_itself += [alone(task, rounds, device) for task in tasks[half:]]
         samples = setting.clients * setting.steps * BATCH
         slow = samples / median(seconds for one in by_itself for seconds in one.seconds)
-        fast = runs * samples / median(packed[0].seconds)
-        far = max(distance(a.weights, b.weights) for a, b in zip(packed, by_itself, strict=True))
-        rows.append(Packing(precision, runs, rounds, slow, fast, fast / slow, far))
+        for count, packed in packs.items():
+            fast = runs * samples / median(packed[0].seconds)
+            far = max(distance(a.weights, b.weights) for a, b in zip(packed, by_itself, strict=True))
+            rows.append(Packing(precision, runs, count, rounds, slow, fast, fast / slow, far))
     return rows
 
 
-def together(tasks: Sequence[Task], rounds: int, device: str) -> list[Ended]:
+def together(tasks: Sequence[Task], rounds: int, device: str, streams: int = 1) -> list[Ended]:
     """All runs in one pack; the first has the clock."""
-    engines = [stack(task, task.federation, device, task.takes_part) for task in tasks]
-    pack = Pack(engines, lambda whole: stack(tasks[0], whole, device))
+    engines = [stack(task, task.federation, device, task.takes_part, streams) for task in tasks]
+    pack = Pack(engines, lambda whole: stack(tasks[0], whole, device, streams=streams))
     threads = torch.get_num_threads()
 
     def carried(number: int) -> Ended:
@@ -125,9 +131,11 @@ def trained(task: Task, engine: Engine, rounds: int, after_each: Callable[[], No
     return {k: v.cpu() for k, v in told[-1].shared.items()}
 
 
-def stack(task: Task, data: Federation, device: str, ahead: Ahead | None = None) -> Stacked:
+def stack(task: Task, data: Federation, device: str, ahead: Ahead | None = None, streams: int = 1) -> Stacked:
     """On a GPU captured graphs, else a stack; of a run, or of all runs with their samples together."""
-    return Captured(task.model, data, ahead=ahead) if device == "cuda" else Stacked(task.model, data)
+    if device != "cuda":
+        return Stacked(task.model, data)
+    return Captured(task.model, data, ahead=ahead, streams=streams)
 
 
 def distance(left: Leaves, right: Leaves) -> float:

@@ -2,6 +2,7 @@
 
 import platform
 import typing
+from collections.abc import Sequence
 from typing import Annotated
 
 import torch
@@ -12,9 +13,10 @@ from kedge.bench.candidates import candidates
 from kedge.bench.diagnostics import overheads
 from kedge.bench.freezing import CLIENTS, Phase, agreements, freezing
 from kedge.bench.methods import Cost, method_costs
-from kedge.bench.networks import NETWORKS, Setting, Speed, speeds
+from kedge.bench.networks import NETWORKS, Setting, Speed, fitting, speeds
 from kedge.bench.packing import Packing, packing
 from kedge.bench.peers import compare
+from kedge.bench.profile import Profile
 from kedge.bench.workloads import DIAGNOSTICS, METHODS, PEERS, WORKLOADS, standard
 from kedge.cli.bench_tables import (
     documents,
@@ -26,11 +28,14 @@ from kedge.cli.bench_tables import (
     print_overheads,
     print_packing,
     print_peers,
+    print_profile,
+    seen,
     told,
 )
 from kedge.cli.options import Debug, Json, console, guarded, say, show
 from kedge.core.errors import RequestError, nearest
 from kedge.core.precision import DTYPES, Precision
+from kedge.engines.programs import bucket
 from kedge.running.assemble import device_of
 from kedge.running.config import EngineChoice
 from kedge.running.schema import checked, parameters
@@ -77,6 +82,20 @@ def command(
         ),
     ] = 0,
     runs: Annotated[int, typer.Option(help="For packing: how many train side by side.")] = 4,
+    streams: Annotated[
+        str,
+        typer.Option(
+            help="For networks and packing on a GPU: on how many streams, as in 1,2,10, the clients of a "
+            "round, or the packed runs, train side by side; numbers that do not divide them are left out."
+        ),
+    ] = "1",
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile",
+            help="For networks: after the timing, the largest kernels (on a CPU: operators) of every row.",
+        ),
+    ] = False,
     peers: Annotated[
         bool,
         typer.Option(
@@ -103,15 +122,19 @@ def command(
     wanted = checked(parameters(EngineChoice)["device"][0], device, "--device")
     where = device_of(EngineChoice(device=wanted))
     kinds(where, precisions)  # refused before anything is measured
+    branches = numbers_of_streams(where, streams)
+    settings, several = asked(where, networks, clients, precisions, steps)
+    if profile and "networks" not in (workloads or ()):
+        raise RequestError("--profile: only networks are profiled; write kedge bench networks --profile.")
+    if "networks" in (workloads or ()):
+        check_streams(branches, [one.clients for one in settings])
+    if "packing" in (workloads or ()):
+        check_streams(branches, [runs])
     many, single = (Setting(STANDARD, count, local_steps(where, steps, 2)) for count in (CLIENTS, 1))
     names = workloads or list(PEERS if peers else WORKLOADS)
     chosen = [WORKLOADS[name] for name in names if name in WORKLOADS and not peers]
     both = [standard(steps) if steps and name == "standard" else PEERS[name] for name in names if peers]
     others = compare(both, where, repeats, compiled, say)
-    found: list[Speed] = []
-    if "networks" in (workloads or ()):
-        settings, several = asked(where, networks, clients, precisions, steps)
-        found = speeds(settings, several, where, repeats, say)
     rows = bench(chosen, where, repeats, compiled, say)
     costs: list[Cost] = []
     if METHODS.name in (workloads or ()):
@@ -122,8 +145,13 @@ def command(
         phases = freezing(many, kinds(where, precisions, "tf32"), where, repeats, compiled, say)
     packs: list[Packing] = []
     if "packing" in (workloads or ()):
-        packs = packing(single, kinds(where, precisions, "tf32", "bf16"), where, runs, repeats, say)
+        packs = packing(single, kinds(where, precisions, "tf32", "bf16"), where, runs, repeats, say, branches)
     looks = overheads(DIAGNOSTICS, where, repeats, say) if DIAGNOSTICS.name in (workloads or ()) else []
+    found: list[Speed] = []
+    profiles: list[Profile] = []
+    if "networks" in (workloads or ()):  # last, since the profiler slows what is timed after it
+        look = profiles.append if profile else None
+        found = speeds(settings, several, where, repeats, say, branches, look)
     machine = {
         "device": torch.cuda.get_device_name()
         if where == "cuda"
@@ -137,6 +165,7 @@ def command(
                 "machine": machine,
                 "rows": [row._asdict() for row in rows],
                 "networks": [row._asdict() for row in found],
+                "profiles": seen(profiles),
                 "methods": documents(costs),
                 "freezing": phased(phases),
                 "freezing_agreement": [one._asdict() for one in agreements(phases)],
@@ -150,6 +179,8 @@ def command(
         print_engines(work, [row for row in rows if row.workload == work.name])
     if found:
         print_networks(found)
+    for one in profiles:
+        print_profile(one)
     if costs:
         print_methods(METHODS, costs)
     if phases:
@@ -178,7 +209,7 @@ def asked(
                 f"Allowed: {', '.join(NETWORKS)}."
             )
     for count in counts:
-        if not count.isdigit() or int(count) < 1:
+        if not count.isdecimal() or int(count) < 1:
             raise RequestError(f"--clients {count}: need whole numbers of at least 1, as in 1,10,100.")
     local = local_steps(device, steps, 1)
     settings = [Setting(name, int(count), local) for name in names for count in counts]
@@ -194,6 +225,27 @@ def kinds(device: str, precisions: str, *usual: Precision) -> list[Precision]:
             allowed = [known for known in DTYPES if gpu or known != "tf32"]
             raise RequestError(f"--precisions {kind}: allowed here: {', '.join(allowed)}.")
     return [known for known in typing.get_args(Precision) if known in named]
+
+
+def numbers_of_streams(device: str, streams: str) -> list[int]:
+    """The numbers that the option names, each once."""
+    named = split(streams)
+    for count in named or [streams]:
+        if not count.isdecimal() or int(count) < 1:
+            raise RequestError(f"--streams {count}: need whole numbers of at least 1, as in 1,2,10.")
+        if int(count) > 1 and device != "cuda":
+            raise RequestError(f"--streams {count}: more than 1 needs a CUDA device.")
+    return sorted({int(count) for count in named})
+
+
+def check_streams(streams: Sequence[int], clients: Sequence[int]) -> None:
+    """Raise where none of the numbers fits any round."""
+    if not any(fitting(streams, count) for count in clients):
+        rows = " or ".join(str(count) for count in sorted({bucket(count) for count in clients}))
+        named = ",".join(map(str, streams))
+        raise RequestError(
+            f"--streams {named}: a round has {rows} rows here; need a number that divides them."
+        )
 
 
 def local_steps(device: str, steps: int, few: int) -> int:

@@ -13,8 +13,11 @@ from kedge.bench.methods import Cost, Ratio
 from kedge.bench.networks import BATCH, Setting, Speed
 from kedge.bench.packing import Packing
 from kedge.bench.peers import REFERENCES, Peer
+from kedge.bench.profile import Profile
 from kedge.bench.workloads import Workload
 from kedge.cli.options import console, notes
+
+WIDTH = 100  # of a kernel's name; a compiler's list what they do
 
 
 def print_engines(work: Workload, rows: Sequence[Row]) -> None:
@@ -48,6 +51,20 @@ def print_networks(rows: Sequence[Speed]) -> None:
             table.add_row(*cells, *([f"{row.memory / 1e9:.2f}"] if row.memory is not None else []))
         console().print(table)
         console().print()
+
+
+def print_profile(found: Profile) -> None:
+    """Where the time of a round goes."""
+    total = sum(one.microseconds for one in found.kernels)
+    about = f"profile: {found.network}, {found.clients} clients, {found.how}, {found.precision}"
+    table = titled(f"{about}: {total:,.0f} µs a local step", "calls", "µs", "share")
+    for one in found.kernels:
+        name = one.name if len(one.name) <= WIDTH else f"{one.name[: WIDTH - 1]}…"
+        table.add_row(escape(name), f"{one.calls:.1f}", f"{one.microseconds:,.1f}", f"{one.share:.1%}")
+    console().print(table)
+    if not found.kernels:
+        notes(["The profiler saw nothing here."])
+    console().print()
 
 
 def print_methods(work: Workload, costs: Sequence[Cost]) -> None:
@@ -107,13 +124,15 @@ def print_freezing(setting: Setting, rows: Sequence[Phase]) -> None:
 
 def print_packing(setting: Setting, rows: Sequence[Packing]) -> None:
     """Runs alone and packed."""
-    columns = ("runs", "alone, samples/s", "packed, samples/s", "ratio", "rounds", "difference")
+    several = any(row.streams > 1 for row in rows)
+    columns = ("runs", *(["streams"] if several else []), "alone, samples/s", "packed, samples/s", "ratio")
     about = f"local steps {setting.steps}, batch {BATCH}, {setting.network} on 3×32×32"
-    table = titled(f"packing: runs of one client a round, {about}", *columns)
+    table = titled(f"packing: runs of one client a round, {about}", *columns, "rounds", "difference")
     for row in rows:
         table.add_row(
             row.precision,
             str(row.runs),
+            *([str(row.streams)] if several else []),
             f"{row.alone:,.0f}",
             f"{row.packed:,.0f}",
             f"{row.ratio:.2f}×",
@@ -168,6 +187,11 @@ def titled(about: str, *columns: str) -> Table:
 def written(ratio: Ratio | None) -> tuple[str, str]:
     """A ratio's two cells."""
     return (f"{ratio.middle:.2f}×", f"{ratio.low:.2f}–{ratio.high:.2f}") if ratio else ("", "")
+
+
+def seen(profiles: Sequence[Profile]) -> list[dict[str, Any]]:
+    """The profiles as JSON has them."""
+    return [{**one._asdict(), "kernels": [kernel._asdict() for kernel in one.kernels]} for one in profiles]
 
 
 def told(looks: Sequence[Overhead]) -> list[dict[str, Any]]:
