@@ -1,14 +1,18 @@
 """How many streams: what was found before is taken, a trial is made only where it is repaid."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from tests.engines.recorded import on_the_cpu
 
 from kedge.algorithms import fedavg
 from kedge.bench.workloads import WORKLOADS
 from kedge.core.algorithm import Stage
-from kedge.engines import streams
+from kedge.engines import auto, streams
+from kedge.engines.captured import Captured
 from kedge.engines.streams import best, tried
 
 
@@ -62,3 +66,33 @@ def test_a_spoilt_file_is_told_and_written_anew(own_cache: Path) -> None:
     assert found == 1
     assert "streams.json cannot be read" in said[0]
     assert streams.read(own_cache / "streams.json", said.append)
+
+
+def test_the_trial_runs_every_number_of_streams_and_the_engine_gets_the_best(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = replace(WORKLOADS["overhead"], clients=4, per_round=4)
+    task, stage = work.task("cpu"), Stage(fedavg(), 1, work.local())
+    asked_for: list[int] = []
+
+    class Watched(Captured):
+        def __init__(self, *args: Any, **more: Any) -> None:
+            super().__init__(*args, **more)
+            asked_for.append(self.streams)
+
+    monkeypatch.setattr(auto, "Captured", Watched)
+    said: list[str] = []
+    given = task.model, task.federation, stage, 4, 10**7, 4
+    with on_the_cpu():
+        choice = auto.replayed(*given, 0, "fp32", 20.0, said.append, "a GPU")
+        again = auto.replayed(*given, 0, "fp32", 20.0, said.append, "a GPU")
+    assert asked_for == [1, 2, 4]  # tried once
+    assert choice == again
+    assert choice.streams in asked_for
+    assert list(streams.read(own_cache / "streams.json", said.append).values()) == [choice.streams]
+    assert auto.replayed(*given, 3, "fp32", 20.0, said.append, "a GPU").streams == 3  # as asked for
+    monkeypatch.undo()
+    with on_the_cpu():
+        engine = auto.build(auto.Choice("captured", True, 4, "", 2), task.model, task.federation)
+    assert isinstance(engine, Captured)
+    assert engine.streams == 2
