@@ -88,7 +88,8 @@ def scores(
     repeated: Repeated,
 ) -> Scores:
     """One model, pass by pass: on these samples of the source, or on all."""
-    alone = partial(answers if not source.y.is_cuda else in_a_stack_of_one, model, predict, data.prepare)
+    look = partial(answers, model, predict, data.prepare)
+    alone = partial(in_a_stack_of_one, look) if source.y.is_cuda else look
     parts = []
     for span in spans(len(source if index is None else index), 1, source.y.device):
         some = span if index is None else index[span]
@@ -123,18 +124,11 @@ def answers(
 
 
 def in_a_stack_of_one(
-    model: Model,
-    predict: Predict,
-    prepare: Callable[[Tensor], Tensor],
-    params: Leaves,
-    buffers: Leaves,
-    x: Tensor,
-    labels: Tensor,
+    look: Callable[..., Scores], params: Leaves, buffers: Leaves, x: Tensor, labels: Tensor
 ) -> Scores:
-    """One pass by the programs made for stacks, which are the faster ones on a GPU."""
+    """A pass by the programs made for stacks, which are the faster ones on a GPU."""
     rows = [tree_map(lambda v: v[None], own) for own in (params, buffers)]
-    found = vmap(partial(answers, model, predict, prepare))(*rows, x[None], labels[None])
-    return Scores(*(v[0] for v in found))
+    return Scores(*(v[0] for v in vmap(look)(*rows, x[None], labels[None])))
 
 
 def on_test(
