@@ -36,7 +36,9 @@ def asked(
         ran.append(count)
         return took[count]
 
-    found = best(task.model, task.federation, stage, 10, precision, seconds, to_come, 20.0, said.append)
+    found = best(
+        task.model, task.federation, stage, 10, precision, seconds, lambda: to_come, 20.0, said.append
+    )
     return found, ran, said
 
 

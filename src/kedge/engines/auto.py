@@ -121,16 +121,18 @@ def replayed(
 ) -> Choice:  # fmt: skip
     """Captured graphs, on so many streams or on as many as are best for this work."""
     rows = bucket(chunk)
-    if not streams and rows > 1:
-        probe, work = shrunk(federation, stage, chunk, STREAM_STEPS)
+
+    def to_come() -> float:
+        probe, work = shrunk(federation, stage, chunk)
         eager = timed(Stacked(model, probe, chunk), model, probe, work)
-        to_come = rounds * seconds_per_round(federation, stage, per_round, probe, work, eager)
+        return rounds * seconds_per_round(federation, stage, per_round, probe, work, eager) / GRAPHS_GAIN
 
-        def seconds(count: int) -> float:
-            return timed(Captured(model, probe, chunk, streams=count), model, probe, work)
+    def seconds(count: int) -> float:
+        probe, work = shrunk(federation, stage, chunk, STREAM_STEPS)
+        return timed(Captured(model, probe, chunk, streams=count), model, probe, work)
 
-        args = model, federation, stage, rows, precision, seconds, to_come / GRAPHS_GAIN, cost, say
-        streams = best(*args)
+    if not streams and rows > 1:
+        streams = best(model, federation, stage, rows, precision, seconds, to_come, cost, say)
     return Choice("captured", True, chunk, reason, streams or 1)
 
 

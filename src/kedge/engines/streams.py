@@ -24,16 +24,16 @@ Seconds = Callable[[int], float]  # number of streams -> time of the same work
 
 def best(
     model: Model, federation: Federation, stage: Stage, rows: int, precision: str,
-    seconds: Seconds, to_come: float, cost: float, say: Callable[[str], None],
+    seconds: Seconds, to_come: Callable[[], float], cost: float, say: Callable[[str], None],
 ) -> int:  # fmt: skip
-    """The number for this work: known, tried now if `to_come` seconds of it repay `cost` a try, or one."""
+    """The number for this work: known, tried now if the seconds to come repay `cost` a try, or one."""
     key = name(model, federation, stage, rows, precision)
     file = cache_folder() / "streams.json"
     known = read(file, say)
     if key in known:
         return known[key]
     some = tried(rows)
-    if to_come < REPAID * cost * len(some):
+    if to_come() < REPAID * cost * len(some):
         return 1
     say(f"trying {', '.join(map(str, some))} streams, about {cost * len(some):.0f} s")
     taken = {count: seconds(count) for count in some}

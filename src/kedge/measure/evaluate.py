@@ -28,6 +28,7 @@ PASS = {"cpu": 1000, "cuda": 2000}  # samples of a pass, at most
 GRAIN = 64  # on a GPU, lengths of padded tests are multiples of this: every shape is a graph of its own there
 Repeated = Callable[[Any, Callable[..., Any]], Callable[..., Any]]  # name, function -> the function
 Predict = Callable[[Output], Tensor]
+Where = tuple[Dataset, Tensor | None]  # samples of a set; none named: all of it
 Own = tuple[int, Leaves, Leaves]  # a client, its model's parameters and statistics
 
 
@@ -55,9 +56,15 @@ class HeldOut:
         self.grain = GRAIN if data.pool.y.is_cuda else 1
         self.placed: dict[tuple[int, ...] | None, Tensor] = {}
 
-    def everyone(self) -> Tensor:
-        """The samples of all local tests, one client's after another's."""
-        return self.put(None, lambda: np.concatenate(self.data.local_tests))
+    def common(self) -> Where | None:
+        """The common test set, if there is one."""
+        return (self.data.test, None) if self.data.test is not None else None
+
+    def local(self) -> Where | None:
+        """The samples of all local tests, one client's after another's, if there are such."""
+        if not self.sizes:
+            return None
+        return self.data.pool, self.put(None, lambda: np.concatenate(self.data.local_tests))
 
     def padded(self, clients: tuple[int, ...]) -> Tensor:
         """[clients, longest]: the samples of their tests; shorter ones begin anew."""
@@ -131,34 +138,20 @@ def in_a_stack_of_one(
     return Scores(*(v[0] for v in vmap(look)(*rows, x[None], labels[None])))
 
 
-def on_test(
+def of_everybody(
     model: Model,
     predict: Predict,
     models: Sequence[Leaves],
     buffers: Leaves,
-    tests: HeldOut,
+    data: Federation,
+    where: Where | None,
     repeated: Repeated = plainly,
 ) -> list[Scores]:
-    """Models on the common test set; nothing where there is none."""
-    data = tests.data
-    if data.test is None:
+    """Models that are one for all clients, each on these samples; nothing where there are none."""
+    if where is None:
         return []
-    return [scores(model, predict, data, data.test, own, buffers, None, repeated) for own in models]
-
-
-def on_local_tests(
-    model: Model,
-    predict: Predict,
-    models: Sequence[Leaves],
-    buffers: Leaves,
-    tests: HeldOut,
-    repeated: Repeated = plainly,
-) -> list[Scores]:
-    """Models on all local tests together; nothing where there are none."""
-    if not tests.sizes:
-        return []
-    data, index = tests.data, tests.everyone()
-    return [scores(model, predict, data, data.pool, own, buffers, index, repeated) for own in models]
+    source, index = where
+    return [scores(model, predict, data, source, own, buffers, index, repeated) for own in models]
 
 
 def of_clients(

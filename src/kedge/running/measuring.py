@@ -25,8 +25,7 @@ from kedge.measure.evaluate import (
     Scores,
     groups,
     of_clients,
-    on_local_tests,
-    on_test,
+    of_everybody,
     overall,
     rows,
     split,
@@ -70,10 +69,10 @@ def measured(task: Task, engine: Engine, stage: Stage, progress: Progress, tests
         own = list(groups(clients, engine.at_once))
 
     def look() -> Looks:
-        everybody = models, server.buffers, tests, engine.repeated
+        everybody = partial(of_everybody, model, logits, models, server.buffers, tests.data)
         return Looks(
-            on_test(model, logits, *everybody),
-            on_local_tests(model, logits, *everybody),
+            everybody(tests.common(), engine.repeated),
+            everybody(tests.local(), engine.repeated),
             [of_clients(model, algorithm.predict, some, tests, engine.repeated) for some in own],
         )
 
