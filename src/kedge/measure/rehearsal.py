@@ -58,7 +58,7 @@ class Rehearsal:
             "facts": {k: v[0].cpu() for k, v in data.facts().items()},
             "lr": torch.tensor(local.optimizer.rate(0), dtype=data.dtype),
         }
-        self.x, self.y = data.prepare(data.pool.x[:1].cpu()), data.pool.y[:1].cpu()
+        self.x, self.y = data.prepare(data.pool.x[:1]).cpu(), data.pool.y[:1].cpu()
         self.known: dict[tuple[str, ...] | None, list[int]] = {}
         asked = algorithm.needs_class_means
         self.means = class_means(self.rehearsed_survey(self.batch(1))) if asked else None

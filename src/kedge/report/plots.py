@@ -42,6 +42,7 @@ def accuracy_plot(runs: Sequence[Run], path: Path, title: str = "", metric: str 
     axes.set_title(title, fontsize=11)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=9, loc="lower right")
+    if axes.lines:  # runs that failed in their first round have none
+        axes.legend(frameon=False, fontsize=9, loc="lower right")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
