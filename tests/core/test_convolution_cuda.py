@@ -1,12 +1,16 @@
-"""On a GPU: the convolution of a stack of clients and its gradients, against torch's in double precision."""
+"""On a GPU: convolution and pooling of a stack of clients and their gradients, against torch's."""
+
+from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn import functional as F
 
-from kedge.core.convolution import has_triton, stackable, stacked_convolution
+from kedge.core.convolution import stacked_convolution
+from kedge.core.layers import StackedMaxPool2d, exchange_layers
+from kedge.core.operators import has_triton, stackable
 from kedge.core.precision import computing_in
 
 pytestmark = [
@@ -40,35 +44,66 @@ def test_a_stack_convolves_as_each_client_alone(case: str, dtype: torch.dtype) -
     c, k, side, window, stride, padding, dilation = CASES[case]
     make = torch.Generator("cuda").manual_seed(0)
     x = torch.randn(4, 50, c, side, side, device="cuda", generator=make).to(dtype)
-    w = torch.randn(4, k, c, window, window, device="cuda", generator=make).to(dtype) / (c * window**2) ** 0.5
+    w = torch.randn(4, k, c, window, window, device="cuda", generator=make) / (c * window**2) ** 0.5
+    b = torch.randn(4, k, device="cuda", generator=make)
     how = (stride, stride), (padding, padding), (dilation, dilation)
     went: list[bool] = []
 
-    def own(x: Tensor, w: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-        went.append(stackable(x, w))
-        out = stacked_convolution(x, w, *how)
+    def own(x: Tensor, w: Tensor, b: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+        went.append(stackable(x) and stackable(w))
+        out = stacked_convolution(x, w, b, *how)
         return (out * slope).sum().float(), out
 
-    def reference(x: Tensor, w: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-        out = F.conv2d(x, w, None, *how)
+    def reference(x: Tensor, w: Tensor, b: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+        out = F.conv2d(x, w, b, *how)
         return (out * slope).sum(), out
 
-    shape = vmap(lambda x, w: F.conv2d(x, w, None, *how))(x, w)
+    shape = vmap(lambda x, w: F.conv2d(x, w, None, *how))(x, w.to(dtype))
     slope = torch.randn(shape.shape, device="cuda", generator=make).to(dtype)
     with computing_in("tf32"):
-        (dx, dw), out = vmap(grad(own, (0, 1), has_aux=True))(x, w, slope)
-    (rx, rw), right = vmap(grad(reference, (0, 1), has_aux=True))(x.double(), w.double(), slope.double())
+        (dx, dw, db), out = vmap(grad(own, (0, 1, 2), has_aux=True))(x, w, b, slope)
+    exact = x.double(), w.to(dtype).double(), b.double(), slope.double()
+    (rx, rw, rb), right = vmap(grad(reference, (0, 1, 2), has_aux=True))(*exact)
     assert went == [True]
+    assert (out.dtype, dx.dtype, dw.dtype, db.dtype) == (dtype, dtype, torch.float32, torch.float32)
     assert apart(out, right) < TOLERANCES[dtype]
     assert apart(dx, rx) < TOLERANCES[dtype]
     assert apart(dw, rw) < TOLERANCES[dtype]
+    assert apart(db, rb) < TOLERANCES[dtype]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=["tf32", "bf16"])
+@pytest.mark.parametrize("channels", [64, 5, 200])
+def test_a_stack_pools_as_torch_does(channels: int, dtype: torch.dtype) -> None:
+    make = torch.Generator("cuda").manual_seed(0)
+    x = (
+        torch.randn(3, 7, channels, 10, 6, device="cuda", generator=make).mul(2).round().to(dtype)
+    )  # with equals
+    slope = torch.randn(3, 7, channels, 5, 3, device="cuda", generator=make).to(dtype)
+    layer = nn.MaxPool2d(2)
+    exchange_layers(nn.Sequential(layer), False)
+    assert type(layer) is StackedMaxPool2d
+
+    def of(pool: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        def loss(x: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+            out = pool(x)
+            return (out * slope).float().sum(), out
+
+        found: tuple[Tensor, Tensor] = vmap(grad(loss, has_aux=True))(x, slope)
+        return found
+
+    with computing_in("tf32"):
+        own = of(layer)
+    right = of(lambda x: F.max_pool2d(x, 2))
+    assert torch.equal(own[0], right[0])
+    assert torch.equal(own[1], right[1])
 
 
 def test_exact_precisions_keep_torchs_convolution() -> None:
     taken: list[bool] = []
 
     def look(x: Tensor) -> Tensor:
-        taken.append(stackable(x, x))
+        taken.append(stackable(x))
         return x.clone()
 
     with computing_in("fp32"):
@@ -82,7 +117,7 @@ def test_one_model_alone_keeps_torchs_convolution() -> None:
     taken: list[bool] = []
 
     def look(w: Tensor, x: Tensor) -> Tensor:
-        taken.append(stackable(x, w))
+        taken.append(stackable(x) and stackable(w))
         return w.float().sum()
 
     look(w, x)

@@ -2,7 +2,7 @@
 
 A client's convolution is a matrix product of its images' windows with its kernel; the windows are read where
 they lie and never written out (implicit product). Images are [clients, N, H, W, channels]. Kernels lie in one
-of three ways (convolution.py). Sums run in one order, so the same call gives the same bits.
+of three ways (operators.py). Sums run in one order, so the same call gives the same bits.
 """
 
 import torch
@@ -10,31 +10,46 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kedge.core.convolution import out_channels
+from kedge.core.operators import out_channels
+from kedge.core.tiles import convolve_tiles, row_by_row, seen, seen_places, unpool_tiles, weigh_tiles
 
 
 @triton.jit
 def _convolve(
-    x, w, y, N, H, W, P, Q, K,
+    x, w, bias, y, N, H, W, P, Q, K,
     CI: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     UH: tl.constexpr, UW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr, WHOLE: tl.constexpr, LAID: tl.constexpr,
-    R: tl.constexpr, S: tl.constexpr, RH: tl.constexpr, RW: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, WHOLE: tl.constexpr, LAID: tl.constexpr, BIAS: tl.constexpr,
+    R: tl.constexpr, S: tl.constexpr, RH: tl.constexpr, RW: tl.constexpr, APART: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """y[n, p, q, k] = Σ x[n, p·S + r·D − P, …, c] · w[k, r, s, c]; with U > 1 x is read as if spread by U.
 
     LAID: how the weights lie: as [k, r, s, c], [r, s, c, k], or [c, −r, −s, k].
     The sum runs over RH · RW places of the window from (R, S) on; the others only ever see padding.
+    APART: a tile is of one row of outputs, and leaves out the rows of the window that lie outside for it.
     """
     client = tl.program_id(2).to(tl.int64)
-    m = tl.program_id(0) * BM + tl.arange(0, BM)
     k = tl.program_id(1) * BN + tl.arange(0, BN)
-    place = m % (P * Q)
-    there = m < N * P * Q
-    top = (place // Q) * SH - PH
-    left = (place % Q) * SW - PW
-    image = (m // (P * Q)) * (H * W * CI)
+    if APART:
+        tiles = tl.cdiv(N * Q, BM)
+        p = tl.program_id(0) // tiles
+        m = (tl.program_id(0) % tiles) * BM + tl.arange(0, BM)
+        there = m < N * Q
+        number, q = m // Q, m % Q
+        m = (number * P + p) * Q + q
+        begin = p * SH - PH
+        first = tl.maximum((DH - 1 - begin) // DH, R)
+        rows = tl.minimum((H - 1 - begin) // DH + 1, R + RH) - first
+        top = q * 0 + begin
+    else:
+        m = tl.program_id(0) * BM + tl.arange(0, BM)
+        there = m < N * P * Q
+        number, q = m // (P * Q), m % Q
+        first, rows = R, RH
+        top = (m % (P * Q) // Q) * SH - PH
+    left = q * SW - PW
+    image = number * (H * W * CI)
     total: tl.constexpr = KH * KW * CI
     x += client * N * H * W * CI
     w += client * total * K
@@ -42,8 +57,8 @@ def _convolve(
     out = tl.zeros((BM, BN), dtype=tl.float32)
     inner = tl.arange(0, BK)
     if CI % BK == 0:  # a step is one place of the window, and some of its channels
-        for start in range(0, RH * RW * CI, BK):
-            window = (R + start // CI // RW) * KW + S + start // CI % RW
+        for start in range(0, rows * RW * CI, BK):
+            window = (first + start // CI // RW) * KW + S + start // CI % RW
             row = top + (window // KW) * DH
             column = left + (window % KW) * DW
             inside = there
@@ -61,7 +76,7 @@ def _convolve(
             else:
                 weights = k[None, :] * total + (window * CI + start % CI + inner)[:, None]
             b = tl.load(w + weights, mask=(k < K)[None, :], other=0.0)
-            out = tl.dot(a, b, out, input_precision="tf32")
+            out = tl.dot(a, b.to(a.dtype), out, input_precision="tf32")
     else:  # few channels: a step is one row of the window
         across, channel = inner // CI, inner % CI
         real = inner < KW * CI
@@ -84,7 +99,9 @@ def _convolve(
             else:
                 weights = k[None, :] * total + (window * KW * CI + inner)[:, None]
             b = tl.load(w + weights, mask=real[:, None] & (k < K)[None, :], other=0.0)
-            out = tl.dot(a, b, out, input_precision="tf32")
+            out = tl.dot(a, b.to(a.dtype), out, input_precision="tf32")
+    if BIAS:
+        out += tl.load(bias + client * K + k, mask=k < K, other=0.0).to(tl.float32)[None, :]
     y += client * N * P * Q * K
     tl.store(
         y + m[:, None] * K + k[None, :], out.to(y.dtype.element_ty), mask=there[:, None] & (k < K)[None, :]
@@ -154,8 +171,28 @@ def _weigh(
         tl.store(where, out.to(dw.dtype.element_ty), mask=(k < K)[:, None] & (at < total)[None, :])
 
 
+@triton.jit
+def _unpool(g, which, dx, PLACES, Q, K, BM: tl.constexpr, BN: tl.constexpr):
+    """dx[n, 2p + i, 2q + j, k] = g[n, p, q, k] where `which` is 2i + j, else 0; PLACES counts (n, p, q)."""
+    m = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
+    k = tl.program_id(1) * BN + tl.arange(0, BN)
+    real = (m < PLACES)[:, None] & (k < K)[None, :]
+    slope = tl.load(g + m[:, None] * K + k[None, :], mask=real, other=0.0)
+    place = tl.load(which + m[:, None] * K + k[None, :], mask=real, other=0)
+    corner = (m // Q) * (4 * Q) + (m % Q) * 2
+    for i in tl.static_range(2):
+        for j in tl.static_range(2):
+            at = (corner + i * 2 * Q + j)[:, None] * K + k[None, :]
+            tl.store(dx + at, tl.where(place == 2 * i + j, slope, 0.0), mask=real)
+
+
 def convolve(
-    x: Tensor, w: Tensor, geometry: list[int], laid: int, tiles: dict[str, int] | None = None
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    geometry: list[int],
+    laid: int,
+    tiles: dict[str, int] | None = None,
 ) -> Tensor:
     """[C, N, H, W, c] with kernels to [C, N, P, Q, k]; TURNED, a kernel serves its own backward pass."""
     kh, kw, sh, sw, uh, uw, ph, pw, dh, dw, p, q = geometry
@@ -164,13 +201,15 @@ def convolve(
     y = torch.empty((clients, n, p, q, k), dtype=x.dtype, device=x.device)
     whole = not ph and not pw and uh == uw == 1
     t = convolve_tiles(x.dtype, clients, n * p * q, ci, kw, k, whole) | (tiles or {})
-    grid = (triton.cdiv(n * p * q, t["BM"]), triton.cdiv(k, t["BN"]), clients)
-    down, right = seen(h, kh, sh, uh, ph, dh, p), seen(width, kw, sw, uw, pw, dw, q)
-    _convolve[grid](
-        x, w, y, n, h, width, p, q, k,
+    places = seen_places(h, kh, sh, uh, ph, dh, p)
+    apart = uh == uw == 1 and ci % t["BK"] == 0 and row_by_row(places, n, q, t["BM"])
+    down, right = seen(places), seen(seen_places(width, kw, sw, uw, pw, dw, q))
+    high = p * triton.cdiv(n * q, t["BM"]) if apart else triton.cdiv(n * p * q, t["BM"])
+    _convolve[(high, triton.cdiv(k, t["BN"]), clients)](
+        x, w, w if bias is None else bias, y, n, h, width, p, q, k,
         CI=ci, KH=kh, KW=kw, SH=sh, SW=sw, UH=uh, UW=uw, PH=ph, PW=pw, DH=dh, DW=dw,
-        WHOLE=whole, LAID=laid,
-        R=down.start, S=right.start, RH=len(down), RW=len(right), **t,
+        WHOLE=whole, LAID=laid, BIAS=bias is not None,
+        R=down.start, S=right.start, RH=len(down), RW=len(right), APART=apart, **t,
     )  # fmt: skip
     return y
 
@@ -197,51 +236,11 @@ def weigh(x: Tensor, g: Tensor, geometry: list[int], tiles: dict[str, int] | Non
     return out[0] if parts == 1 else out.sum(0).to(x.dtype)
 
 
-def seen(size: int, window: int, stride: int, spread: int, padding: int, dilation: int, out: int) -> range:
-    """The places of a window that lie on the image for some output; a 3×3 window on 1×1 has only one."""
-    last = (size - 1) * spread
-    inside = [
-        r for r in range(window) if any(0 <= p * stride + r * dilation - padding <= last for p in range(out))
-    ]
-    return range(inside[0], inside[-1] + 1) if inside else range(1)
-
-
-def convolve_tiles(
-    dtype: torch.dtype, clients: int, rows: int, channels: int, across: int, out: int, whole: bool
-) -> dict[str, int]:
-    """How `convolve` cuts its work: fixed by the shapes, so that every run sums alike."""
-    half = dtype == torch.bfloat16
-    columns = max(16, min(64, triton.next_power_of_2(out)))
-    many = clients * triton.cdiv(rows, 128) * triton.cdiv(out, columns) >= PROGRAMS
-    wide = many and not half and channels % 64 == 0
-    tall = wide and whole
-    fitting = (64, 32, 16) if (half and (many or not whole)) or (wide and not whole) else (32, 16)
-    inner = next((b for b in fitting if channels % b == 0), None)
-    inner = inner or max(16, triton.next_power_of_2(across * channels))
-    high = 256 if tall else 128 if many else 64
-    held = (high + columns) * inner * dtype.itemsize  # bytes that a stage keeps close by
-    return {
-        "BM": high,
-        "BN": columns,
-        "BK": inner,
-        "num_warps": 8 if wide else 4,
-        "num_stages": max(1, min(3, SHARED // held)),
-    }
-
-
-def weigh_tiles(dtype: torch.dtype, total: int, out: int) -> dict[str, int]:
-    """How `weigh` cuts its work; PROGRAMS is how many it aims at."""
-    half = dtype == torch.bfloat16
-    flat = half and out >= 128
-    return {
-        "BM": max(16, min(64 if flat else 128, triton.next_power_of_2(total))),
-        "BN": 128 if flat else max(16, min(64, triton.next_power_of_2(out))),
-        "BR": 64 if half and not flat else 32,
-        "PROGRAMS": PROGRAMS // 2,
-        "num_warps": 4,
-        "num_stages": 3,
-    }
-
-
-PROGRAMS = 528  # four to each of a large GPU's processors
-SHARED = 200_000  # bytes of a processor's shared memory
+def unpool(g: Tensor, which: Tensor) -> Tensor:
+    """[C, N, P, Q, k] to [C, N, 2P, 2Q, k]: each value at the one of its four places that `which` says."""
+    clients, n, p, q, k = g.shape
+    dx = torch.empty((clients, n, 2 * p, 2 * q, k), dtype=g.dtype, device=g.device)
+    t = unpool_tiles(k)
+    places = clients * n * p * q
+    _unpool[(triton.cdiv(places, t["BM"]), triton.cdiv(k, t["BN"]))](g, which, dx, places, q, k, **t)
+    return dx

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kedge.core.chance import torch_words
-from kedge.core.convolution import stackable, stacked_convolution
+from kedge.core.convolution import stacked_convolution
 from kedge.core.errors import RequestError
+from kedge.core.operators import stackable
+from kedge.core.pooling import stacked_pooling
 
 
 class MaskedBatchNorm(nn.Module):
@@ -61,9 +63,9 @@ class StackedConv2d(nn.Conv2d):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.dim() == 4 and not isinstance(self.padding, str) and stackable(x, self.weight):
-            out = stacked_convolution(x, self.weight, self.stride, self.padding, self.dilation)
-            return out if self.bias is None else out + self.bias.to(out.dtype).view(-1, 1, 1)
+        stacks = x.dim() == 4 and stackable(x) and stackable(self.weight)
+        if stacks and not isinstance(self.padding, str):
+            return stacked_convolution(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
         plain = not torch.compiler.is_compiling() or x.device.type != "cpu" or x.dim() != 4
         if plain or isinstance(self.padding, str):
             return F.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
@@ -84,6 +86,14 @@ class StackedConv2d(nn.Conv2d):
         kernel = self.weight.permute(2, 3, 1, 0).reshape(-1, self.out_channels)
         out = columns @ kernel if self.bias is None else torch.addmm(self.bias, columns, kernel)
         return out.view(x.shape[0], height, width, -1).permute(0, 3, 1, 2).contiguous()
+
+
+class StackedMaxPool2d(nn.MaxPool2d):
+    """2×2 max pooling; on a GPU its gradient has a program of its own in a stack of clients (pooling.py)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        even = x.dim() == 4 and x.shape[2] % 2 == x.shape[3] % 2 == 0
+        return stacked_pooling(x) if even and stackable(x) else super().forward(x)
 
 
 class KeyedDropout(nn.Module):
@@ -133,6 +143,8 @@ def exchange_layers(module: nn.Module, frozen_statistics: bool) -> tuple[list[st
             raise RequestError(f"{name}: InstanceNorm with track_running_stats=True is not supported.")
         elif type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros":
             layer.__class__ = StackedConv2d
+        elif type(layer) is nn.MaxPool2d and halves(layer):
+            layer.__class__ = StackedMaxPool2d
         elif type(layer) in DROPOUTS:
             whole = DROPOUTS[type(layer)]
             layer.__class__ = KeyedDropout
@@ -142,6 +154,14 @@ def exchange_layers(module: nn.Module, frozen_statistics: bool) -> tuple[list[st
         elif isinstance(layer, nn.modules.dropout._DropoutNd):
             raise RequestError(f"{name}: {type(layer).__name__} is not supported; use nn.Dropout.")
     return weights, keys
+
+
+def halves(layer: nn.MaxPool2d) -> bool:
+    """Whether it is plain 2×2 pooling."""
+    sizes = {layer.kernel_size, layer.stride} <= {2, (2, 2)}
+    return (
+        sizes and layer.padding in (0, (0, 0)) and layer.dilation in (1, (1, 1)) and not layer.return_indices
+    )
 
 
 def tap_features(module: nn.Module) -> str | None:

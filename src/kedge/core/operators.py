@@ -1,0 +1,111 @@
+"""torch.ops.kedge: what stacks of clients compute with programs of their own on a GPU.
+
+Each operator takes all clients at once, [clients, …]; under vmap the new axis of clients joins that one.
+`kernels.py` has the programs, and is imported when the first of them runs: it needs Triton.
+"""
+
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# How kernels of many clients lie for `convolve`:
+OUT_FIRST = 0  # [clients, out, window · channels]
+OUT_LAST = 1  # [clients, window · channels, out]
+TURNED = 2  # [clients, channels, window · out], to be read with the window turned round
+LIBRARY: Any = torch.library.Library("kedge", "DEF")  # type: ignore[no-untyped-call]
+LIBRARY.define("convolve(Tensor x, Tensor w, Tensor? bias, int[] geometry, int laid) -> Tensor")
+LIBRARY.define("weigh(Tensor x, Tensor g, int[] geometry) -> Tensor")
+LIBRARY.define("unpool(Tensor g, Tensor which) -> Tensor")
+
+
+def stackable(x: Tensor) -> bool:
+    """Whether this, rows of a stack, can take the programs made for stacks."""
+    if torch.compiler.is_compiling() or x.device.type != "cuda" or not (is_row(x) and has_triton()):
+        return False
+    return in_bfloat16(x) or (x.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32)
+
+
+def is_row(v: Tensor) -> bool:
+    """Whether vmap runs over this tensor, below whatever follows its gradients."""
+    functorch = torch._C._functorch
+    while functorch.is_gradtrackingtensor(v):
+        v = functorch.get_unwrapped(v)
+    return functorch.is_batchedtensor(v)
+
+
+def in_bfloat16(x: Tensor) -> bool:
+    """Whether a convolution of this input computes in bfloat16."""
+    autocast = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
+    return autocast or x.dtype == torch.bfloat16
+
+
+@cache
+def has_triton() -> bool:
+    """Whether Triton is installed."""
+    return find_spec("triton") is not None
+
+
+def out_channels(kernels: torch.Size, geometry: list[int], laid: int) -> int:
+    """How many channels come out of kernels of this shape."""
+    windows = geometry[0] * geometry[1] if laid == TURNED else 1
+    return kernels[1] if laid == OUT_FIRST else kernels[2] // windows
+
+
+def _convolve(x: Tensor, w: Tensor, bias: Tensor | None, geometry: list[int], laid: int) -> Tensor:
+    from kedge.core.kernels import convolve
+
+    return convolve(x, w, bias, geometry, laid)
+
+
+def _weigh(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
+    from kedge.core.kernels import weigh
+
+    return weigh(x, g, geometry)
+
+
+def _unpool(g: Tensor, which: Tensor) -> Tensor:
+    from kedge.core.kernels import unpool
+
+    return unpool(g, which)
+
+
+def _convolved(x: Tensor, w: Tensor, bias: Tensor | None, geometry: list[int], laid: int) -> Tensor:
+    return x.new_empty((*x.shape[:2], *geometry[-2:], out_channels(w.shape, geometry, laid)))
+
+
+def _weighed(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
+    return x.new_empty((x.shape[0], g.shape[4], geometry[0] * geometry[1] * x.shape[4]))
+
+
+def _unpooled(g: Tensor, which: Tensor) -> Tensor:
+    clients, n, p, q, k = g.shape
+    return g.new_empty((clients, n, 2 * p, 2 * q, k))
+
+
+def _stacking(operator: Any) -> Any:
+    """The rule under vmap."""
+
+    def rule(info: Any, dims: tuple[int | None, ...], *inputs: Any) -> Any:
+        def joined(v: Any, dim: int | None) -> Any:
+            if not isinstance(v, Tensor):
+                return v
+            wide = v.expand(info.batch_size, *v.shape) if dim is None else v.movedim(dim, 0)
+            return wide.flatten(0, 1).contiguous()
+
+        out = operator(*(joined(v, dim) for v, dim in zip(inputs, dims, strict=True)))
+        return out.unflatten(0, (info.batch_size, -1)), 0
+
+    return rule
+
+
+for _name, _run, _shape in (
+    ("convolve", _convolve, _convolved),
+    ("weigh", _weigh, _weighed),
+    ("unpool", _unpool, _unpooled),
+):
+    LIBRARY.impl(_name, _run, "CUDA")
+    torch.library.register_fake(f"kedge::{_name}", _shape, lib=LIBRARY)
+    torch.library.register_vmap(f"kedge::{_name}", _stacking(getattr(torch.ops.kedge, _name)), lib=LIBRARY)
