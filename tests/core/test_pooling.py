@@ -1,4 +1,4 @@
-"""Pooling of stacks: its forward pass, its rule under vmap, its gradient with a stand-in for the program."""
+"""Pooling of stacks, with stand-ins for its programs: values, gradients, vmap, and where it is put."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +13,14 @@ from kedge.core.layers import StackedMaxPool2d, exchange_layers
 from kedge.core.pooling import stacked_pooling
 
 
+def largest(x: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
+    """What the program of `pool` does."""
+    out, which = torch.stack([x[:, :, i::2, j::2] for i in range(2) for j in range(2)]).max(0)
+    return (
+        (out.relu(), torch.where(out <= 0, 4, which).to(torch.int8)) if relu else (out, which.to(torch.int8))
+    )
+
+
 def spread(g: Tensor, which: Tensor) -> Tensor:
     """What the program of `unpool` does."""
     wide, places = (v.repeat_interleave(2, 2).repeat_interleave(2, 3) for v in (g, which))
@@ -23,6 +31,7 @@ def spread(g: Tensor, which: Tensor) -> Tensor:
 @pytest.fixture(scope="module", autouse=True)
 def on_the_cpu() -> Iterator[None]:
     library: Any = torch.library.Library("kedge", "IMPL")  # type: ignore[no-untyped-call]
+    library.impl("pool", largest, "CPU")
     library.impl("unpool", spread, "CPU")
     yield
     library._destroy()
@@ -37,19 +46,16 @@ def pooled(pool: Callable[[Tensor], Tensor], x: Tensor, slope: Tensor) -> tuple[
     return found
 
 
-def test_values_and_gradients_are_torchs_also_among_equals() -> None:
-    x = torch.randn(3, 4, 5, 6, 8).mul(2).round()
-    slope = torch.randn(3, 4, 5, 3, 4)
-    own, right = pooled(stacked_pooling, x, slope), pooled(lambda x: F.max_pool2d(x, 2), x, slope)
+@pytest.mark.parametrize("relu", [False, True])
+def test_values_and_gradients_are_torchs(relu: bool) -> None:
+    x, slope = torch.randn(3, 4, 5, 6, 8), torch.randn(3, 4, 5, 3, 4)
+
+    def torchs(x: Tensor) -> Tensor:
+        return F.max_pool2d(x, 2).relu() if relu else F.max_pool2d(x, 2)
+
+    own, right = pooled(lambda x: stacked_pooling(x, relu), x, slope), pooled(torchs, x, slope)
     assert torch.equal(own[0], right[0])
     assert torch.equal(own[1], right[1])
-
-
-def test_what_is_no_number_stays_none() -> None:
-    x = torch.zeros(1, 1, 1, 4, 4)
-    x[..., 1, 2] = torch.nan
-    out = stacked_pooling(x[0])
-    assert torch.equal(out.isnan(), F.max_pool2d(x[0], 2).isnan())
 
 
 @pytest.mark.parametrize(
@@ -76,3 +82,16 @@ def test_an_exchanged_layer_alone_is_torchs(shape: tuple[int, ...]) -> None:
     expected = layer(x)
     exchange_layers(nn.Sequential(layer), False)
     assert torch.equal(layer(x), expected)
+
+
+def test_a_pooling_takes_the_relu_behind_it_and_no_other() -> None:
+    pool, relu = nn.MaxPool2d(2), nn.ReLU()
+    network = nn.Sequential(relu, pool, relu, nn.Conv2d(3, 3, 3), pool, nn.Tanh(), nn.MaxPool2d(3), relu)
+    x = torch.randn(2, 3, 20, 20)
+    expected = network(x)
+    exchange_layers(network, False)
+    kinds = [type(layer) for layer in network]
+    assert kinds[:3] == [nn.ReLU, StackedMaxPool2d, nn.Identity]
+    assert kinds[4:] == [StackedMaxPool2d, nn.Tanh, nn.MaxPool2d, nn.ReLU]
+    assert [layer.relu for layer in network if isinstance(layer, StackedMaxPool2d)] == [True, False]
+    assert torch.equal(network(x), expected)

@@ -13,7 +13,7 @@ from torch import Tensor
 from kedge.core.operators import OUT_FIRST, OUT_LAST, TURNED, in_bfloat16
 
 Pair = tuple[int, int]
-FEW = 256  # outputs of a channel, up to which a kernel is hardly read twice
+FEW = 256  # outputs of a channel, up to which a kernel is hardly read more than once
 
 
 class Convolution(torch.autograd.Function):
@@ -25,11 +25,12 @@ class Convolution(torch.autograd.Function):
     def forward(
         x: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, dilation: Pair
     ) -> Tensor:
-        # Products of bfloat16 want what comes out side by side in memory, those of tf32 what they sum over.
-        last = weight.dtype == torch.bfloat16
-        kernel = weight.permute(2, 3, 1, 0).flatten(0, 2) if last else weight.permute(0, 2, 3, 1).flatten(1)
         images = x.permute(0, 2, 3, 1).contiguous()
         shape = geometry(x.shape, weight.shape, stride, padding, dilation)
+        # Products of bfloat16 want what comes out side by side in memory, those of tf32 what they sum over;
+        # but to turn a kernel round that is read once costs more than it gives.
+        last = weight.dtype == torch.bfloat16 and len(x) * shape[-2] * shape[-1] > FEW
+        kernel = weight.permute(2, 3, 1, 0).flatten(0, 2) if last else weight.permute(0, 2, 3, 1).flatten(1)
         inputs = images[None], kernel.contiguous()[None], None if bias is None else bias[None]
         out: Tensor = torch.ops.kedge.convolve(*inputs, shape, OUT_LAST if last else OUT_FIRST)[0]
         return out.permute(0, 3, 1, 2)
@@ -49,7 +50,7 @@ class Convolution(torch.autograd.Function):
         slopes = g.permute(0, 2, 3, 1).contiguous()
         dx = dweight = dbias = None
         if ctx.needs_input_grad[0]:
-            backwards = x.dtype == torch.bfloat16  # read so where it lies
+            backwards = weight.dtype == torch.bfloat16  # read so where it lies
             kernel = weight if backwards else weight.flip(2, 3).transpose(0, 1)
             kernel = kernel.permute(0, 2, 3, 1).flatten(1).contiguous()
             back = [kh, kw, 1, 1, sh, sw, dh * (kh - 1) - ph, dw * (kw - 1) - pw, dh, dw, *x.shape[2:]]
@@ -59,7 +60,7 @@ class Convolution(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             images = x.permute(0, 2, 3, 1).contiguous()
             flat = torch.ops.kedge.weigh(images[None], slopes[None], shape)[0]
-            dweight = flat.view(k, kh, kw, c).permute(0, 3, 1, 2).to(weight.dtype)
+            dweight = flat.view(k, kh, kw, c).permute(0, 3, 1, 2)
         if ctx.needs_input_grad[2]:
             dbias = slopes.sum((0, 1, 2), dtype=ctx.added)
         return dx, dweight, dbias, None, None, None
@@ -79,9 +80,6 @@ def stacked_convolution(
 ) -> Tensor:
     """conv2d of rows of a stack, both of them `stackable`."""
     if in_bfloat16(x):
-        x = x.to(torch.bfloat16)
-        high, wide = geometry(x.shape, weight.shape, stride, padding, dilation)[-2:]
-        if len(x) * high * wide > FEW:  # else it is rounded as it is read: to write it out would cost more
-            weight = weight.to(torch.bfloat16)
+        x, weight = x.to(torch.bfloat16), weight.to(torch.bfloat16)
     out: Tensor = Convolution.apply(x, weight, bias, stride, padding, dilation)  # type: ignore[no-untyped-call]
     return out

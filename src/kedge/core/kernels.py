@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kedge.core.operators import out_channels
-from kedge.core.tiles import convolve_tiles, row_by_row, seen, seen_places, unpool_tiles, weigh_tiles
+from kedge.core.tiles import convolve_tiles, pool_tiles, row_by_row, seen, seen_places, weigh_tiles
 
 
 @triton.jit
@@ -76,7 +76,7 @@ def _convolve(
             else:
                 weights = k[None, :] * total + (window * CI + start % CI + inner)[:, None]
             b = tl.load(w + weights, mask=(k < K)[None, :], other=0.0)
-            out = tl.dot(a, b.to(a.dtype), out, input_precision="tf32")
+            out = tl.dot(a, b, out, input_precision="tf32")
     else:  # few channels: a step is one row of the window
         across, channel = inner // CI, inner % CI
         real = inner < KW * CI
@@ -99,7 +99,7 @@ def _convolve(
             else:
                 weights = k[None, :] * total + (window * KW * CI + inner)[:, None]
             b = tl.load(w + weights, mask=real[:, None] & (k < K)[None, :], other=0.0)
-            out = tl.dot(a, b.to(a.dtype), out, input_precision="tf32")
+            out = tl.dot(a, b, out, input_precision="tf32")
     if BIAS:
         out += tl.load(bias + client * K + k, mask=k < K, other=0.0).to(tl.float32)[None, :]
     y += client * N * P * Q * K
@@ -172,6 +172,29 @@ def _weigh(
 
 
 @triton.jit
+def _pool(x, y, which, PLACES, Q, K, RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """y[n, p, q, k] = max x[n, 2p + i, 2q + j, k], `which` = 2i + j; with RELU 0 and 4 where that is ≤ 0."""
+    m = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
+    k = tl.program_id(1) * BN + tl.arange(0, BN)
+    real = (m < PLACES)[:, None] & (k < K)[None, :]
+    corner = (m // Q) * (4 * Q) + (m % Q) * 2
+    best = tl.load(x + corner[:, None] * K + k[None, :], mask=real, other=0.0).to(tl.float32)
+    place = tl.zeros((BM, BN), dtype=tl.int8)
+    for i in tl.static_range(1, 4):
+        at = (corner + i // 2 * 2 * Q + i % 2)[:, None] * K + k[None, :]
+        value = tl.load(x + at, mask=real, other=0.0).to(tl.float32)
+        more = (value > best) | (value != value)  # what is no number wins, as in torch
+        best = tl.where(more, value, best)
+        place = tl.where(more, i, place).to(tl.int8)
+    if RELU:
+        place = tl.where(best <= 0, 4, place).to(tl.int8)
+        best = tl.where(best <= 0, 0.0, best)
+    at = m[:, None] * K + k[None, :]
+    tl.store(y + at, best.to(y.dtype.element_ty), mask=real)
+    tl.store(which + at, place, mask=real)
+
+
+@triton.jit
 def _unpool(g, which, dx, PLACES, Q, K, BM: tl.constexpr, BN: tl.constexpr):
     """dx[n, 2p + i, 2q + j, k] = g[n, p, q, k] where `which` is 2i + j, else 0; PLACES counts (n, p, q)."""
     m = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
@@ -200,9 +223,10 @@ def convolve(
     k = out_channels(w.shape, geometry, laid)
     y = torch.empty((clients, n, p, q, k), dtype=x.dtype, device=x.device)
     whole = not ph and not pw and uh == uw == 1
-    t = convolve_tiles(x.dtype, clients, n * p * q, ci, kw, k, whole) | (tiles or {})
     places = seen_places(h, kh, sh, uh, ph, dh, p)
-    apart = uh == uw == 1 and ci % t["BK"] == 0 and row_by_row(places, n, q, t["BM"])
+    rows = uh == uw == 1 and row_by_row(places, n, q, 64)
+    t = convolve_tiles(x.dtype, clients, n * p * q, ci, kw, k, whole, rows) | (tiles or {})
+    apart = rows and ci % t["BK"] == 0 and row_by_row(places, n, q, t["BM"])
     down, right = seen(places), seen(seen_places(width, kw, sw, uw, pw, dw, q))
     high = p * triton.cdiv(n * q, t["BM"]) if apart else triton.cdiv(n * p * q, t["BM"])
     _convolve[(high, triton.cdiv(k, t["BN"]), clients)](
@@ -236,11 +260,21 @@ def weigh(x: Tensor, g: Tensor, geometry: list[int], tiles: dict[str, int] | Non
     return out[0] if parts == 1 else out.sum(0).to(x.dtype)
 
 
+def pool(x: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
+    """[C, N, 2P, 2Q, k] to [C, N, P, Q, k]: the largest of four, and which it is (4: ReLU made it 0)."""
+    clients, n, high, wide, k = x.shape
+    y = torch.empty((clients, n, high // 2, wide // 2, k), dtype=x.dtype, device=x.device)
+    which = torch.empty_like(y, dtype=torch.int8)
+    places, t = y.numel() // k, pool_tiles(k)
+    grid = triton.cdiv(places, t["BM"]), triton.cdiv(k, t["BN"])
+    _pool[grid](x, y, which, places, wide // 2, k, RELU=relu, **t)
+    return y, which
+
+
 def unpool(g: Tensor, which: Tensor) -> Tensor:
     """[C, N, P, Q, k] to [C, N, 2P, 2Q, k]: each value at the one of its four places that `which` says."""
     clients, n, p, q, k = g.shape
     dx = torch.empty((clients, n, 2 * p, 2 * q, k), dtype=g.dtype, device=g.device)
-    t = unpool_tiles(k)
-    places = clients * n * p * q
+    places, t = g.numel() // k, pool_tiles(k)
     _unpool[(triton.cdiv(places, t["BM"]), triton.cdiv(k, t["BN"]))](g, which, dx, places, q, k, **t)
     return dx

@@ -5,6 +5,7 @@ into the old ones; dropout draws from keyed counters, so that every engine drops
 needs beside its input reaches it as a buffer that `Model.apply` puts in for the call.
 """
 
+from itertools import pairwise
 from typing import cast
 
 import torch
@@ -89,11 +90,14 @@ class StackedConv2d(nn.Conv2d):
 
 
 class StackedMaxPool2d(nn.MaxPool2d):
-    """2×2 max pooling; on a GPU its gradient has a program of its own in a stack of clients (pooling.py)."""
+    """2×2 max pooling with the ReLU behind it, if there is one; a stack on a GPU has a program for both."""
+
+    relu = False
 
     def forward(self, x: Tensor) -> Tensor:
-        even = x.dim() == 4 and x.shape[2] % 2 == x.shape[3] % 2 == 0
-        return stacked_pooling(x) if even and stackable(x) else super().forward(x)
+        if x.dim() == 4 and x.shape[2] % 2 == x.shape[3] % 2 == 0 and stackable(x):
+            return stacked_pooling(x, self.relu)
+        return F.relu(super().forward(x)) if self.relu else super().forward(x)
 
 
 class KeyedDropout(nn.Module):
@@ -145,6 +149,8 @@ def exchange_layers(module: nn.Module, frozen_statistics: bool) -> tuple[list[st
             layer.__class__ = StackedConv2d
         elif type(layer) is nn.MaxPool2d and halves(layer):
             layer.__class__ = StackedMaxPool2d
+        elif isinstance(layer, nn.Sequential):
+            join_relu(layer)
         elif type(layer) in DROPOUTS:
             whole = DROPOUTS[type(layer)]
             layer.__class__ = KeyedDropout
@@ -154,6 +160,15 @@ def exchange_layers(module: nn.Module, frozen_statistics: bool) -> tuple[list[st
         elif isinstance(layer, nn.modules.dropout._DropoutNd):
             raise RequestError(f"{name}: {type(layer).__name__} is not supported; use nn.Dropout.")
     return weights, keys
+
+
+def join_relu(layers: nn.Sequential) -> None:
+    """Give 2×2 poolings the ReLU that follows them; layers that stand elsewhere too stay so there."""
+    for number, (pool, follows) in enumerate(pairwise(list(layers))):
+        if type(pool) is nn.MaxPool2d and halves(pool) and type(follows) is nn.ReLU:
+            both = StackedMaxPool2d(2, ceil_mode=pool.ceil_mode)
+            both.relu = True
+            layers[number], layers[number + 1] = both, nn.Identity()
 
 
 def halves(layer: nn.MaxPool2d) -> bool:

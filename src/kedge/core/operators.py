@@ -18,6 +18,7 @@ TURNED = 2  # [clients, channels, window · out], to be read with the window tur
 LIBRARY: Any = torch.library.Library("kedge", "DEF")  # type: ignore[no-untyped-call]
 LIBRARY.define("convolve(Tensor x, Tensor w, Tensor? bias, int[] geometry, int laid) -> Tensor")
 LIBRARY.define("weigh(Tensor x, Tensor g, int[] geometry) -> Tensor")
+LIBRARY.define("pool(Tensor x, bool relu) -> (Tensor, Tensor)")
 LIBRARY.define("unpool(Tensor g, Tensor which) -> Tensor")
 
 
@@ -66,6 +67,12 @@ def _weigh(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
     return weigh(x, g, geometry)
 
 
+def _pool(x: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
+    from kedge.core.kernels import pool
+
+    return pool(x, relu)
+
+
 def _unpool(g: Tensor, which: Tensor) -> Tensor:
     from kedge.core.kernels import unpool
 
@@ -78,6 +85,12 @@ def _convolved(x: Tensor, w: Tensor, bias: Tensor | None, geometry: list[int], l
 
 def _weighed(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
     return x.new_empty((x.shape[0], g.shape[4], geometry[0] * geometry[1] * x.shape[4]))
+
+
+def _pooled(x: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
+    clients, n, high, wide, k = x.shape
+    out = x.new_empty((clients, n, high // 2, wide // 2, k))
+    return out, torch.empty_like(out, dtype=torch.int8)
 
 
 def _unpooled(g: Tensor, which: Tensor) -> Tensor:
@@ -95,8 +108,11 @@ def _stacking(operator: Any) -> Any:
             wide = v.expand(info.batch_size, *v.shape) if dim is None else v.movedim(dim, 0)
             return wide.flatten(0, 1).contiguous()
 
+        def apart(v: Tensor) -> Tensor:
+            return v.view(info.batch_size, -1, *v.shape[1:])
+
         out = operator(*(joined(v, dim) for v, dim in zip(inputs, dims, strict=True)))
-        return out.unflatten(0, (info.batch_size, -1)), 0
+        return (apart(out), 0) if isinstance(out, Tensor) else (tuple(map(apart, out)), (0,) * len(out))
 
     return rule
 
@@ -104,6 +120,7 @@ def _stacking(operator: Any) -> Any:
 for _name, _run, _shape in (
     ("convolve", _convolve, _convolved),
     ("weigh", _weigh, _weighed),
+    ("pool", _pool, _pooled),
     ("unpool", _unpool, _unpooled),
 ):
     LIBRARY.impl(_name, _run, "CUDA")

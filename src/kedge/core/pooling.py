@@ -1,6 +1,6 @@
-"""2×2 max pooling that stacks: under vmap its gradient is one program that writes every value once.
+"""2×2 max pooling that stacks, with the ReLU behind it: under vmap one program there and one back.
 
-The forward pass is a few elementwise operators, which compile into one with their neighbours.
+Of four values one counts, and a code says which: the backward pass needs no more than that.
 """
 
 from typing import Any
@@ -10,16 +10,14 @@ from torch import Tensor
 
 
 class Pooling(torch.autograd.Function):
-    """The largest of every 2×2 of [N, k, H, W], H and W even; and which it was: of equals the first."""
+    """The largest of every 2×2 of [N, k, H, W], H and W even, or 0 if ReLU makes it so; and the codes."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor) -> tuple[Tensor, Tensor]:
-        a, b, c, d = (x[:, :, i::2, j::2] for i in range(2) for j in range(2))
-        out = torch.maximum(torch.maximum(a, b), torch.maximum(c, d))
-        which = torch.where(a == out, 0, torch.where(b == out, 1, torch.where(c == out, 2, 3)))
-        return out, which.to(torch.int8)
+    def forward(x: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
+        out, which = torch.ops.kedge.pool(x.permute(0, 2, 3, 1).contiguous()[None], relu)
+        return out[0].permute(0, 3, 1, 2), which[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -27,14 +25,13 @@ class Pooling(torch.autograd.Function):
         ctx.save_for_backward(output[1])
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, _: Any) -> Tensor:
+    def backward(ctx: Any, g: Tensor, _: Any) -> tuple[Tensor, None]:
         (which,) = ctx.saved_tensors
-        slopes, places = (v.permute(0, 2, 3, 1).contiguous()[None] for v in (g, which))
-        dx: Tensor = torch.ops.kedge.unpool(slopes, places)[0]
-        return dx.permute(0, 3, 1, 2)
+        dx: Tensor = torch.ops.kedge.unpool(g.permute(0, 2, 3, 1).contiguous()[None], which[None])[0]
+        return dx.permute(0, 3, 1, 2), None
 
 
-def stacked_pooling(x: Tensor) -> Tensor:
-    """2×2 max pooling of rows of a stack that are `stackable`."""
-    out: Tensor = Pooling.apply(x)[0]  # type: ignore[no-untyped-call]
+def stacked_pooling(x: Tensor, relu: bool) -> Tensor:
+    """2×2 max pooling, and ReLU if so, of rows of a stack that are `stackable`."""
+    out: Tensor = Pooling.apply(x, relu)[0]  # type: ignore[no-untyped-call]
     return out

@@ -10,9 +10,16 @@ SHARED = 200_000  # bytes of a processor's shared memory
 
 
 def convolve_tiles(
-    dtype: torch.dtype, clients: int, rows: int, channels: int, across: int, out: int, whole: bool
+    dtype: torch.dtype,
+    clients: int,
+    rows: int,
+    channels: int,
+    across: int,
+    out: int,
+    whole: bool,
+    apart: bool,
 ) -> dict[str, int]:
-    """How `convolve` cuts its work; `whole`: no window reaches beyond its image."""
+    """How `convolve` cuts its work; `whole`: no window reaches beyond its image; `apart`: row by row."""
     half = dtype == torch.bfloat16
     columns = max(16, min(64, power_of_two(out)))
     tiles = clients * parts(out, columns)
@@ -21,7 +28,7 @@ def convolve_tiles(
     deep = many or not whole or not some if half else wide and not whole
     inner = next((b for b in ((64, 32, 16) if deep else (32, 16)) if channels % b == 0), None)
     inner = inner or max(16, power_of_two(across * channels))
-    high = 256 if wide and whole else 128 if many or wide else 64
+    high = 256 if wide and whole else 128 if wide or (many and not apart) else 64
     held = (high + columns) * inner * dtype.itemsize  # bytes that a stage keeps close by
     return {
         "BM": high,
@@ -46,8 +53,8 @@ def weigh_tiles(dtype: torch.dtype, total: int, out: int) -> dict[str, int]:
     }
 
 
-def unpool_tiles(channels: int) -> dict[str, int]:
-    """How `unpool` cuts its work."""
+def pool_tiles(channels: int) -> dict[str, int]:
+    """How `pool` and `unpool` cut their work."""
     columns = min(128, power_of_two(channels))
     return {"BM": 2048 // columns, "BN": columns, "num_warps": 4}
 
