@@ -172,9 +172,15 @@ def _weigh(
 
 
 @triton.jit
-def _pool(x, y, which, PLACES, Q, K, RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
-    """y[n, p, q, k] = max x[n, 2p + i, 2q + j, k], `which` = 2i + j; with RELU 0 and 4 where that is ≤ 0."""
-    m = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
+def _pool(
+    x, y, which, PLACES, K,
+    Q: tl.constexpr, RELU: tl.constexpr, LARGE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """y[n, p, q, k] = max x[n, 2p + i, 2q + j, k], `which` = 2i + j; with RELU 0 and 4 where that is ≤ 0.
+
+    PLACES counts (n, p, q); LARGE: more values than 32 bits count.
+    """
+    m = (tl.program_id(0).to(tl.int64) if LARGE else tl.program_id(0)) * BM + tl.arange(0, BM)
     k = tl.program_id(1) * BN + tl.arange(0, BN)
     real = (m < PLACES)[:, None] & (k < K)[None, :]
     corner = (m // Q) * (4 * Q) + (m % Q) * 2
@@ -195,9 +201,11 @@ def _pool(x, y, which, PLACES, Q, K, RELU: tl.constexpr, BM: tl.constexpr, BN: t
 
 
 @triton.jit
-def _unpool(g, which, dx, PLACES, Q, K, BM: tl.constexpr, BN: tl.constexpr):
-    """dx[n, 2p + i, 2q + j, k] = g[n, p, q, k] where `which` is 2i + j, else 0; PLACES counts (n, p, q)."""
-    m = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
+def _unpool(
+    g, which, dx, PLACES, K, Q: tl.constexpr, LARGE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr
+):  # fmt: skip
+    """dx[n, 2p + i, 2q + j, k] = g[n, p, q, k] where `which` is 2i + j, else 0."""
+    m = (tl.program_id(0).to(tl.int64) if LARGE else tl.program_id(0)) * BM + tl.arange(0, BM)
     k = tl.program_id(1) * BN + tl.arange(0, BN)
     real = (m < PLACES)[:, None] & (k < K)[None, :]
     slope = tl.load(g + m[:, None] * K + k[None, :], mask=real, other=0.0)
@@ -244,7 +252,7 @@ def weigh(x: Tensor, g: Tensor, geometry: list[int], tiles: dict[str, int] | Non
     clients, n, h, width, ci = x.shape
     k = g.shape[4]
     total, rows = kh * kw * ci, n * p * q
-    t = weigh_tiles(x.dtype, total, k) | (tiles or {})
+    t = weigh_tiles(x.dtype, clients, rows, total, k) | (tiles or {})
     programs = t.pop("PROGRAMS")
     high, columns = triton.cdiv(total, t["BM"]), triton.cdiv(k, t["BN"])
     parts = max(1, min(triton.cdiv(rows, 4 * t["BR"]), programs // (clients * high * columns)))
@@ -267,7 +275,7 @@ def pool(x: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
     which = torch.empty_like(y, dtype=torch.int8)
     places, t = y.numel() // k, pool_tiles(k)
     grid = triton.cdiv(places, t["BM"]), triton.cdiv(k, t["BN"])
-    _pool[grid](x, y, which, places, wide // 2, k, RELU=relu, **t)
+    _pool[grid](x, y, which, places, k, Q=wide // 2, RELU=relu, LARGE=x.numel() >= 2**31, **t)
     return y, which
 
 
@@ -276,5 +284,6 @@ def unpool(g: Tensor, which: Tensor) -> Tensor:
     clients, n, p, q, k = g.shape
     dx = torch.empty((clients, n, 2 * p, 2 * q, k), dtype=g.dtype, device=g.device)
     places, t = g.numel() // k, pool_tiles(k)
-    _unpool[(triton.cdiv(places, t["BM"]), triton.cdiv(k, t["BN"]))](g, which, dx, places, q, k, **t)
+    grid = triton.cdiv(places, t["BM"]), triton.cdiv(k, t["BN"])
+    _unpool[grid](g, which, dx, places, k, Q=q, LARGE=dx.numel() >= 2**31, **t)
     return dx

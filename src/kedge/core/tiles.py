@@ -39,15 +39,20 @@ def convolve_tiles(
     }
 
 
-def weigh_tiles(dtype: torch.dtype, total: int, out: int) -> dict[str, int]:
+def weigh_tiles(dtype: torch.dtype, clients: int, rows: int, total: int, out: int) -> dict[str, int]:
     """How `weigh` cuts its work; PROGRAMS is how many it aims at."""
     half = dtype == torch.bfloat16
     flat = half and out >= 128
+    high = max(16, min(64 if flat else 128, power_of_two(total)))
+    wide = 128 if flat else max(16, min(64, power_of_two(out)))
+    programs = PROGRAMS // 2
+    each = rows * clients * parts(total, high) * parts(out, wide) // programs  # rows of a program
+    short = total % 16 and each < 768
     return {
-        "BM": max(16, min(64 if flat else 128, power_of_two(total))),
-        "BN": 128 if flat else max(16, min(64, power_of_two(out))),
-        "BR": 64 if half and not flat else 32,
-        "PROGRAMS": PROGRAMS // 2,
+        "BM": high,
+        "BN": wide,
+        "BR": 64 if half and not flat and not short else 32,
+        "PROGRAMS": programs,
         "num_warps": 4,
         "num_stages": 3,
     }
@@ -56,7 +61,7 @@ def weigh_tiles(dtype: torch.dtype, total: int, out: int) -> dict[str, int]:
 def pool_tiles(channels: int) -> dict[str, int]:
     """How `pool` and `unpool` cut their work."""
     columns = min(128, power_of_two(channels))
-    return {"BM": 2048 // columns, "BN": columns, "num_warps": 4}
+    return {"BM": 1024 // columns, "BN": columns, "num_warps": 4}
 
 
 def seen_places(

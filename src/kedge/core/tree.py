@@ -65,6 +65,20 @@ def tree_map(function: Callable[..., Tensor], tree: Tree, *others: Tree) -> dict
     }
 
 
+def together(function: Callable[..., Sequence[Tensor]], tree: Tree, *others: Tree) -> dict[str, Any]:
+    """The same with a function of lists: all tensors at once, which is one launch on a GPU."""
+    lists: list[list[Tensor]] = [[] for _ in (tree, *others)]
+
+    def listed(*own: Tensor) -> Tensor:
+        for one, v in zip(lists, own, strict=True):
+            one.append(v)
+        return own[0]
+
+    tree_map(listed, tree, *others)
+    found = iter(function(*lists) if lists[0] else ())
+    return tree_map(lambda _: next(found), tree)
+
+
 def stack(trees: Sequence[Tree]) -> dict[str, Any]:
     """One tree whose tensors have a new first axis: one row a tree."""
     return tree_map(lambda *rows: torch.stack(rows), trees[0], *trees[1:])

@@ -122,12 +122,13 @@ class Captured(Stacked):
         return self.side.launched(work)
 
     def end(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Memories, uploads, flags and sums of a chunk; the sums are needed beyond the next chunk's end."""
+        """Memories, uploads, flags and sums; those of a chunk are needed beyond the next chunk's end."""
         shape = tuple(v.shape for v in tree_leaves(arguments) if isinstance(v, Tensor))
         if shape not in self.ends:
             self.ends[shape] = Replayed(function, self.memory)
         slots, uploads, admitted, totals = self.ends[shape](*arguments)
-        return slots, uploads, admitted, tree_map_only(Tensor, torch.clone, totals)
+        kept = tree_map_only(Tensor, torch.clone, totals) if self.chunk else totals
+        return slots, uploads, admitted, kept
 
     def advanced(
         self, stage: Stage, model: Model, begun: Begun, compiled: bool, tuning: bool = False

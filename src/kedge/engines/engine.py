@@ -12,10 +12,11 @@ from kedge.core.client import unit_time
 from kedge.core.correction import Weight
 from kedge.core.model import Model
 from kedge.core.server import Rejection, Reply, weights
-from kedge.core.tree import Leaves, Tree, tree_map
+from kedge.core.tree import Leaves, Tree, together, tree_map
 from kedge.data.batches import Plan
 
 T = TypeVar("T")
+Told = tuple[Tensor, Tensor]  # flags and losses of rows
 Totals = dict[str, tuple[dict[str, Any], Tensor]]  # by slot ("": deltas and buffers): weighted sum, mass
 
 
@@ -83,20 +84,24 @@ class Mean:
         admitted: Tensor,
         clients: Sequence[int],
         totals: Totals | None = None,
+        told: Told | None = None,
     ) -> None:
         """Take in stacked uploads, one row a client; rows not admitted are named and left out.
 
-        `totals` are the weighted sums of all rows, where the caller has them already.
+        `totals` are the weighted sums of all rows, and `told` what the host knows of them, where the caller
+        has these already.
         """
-        good = admitted.tolist()
+        flags, losses = told or told_of(uploads, admitted)
+        good = flags.tolist()
         self.rejected += [
             Rejection(c, "not finite") for c, fine in zip(clients, good, strict=True) if not fine
         ]
         self.size += sum(good)
         if not all(good):  # a product with weight 0 would keep the NaN
             uploads = tree_map(lambda v: torch.where(shaped(admitted, v), v, torch.zeros_like(v)), uploads)
+            losses = torch.where(flags, losses, 0)
             totals = None
-        self.loss += float(uploads["loss"].sum())
+        self.loss += float(losses.sum())
         for slot, (total, mass) in (
             totals or weighted_totals(self.weights, uploads, facts, admitted)
         ).items():
@@ -110,13 +115,26 @@ class Mean:
         """The means of what was taken in."""
         if not self.size:
             return Reply({}, 0, trained, tuple(self.rejected), {})
-        means = {
-            slot: tree_map(lambda v, slot=slot: v / self.mass[slot].to(v.dtype), total)
-            for slot, total in self.totals.items()
-        }
+        means = {slot: divided(total, self.mass[slot]) for slot, total in self.totals.items()}
         whole = means.pop("")
         metrics = {"train.loss": self.loss / self.size}
         return Reply({**whole, "slots": means}, self.size, trained, tuple(self.rejected), metrics)
+
+
+def told_of(uploads: dict[str, Any], admitted: Tensor) -> Told:
+    """Of every row whether it is admitted, and its loss, on the CPU: the host waits here."""
+    return admitted.cpu(), uploads["loss"].cpu()
+
+
+def divided(total: Tree, mass: Tensor) -> dict[str, Any]:
+    """Every sum by the mass."""
+
+    def by_mass(sums: list[Tensor]) -> Sequence[Tensor]:
+        if len({v.dtype for v in sums}) == 1:
+            return torch._foreach_div(sums, mass.to(sums[0].dtype))
+        return [v / mass.to(v.dtype) for v in sums]
+
+    return together(by_mass, total)
 
 
 def weighted_totals(
@@ -148,9 +166,13 @@ def trainable(model: Model, mask: Sequence[bool]) -> tuple[str, ...]:
     )
 
 
-def lr_times(model: Model, own: Plan, lr: Tensor, momentum: float) -> tuple[Tensor, Leaves]:
-    """Per client: its steps; per leaf and client: the learning rates summed while it trained."""
-    steps = torch.from_numpy(own.steps).to(lr.device, lr.dtype)
-    counts = torch.from_numpy(own.trained).to(lr.device, lr.dtype)
-    times = {k: lr * unit_time(counts[:, u], momentum) for u, unit in enumerate(model.units) for k in unit}
-    return steps, times | {k: lr * unit_time(steps, momentum) for k in model.extra}
+def lr_times(model: Model, steps: Tensor, trained: Tensor, lr: Tensor, momentum: float) -> Leaves:
+    """Per leaf and client: the learning rates summed while it trained, of its steps and its units' ones."""
+    times = {k: lr * unit_time(trained[:, u], momentum) for u, unit in enumerate(model.units) for k in unit}
+    return times | {k: lr * unit_time(steps, momentum) for k in model.extra}
+
+
+def counted(own: Plan, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Per client: its steps, and those in which each unit trained."""
+    steps, trained = (torch.from_numpy(v).to(like.device, like.dtype) for v in (own.steps, own.trained))
+    return steps, trained

@@ -1,12 +1,12 @@
 """CUDA graphs: work recorded once on tensors in fixed places, and done again without launching its parts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from kedge.engines.tracing import traced
 
@@ -91,6 +91,17 @@ def to_host(v: Tensor) -> Tensor:
 
 def put(places: Any, values: Any) -> None:
     """Copy a tree's tensors into those of a tree like it."""
-    into, given = ([v for v in tree_leaves(tree) if isinstance(v, Tensor)] for tree in (places, values))
-    if into:
-        torch._foreach_copy_(into, given)
+    pairs = paired(places, values)
+    if pairs:
+        torch._foreach_copy_([place for place, _ in pairs], [value for _, value in pairs])
+
+
+def paired(place: Any, value: Any) -> list[tuple[Tensor, Tensor]]:
+    """The tensors at the same places of two trees; a dict's by their names, in whatever order they are."""
+    if isinstance(place, Tensor):
+        return [(place, value)]
+    if isinstance(place, Mapping):
+        return [pair for k, own in place.items() for pair in paired(own, value[k])]
+    if isinstance(place, tuple | list):
+        return [pair for own, other in zip(place, value, strict=True) for pair in paired(own, other)]
+    return []

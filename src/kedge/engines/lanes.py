@@ -20,6 +20,7 @@ from kedge.data.federation import Federation
 from kedge.engines.graphs import captured, in_place, put
 from kedge.engines.tracing import traced
 
+ALL = slice(None)
 UNROLLED = 8  # steps of the longer graph that is captured beside the one of a single step
 State = dict[str, Any]
 Table = NDArray[np.int64]
@@ -64,6 +65,7 @@ class Lanes:
         rows = table.shape[1]
         count = max(n for n in range(1, min(streams, rows) + 1) if rows % n == 0)
         self.parts = [slice(n * rows // count, (n + 1) * rows // count) for n in range(count)]
+        self.parts = self.parts if count > 1 else [ALL]
         self.common = in_place({k: state[k] for k in common})
         self.lanes = []
         for part in self.parts:
@@ -132,4 +134,5 @@ class Lanes:
 
 def of_rows(state: State, part: slice, common: Collection[str]) -> State:
     """These rows' share of the state but for what is common."""
-    return tree_map(lambda v: v[part], {k: v for k, v in state.items() if k not in common})
+    own = {k: v for k, v in state.items() if k not in common}
+    return own if part == ALL else tree_map(lambda v: v[part], own)

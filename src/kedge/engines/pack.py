@@ -14,19 +14,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune
 from kedge.core.optimizers import SGD, Adam
 from kedge.core.server import Reply
-from kedge.core.tree import Leaves, Tree, tree_map
-from kedge.data.batches import Plan, lockstep
-from kedge.data.dataset import Dataset
+from kedge.core.tree import Leaves, Tree
 from kedge.data.federation import Federation
-from kedge.engines.engine import Mean, Order, T, Totals, trainable
+from kedge.engines.engine import Mean, Order, T, told_of, trainable
+from kedge.engines.joining import joined, membership, merged, of_run
 from kedge.engines.programs import bucket
-from kedge.engines.stacked import Begun, Stacked
+from kedge.engines.stacked import Stacked
 
 Build = Callable[[Federation], Stacked]
 Program = tuple[Algorithm, Local]  # what must be the same for rows to train side by side
@@ -123,16 +121,17 @@ class Pack:
         stack.foreseen = partial(draw_ahead, asked, padding if stack.compiled else 0)
         carry = stack.advanced(stack.stage, stack.model, begun, stack.compiled)
         ends = [first + len(a.clients) for a, first in zip(asked, firsts, strict=True)]
-        living = torch.tensor(
-            [[f <= row < e for row in range(at)] for f, e in zip(firsts, ends, strict=True)]
-        )
-        slots, uploads, admitted, totals = stack.ended(begun, carry, living.to(begun.lr.device))
-        fine = all(admitted.tolist())  # else one run's NaN is in the sums of all
+        living = membership(tuple(firsts), tuple(ends), at, begun.lr.device)
+        slots, uploads, admitted, totals = stack.ended(begun, carry, living)
+        told = told_of(uploads, admitted)
+        fine = bool(told[0].all())  # else one run's NaN is in the sums of all
         replies = []
         for number, ((seat, _, clients), first, part) in enumerate(zip(asked, firsts, parts, strict=True)):
             mean = Mean(seat.engine.stage.algorithm)
             own = of_run(totals, number) if fine else None
-            after = seat.engine.taken(clients, first, mean, begun.facts, carry, slots, uploads, admitted, own)
+            after = seat.engine.taken(
+                clients, first, mean, begun.facts, carry, slots, uploads, admitted, told, own
+            )
             for kept in after:
                 seat.engine.memories.keep(*kept)
             opened = {k for mask in set(part.plan.masks) for k in trainable(stack.model, mask)}
@@ -203,11 +202,6 @@ class Seat:
         self.engine.load(saved)
 
 
-def of_run(totals: Totals, number: int) -> Totals:
-    """One run's share of the sums of all."""
-    return {k: (tree_map(lambda v: v[number], total), mass[number]) for k, (total, mass) in totals.items()}
-
-
 def draw_ahead(asked: Sequence[Asked], padding: int) -> None:
     """Let every run draw the batches of its next round; the first has the padding."""
     for number, (seat, order, _) in enumerate(asked):
@@ -220,75 +214,3 @@ def program_of(stage: Stage) -> Program:
     if isinstance(optimizer, SGD | Adam):
         local = replace(local, optimizer=replace(optimizer, lr=1.0, decay=1.0))
     return stage.algorithm, local
-
-
-def merged(pools: Sequence[Dataset]) -> tuple[Dataset, list[int]]:
-    """One pool of all samples, those of equal pools once, and where each pool begins in it."""
-    kept: list[Dataset] = []
-    offsets: list[int] = []
-    for pool in pools:
-        at = 0
-        for other in kept:
-            if same(pool, other):
-                break
-            at += len(other)
-        else:
-            kept.append(pool)
-        offsets.append(at)
-    if len(kept) == 1:
-        return kept[0], offsets
-    return Dataset(torch.cat([pool.x for pool in kept]), torch.cat([pool.y for pool in kept])), offsets
-
-
-def same(left: Dataset, right: Dataset) -> bool:
-    """Whether two pools hold the same samples in the same order."""
-    if left.x.shape != right.x.shape:
-        return False
-    return torch.equal(left.x, right.x) and torch.equal(left.y, right.y)
-
-
-def joined(parts: Sequence[Begun], offsets: Sequence[int]) -> Begun:
-    """The rows of several runs as one stack, whose pool has each run's samples from an offset on."""
-    counts = [len(part.members) for part in parts]
-
-    def spread(trees: Sequence[Tree]) -> dict[str, Any]:
-        rows = [
-            tree_map(lambda v, count=count: v.expand(count, *v.shape), tree)
-            for tree, count in zip(trees, counts, strict=True)
-        ]
-        return tree_map(lambda *v: torch.cat(v), rows[0], *rows[1:])
-
-    def one(trees: Sequence[Tree]) -> dict[str, Any]:
-        return tree_map(lambda *v: torch.cat(v), trees[0], *trees[1:])
-
-    return Begun(
-        members=[own + at for part, at in zip(parts, offsets, strict=True) for own in part.members],
-        plan=side_by_side([part.plan for part in parts], offsets),
-        carry=one([part.carry for part in parts]),
-        facts=one([part.facts for part in parts]),
-        shared=spread([part.shared for part in parts]),
-        cast=spread([part.cast for part in parts]),
-        lr=torch.cat([part.lr.expand(count) for part, count in zip(parts, counts, strict=True)]),
-        apart=True,
-    )
-
-
-def side_by_side(plans: Sequence[Plan], offsets: Sequence[int]) -> Plan:
-    """Plans in lockstep by phase of the schedule; a run that must wait is dead for that row."""
-    masks, own = lockstep([plan.masks for plan in plans])
-    at = np.maximum(own, 0)
-
-    def rows(values: Callable[[int], Any]) -> Any:
-        return np.concatenate([values(number)[at[:, number]] for number in range(len(plans))], axis=1)
-
-    alive = [plans[n].alive[at[:, n]] & (own[:, n] >= 0)[:, None] for n in range(len(plans))]
-    return Plan(
-        masks=masks,
-        index=rows(lambda n: plans[n].index + offsets[n]),
-        weight=rows(lambda n: plans[n].weight),
-        alive=np.concatenate(alive, axis=1),
-        key=rows(lambda n: plans[n].key),
-        moves=rows(lambda n: plans[n].moves),
-        steps=np.concatenate([plan.steps for plan in plans]),
-        trained=np.concatenate([plan.trained for plan in plans]),
-    )

@@ -18,7 +18,7 @@ from kedge.core.model import Batch, Model
 from kedge.core.server import weights
 from kedge.core.tree import Leaves, Tree, finite_rows, tree_map, where
 from kedge.data.federation import Federation
-from kedge.engines.engine import Totals, weighted_totals
+from kedge.engines.engine import Totals, lr_times, weighted_totals
 
 BUCKETS = (1, 2, 4, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 512, 1024)
 
@@ -75,6 +75,8 @@ def stacked_step(
 
 def stacked_end(
     algorithm: Algorithm,
+    model: Model,
+    momentum: float,
     apart: bool,
     carry: Carry,
     facts: Leaves,
@@ -82,7 +84,7 @@ def stacked_end(
     cast: Tree,
     lr: Tensor,
     steps: Tensor,
-    times: Leaves,
+    trained: Tensor,
     living: Tensor,
     sums: Leaves | None,
 ) -> tuple[dict[str, Any], dict[str, Any], Tensor, Totals]:
@@ -105,6 +107,7 @@ def stacked_end(
         return finish(algorithm, carry, fixed, steps, times, class_means(sums) if sums else None)
 
     rows = 0 if apart else None
+    times = lr_times(model, steps, trained, lr, momentum)
     slots, uploads = vmap(one, (0, 0, 0, 0, 0, rows, rows, rows))(
         carry, facts, steps, times, sums or {}, anchor, cast, lr
     )

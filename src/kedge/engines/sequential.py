@@ -16,7 +16,7 @@ from kedge.core.server import Reply
 from kedge.core.tree import Leaves, Tree, add, finite, tree_map
 from kedge.data.batches import Plan, plan
 from kedge.data.federation import Federation
-from kedge.engines.engine import Mean, Order, T, done_now, lr_times, trainable
+from kedge.engines.engine import Mean, Order, T, counted, done_now, lr_times, trainable
 from kedge.engines.memory import Memories
 
 
@@ -45,8 +45,9 @@ class Sequential:
         for client in clients:
             carry, own, fixed = self.trained(self.stage, self.model, order, client)
             trained |= {k for mask in set(own.masks) for k in trainable(self.model, mask)}
+            steps, opened = counted(own, fixed["lr"])
             momentum = self.stage.local.optimizer.momentum
-            steps, times = lr_times(self.model, own, fixed["lr"], momentum)
+            times = lr_times(self.model, steps, opened, fixed["lr"], momentum)
             means = self.surveyed(carry, client) if algorithm.needs_class_means else None
             slots, upload = finish(
                 algorithm, carry, fixed, steps[0], {k: v[0] for k, v in times.items()}, means

@@ -21,7 +21,7 @@ from kedge.core.server import Reply
 from kedge.core.tree import Leaves, Tree, row, stack, tree_map
 from kedge.data.batches import Ints, Plan, plan, step_counts, survey
 from kedge.data.federation import Federation
-from kedge.engines.engine import Mean, Order, T, Totals, done_now, lr_times, trainable
+from kedge.engines.engine import Mean, Order, T, Told, Totals, counted, done_now, told_of, trainable
 from kedge.engines.memory import Memories
 from kedge.engines.programs import bucket, compiled, stacked_end, stacked_step, stacked_survey
 
@@ -84,7 +84,8 @@ class Stacked:
         trained |= {k for mask in set(begun.plan.masks) for k in trainable(self.model, mask)}
         living = torch.arange(len(rows), device=begun.lr.device) < len(clients)
         slots, uploads, admitted, totals = self.ended(begun, carry, living)
-        return self.taken(clients, 0, mean, begun.facts, carry, slots, uploads, admitted, totals)
+        told = told_of(uploads, admitted)
+        return self.taken(clients, 0, mean, begun.facts, carry, slots, uploads, admitted, told, totals)
 
     def ended(
         self, begun: Begun, carry: Carry, living: Tensor
@@ -94,11 +95,18 @@ class Stacked:
         Where rows belong to several runs, `living` has a row for each run, and so has every sum.
         """
         algorithm, momentum = self.stage.algorithm, self.stage.local.optimizer.momentum
-        steps, times = lr_times(self.model, begun.plan, begun.lr, momentum)
         sums = self.surveyed(begun, carry) if algorithm.needs_class_means else None
-        end = self.program("end", partial(stacked_end, algorithm, begun.apart), self.compiled)
+        function = partial(stacked_end, algorithm, self.model, momentum, begun.apart)
+        end = self.program("end", function, self.compiled)
         found: tuple[dict[str, Any], dict[str, Any], Tensor, Totals] = end(
-            carry, begun.facts, begun.shared, begun.cast, begun.lr, steps, times, living, sums
+            carry,
+            begun.facts,
+            begun.shared,
+            begun.cast,
+            begun.lr,
+            *counted(begun.plan, begun.lr),
+            living,
+            sums,
         )
         return found
 
@@ -112,13 +120,15 @@ class Stacked:
         slots: Tree,
         uploads: Tree,
         admitted: Tensor,
+        told: Told,
         totals: Totals | None,
     ) -> list[tuple[int, Leaves, Leaves, Tree]]:
         """Put the uploads of these clients (rows from `first` on) into the mean; what they will remember."""
         some = slice(first, first + len(clients))
+        flags, losses = told[0][some], told[1][some]
         mean.add(
             tree_map(lambda v: v[some], uploads), {k: v[some] for k, v in facts.items()}, admitted[some],
-            clients, totals,
+            clients, totals, (flags, losses),
         )  # fmt: skip
         if not self.memories.needed:
             return []
@@ -127,7 +137,7 @@ class Stacked:
             "buffers": carry["buffers"] if self.model.statistics == "local" else {},
             "slots": slots,
         }
-        good = admitted[some].tolist()
+        good = flags.tolist()
         mine = {c: row(kept, first + number) for number, c in enumerate(clients) if good[number]}
         return [(c, own["params"], own["buffers"], own["slots"]) for c, own in mine.items()]
 

@@ -21,7 +21,8 @@ from kedge.core.precision import computing_in
 from kedge.data.federation import Federation
 from kedge.engines.auto import Choice, build
 from kedge.engines.captured import Ahead
-from kedge.engines.pack import Pack, same
+from kedge.engines.joining import same
+from kedge.engines.pack import Pack
 from kedge.engines.programs import never_fall_back
 from kedge.engines.stacked import Stacked
 from kedge.running.bar import Bar, Together
