@@ -20,6 +20,7 @@ from kedge.core.tree import (
     sqnorm,
     stack,
     sub,
+    together,
     tree_map,
     unflatten,
     where,
@@ -136,6 +137,17 @@ def test_finite_finds_a_number_that_is_not(bad: float) -> None:
     good = {"a": torch.ones(3), "n": {"k": torch.zeros(1, dtype=torch.int64)}}
     assert bool(finite(good))
     assert not bool(finite({**good, "b": {"c": torch.tensor([1.0, bad])}}))
+
+
+def test_together_pairs_leaves_by_name() -> None:
+    left = {"a": torch.ones(2), "n": {"b": torch.zeros(3), "c": torch.ones(1)}, "none": {}}
+    right = {"none": {}, "n": {"c": torch.full((1,), 5.0), "b": torch.ones(3)}, "a": torch.ones(2)}
+    found = together(torch._foreach_add, left, right)
+    assert list(found) == ["a", "n", "none"]
+    assert found["a"].tolist() == [2, 2]
+    assert found["n"]["b"].tolist() == [1, 1, 1]
+    assert found["n"]["c"].tolist() == [6]
+    assert together(torch._foreach_neg, {"none": {}}) == {"none": {}}
 
 
 def test_finite_does_not_take_large_numbers_for_infinite() -> None:

@@ -90,9 +90,14 @@ def to_host(v: Tensor) -> Tensor:
 
 
 def put(places: Any, values: Any) -> None:
-    """Copy a tree's tensors into those of a tree like it."""
-    pairs = paired(places, values)
-    if pairs:
+    """Copy a tree's tensors into those of a tree like it; those that lie alike take one launch a dtype."""
+    alike: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
+    for place, value in paired(places, values):
+        if place.stride() == value.stride() and place.dtype == value.dtype:
+            alike.setdefault(place.dtype, []).append((place, value))
+        else:
+            place.copy_(value)
+    for pairs in alike.values():
         torch._foreach_copy_([place for place, _ in pairs], [value for _, value in pairs])
 
 

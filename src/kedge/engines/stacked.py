@@ -118,7 +118,7 @@ class Stacked:
         facts: Leaves,
         carry: Carry,
         slots: Tree,
-        uploads: Tree,
+        uploads: dict[str, Any],
         admitted: Tensor,
         told: Told,
         totals: Totals | None,
@@ -126,10 +126,9 @@ class Stacked:
         """Put the uploads of these clients (rows from `first` on) into the mean; what they will remember."""
         some = slice(first, first + len(clients))
         flags, losses = told[0][some], told[1][some]
-        mean.add(
-            tree_map(lambda v: v[some], uploads), {k: v[some] for k, v in facts.items()}, admitted[some],
-            clients, totals, (flags, losses),
-        )  # fmt: skip
+        if totals is None or not flags.all():
+            uploads, facts = (tree_map(lambda v: v[some], tree) for tree in (uploads, facts))
+        mean.add(uploads, facts, admitted[some], clients, totals, (flags, losses))
         if not self.memories.needed:
             return []
         kept = {
