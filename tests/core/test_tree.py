@@ -9,6 +9,7 @@ from torch import Tensor
 from kedge.core.tree import (
     Leaves,
     add,
+    as_it_lies,
     axpy,
     cast,
     dot,
@@ -148,6 +149,13 @@ def test_together_pairs_leaves_by_name() -> None:
     assert found["n"]["b"].tolist() == [1, 1, 1]
     assert found["n"]["c"].tolist() == [6]
     assert together(torch._foreach_neg, {"none": {}}) == {"none": {}}
+
+
+def test_a_norm_is_that_of_the_same_numbers_however_they_lie() -> None:
+    turned = torch.randn(4, 2, 2, 3, dtype=torch.float64).movedim(-1, 1)
+    assert as_it_lies(turned).is_contiguous()
+    assert as_it_lies(turned.contiguous()).shape == turned.shape
+    assert torch.allclose(dot({"w": turned}, {"w": turned}), turned.square().sum())
 
 
 def test_finite_does_not_take_large_numbers_for_infinite() -> None:

@@ -47,22 +47,25 @@ class Convolution(torch.autograd.Function):
         shape = geometry(x.shape, weight.shape, *ctx.how)
         k, c, kh, kw = weight.shape
         (sh, sw), (ph, pw), (dh, dw) = ctx.how
-        slopes = g.permute(0, 2, 3, 1).contiguous()
+        images, slopes = (v.permute(0, 2, 3, 1).contiguous()[None] for v in (x, g))
+        backwards = weight.dtype == torch.bfloat16  # read so where it lies
+        kernel = weight if backwards else weight.flip(2, 3).transpose(0, 1)
+        kernel = kernel.permute(0, 2, 3, 1).flatten(1).contiguous()[None]
+        back = [kh, kw, 1, 1, sh, sw, dh * (kh - 1) - ph, dw * (kw - 1) - pw, dh, dw, *x.shape[2:]]
+        laid = TURNED if backwards else OUT_FIRST
         dx = dweight = dbias = None
-        if ctx.needs_input_grad[0]:
-            backwards = weight.dtype == torch.bfloat16  # read so where it lies
-            kernel = weight if backwards else weight.flip(2, 3).transpose(0, 1)
-            kernel = kernel.permute(0, 2, 3, 1).flatten(1).contiguous()
-            back = [kh, kw, 1, 1, sh, sw, dh * (kh - 1) - ph, dw * (kw - 1) - pw, dh, dw, *x.shape[2:]]
-            laid = TURNED if backwards else OUT_FIRST
-            dx = torch.ops.kedge.convolve(slopes[None], kernel[None], None, back, laid)[0]
-            dx = dx.permute(0, 3, 1, 2)
-        if ctx.needs_input_grad[1]:
-            images = x.permute(0, 2, 3, 1).contiguous()
-            flat = torch.ops.kedge.weigh(images[None], slopes[None], shape)[0]
-            dweight = flat.view(k, kh, kw, c).permute(0, 3, 1, 2)
+        if ctx.needs_input_grad[0] and ctx.needs_input_grad[1]:
+            dx, dweight = torch.ops.kedge.gradients(images, kernel, slopes, shape, back, laid)
+        elif ctx.needs_input_grad[0]:
+            dx = torch.ops.kedge.convolve(slopes, kernel, None, back, laid)
+        elif ctx.needs_input_grad[1]:
+            dweight = torch.ops.kedge.weigh(images, slopes, shape)
+        if dx is not None:
+            dx = dx[0].permute(0, 3, 1, 2)
+        if dweight is not None:
+            dweight = dweight[0].view(k, kh, kw, c).permute(0, 3, 1, 2)
         if ctx.needs_input_grad[2]:
-            dbias = slopes.sum((0, 1, 2), dtype=ctx.added)
+            dbias = slopes[0].sum((0, 1, 2), dtype=ctx.added)
         return dx, dweight, dbias, None, None, None
 
 

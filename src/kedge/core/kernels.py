@@ -5,13 +5,15 @@ they lie and never written out (implicit product). Images are [clients, N, H, W,
 of three ways (operators.py). Sums run in one order, so the same call gives the same bits.
 """
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from kedge.core.operators import out_channels
-from kedge.core.tiles import convolve_tiles, pool_tiles, row_by_row, seen, seen_places, weigh_tiles
+from kedge.core.tiles import convolve_tiles, row_by_row, seen, seen_places, weigh_tiles
 
 
 @triton.jit
@@ -171,52 +173,6 @@ def _weigh(
         tl.store(where, out.to(dw.dtype.element_ty), mask=(k < K)[:, None] & (at < total)[None, :])
 
 
-@triton.jit
-def _pool(
-    x, y, which, PLACES, K,
-    Q: tl.constexpr, RELU: tl.constexpr, LARGE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-):  # fmt: skip
-    """y[n, p, q, k] = max x[n, 2p + i, 2q + j, k], `which` = 2i + j; with RELU 0 and 4 where that is ≤ 0.
-
-    PLACES counts (n, p, q); LARGE: more values than 32 bits count.
-    """
-    m = (tl.program_id(0).to(tl.int64) if LARGE else tl.program_id(0)) * BM + tl.arange(0, BM)
-    k = tl.program_id(1) * BN + tl.arange(0, BN)
-    real = (m < PLACES)[:, None] & (k < K)[None, :]
-    corner = (m // Q) * (4 * Q) + (m % Q) * 2
-    best = tl.load(x + corner[:, None] * K + k[None, :], mask=real, other=0.0).to(tl.float32)
-    place = tl.zeros((BM, BN), dtype=tl.int8)
-    for i in tl.static_range(1, 4):
-        at = (corner + i // 2 * 2 * Q + i % 2)[:, None] * K + k[None, :]
-        value = tl.load(x + at, mask=real, other=0.0).to(tl.float32)
-        more = (value > best) | (value != value)  # what is no number wins, as in torch
-        best = tl.where(more, value, best)
-        place = tl.where(more, i, place).to(tl.int8)
-    if RELU:
-        place = tl.where(best <= 0, 4, place).to(tl.int8)
-        best = tl.where(best <= 0, 0.0, best)
-    at = m[:, None] * K + k[None, :]
-    tl.store(y + at, best.to(y.dtype.element_ty), mask=real)
-    tl.store(which + at, place, mask=real)
-
-
-@triton.jit
-def _unpool(
-    g, which, dx, PLACES, K, Q: tl.constexpr, LARGE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr
-):  # fmt: skip
-    """dx[n, 2p + i, 2q + j, k] = g[n, p, q, k] where `which` is 2i + j, else 0."""
-    m = (tl.program_id(0).to(tl.int64) if LARGE else tl.program_id(0)) * BM + tl.arange(0, BM)
-    k = tl.program_id(1) * BN + tl.arange(0, BN)
-    real = (m < PLACES)[:, None] & (k < K)[None, :]
-    slope = tl.load(g + m[:, None] * K + k[None, :], mask=real, other=0.0)
-    place = tl.load(which + m[:, None] * K + k[None, :], mask=real, other=0)
-    corner = (m // Q) * (4 * Q) + (m % Q) * 2
-    for i in tl.static_range(2):
-        for j in tl.static_range(2):
-            at = (corner + i * 2 * Q + j)[:, None] * K + k[None, :]
-            tl.store(dx + at, tl.where(place == 2 * i + j, slope, 0.0), mask=real)
-
-
 def convolve(
     x: Tensor,
     w: Tensor,
@@ -268,22 +224,21 @@ def weigh(x: Tensor, g: Tensor, geometry: list[int], tiles: dict[str, int] | Non
     return out[0] if parts == 1 else out.sum(0).to(x.dtype)
 
 
-def pool(x: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
-    """[C, N, 2P, 2Q, k] to [C, N, P, Q, k]: the largest of four, and which it is (4: ReLU made it 0)."""
-    clients, n, high, wide, k = x.shape
-    y = torch.empty((clients, n, high // 2, wide // 2, k), dtype=x.dtype, device=x.device)
-    which = torch.empty_like(y, dtype=torch.int8)
-    places, t = y.numel() // k, pool_tiles(k)
-    grid = triton.cdiv(places, t["BM"]), triton.cdiv(k, t["BN"])
-    _pool[grid](x, y, which, places, k, Q=wide // 2, RELU=relu, LARGE=x.numel() >= 2**31, **t)
-    return y, which
+def gradients(
+    x: Tensor, w: Tensor, g: Tensor, geometry: list[int], back: list[int], laid: int
+) -> tuple[Tensor, Tensor]:
+    """Those of a convolution by its input and its kernels, side by side: one fills what the other leaves."""
+    here = torch.cuda.current_stream()
+    beside = stream_beside(here.cuda_stream)
+    beside.wait_stream(here)  # and so for all that lay in its memory before
+    with torch.cuda.stream(beside):
+        dw = weigh(x, g, geometry)
+    dx = convolve(g, w, None, back, laid)
+    here.wait_stream(beside)
+    return dx, dw
 
 
-def unpool(g: Tensor, which: Tensor) -> Tensor:
-    """[C, N, P, Q, k] to [C, N, 2P, 2Q, k]: each value at the one of its four places that `which` says."""
-    clients, n, p, q, k = g.shape
-    dx = torch.empty((clients, n, 2 * p, 2 * q, k), dtype=g.dtype, device=g.device)
-    places, t = g.numel() // k, pool_tiles(k)
-    grid = triton.cdiv(places, t["BM"]), triton.cdiv(k, t["BN"])
-    _unpool[grid](g, which, dx, places, k, Q=q, LARGE=dx.numel() >= 2**31, **t)
-    return dx
+@cache
+def stream_beside(stream: int) -> torch.cuda.Stream:
+    """One for each."""
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
 """torch.ops.kedge: what stacks of clients compute with programs of their own on a GPU.
 
 Each operator takes all clients at once, [clients, …]; under vmap the new axis of clients joins that one.
-`kernels.py` has the programs, and is imported when the first of them runs: it needs Triton.
+The programs, in `kernels.py` and `pool_kernels.py`, are imported when they run first: they need Triton.
 """
 
 from functools import cache
@@ -18,6 +18,9 @@ TURNED = 2  # [clients, channels, window · out], to be read with the window tur
 LIBRARY: Any = torch.library.Library("kedge", "DEF")  # type: ignore[no-untyped-call]
 LIBRARY.define("convolve(Tensor x, Tensor w, Tensor? bias, int[] geometry, int laid) -> Tensor")
 LIBRARY.define("weigh(Tensor x, Tensor g, int[] geometry) -> Tensor")
+LIBRARY.define(
+    "gradients(Tensor x, Tensor w, Tensor g, int[] geometry, int[] back, int laid) -> (Tensor, Tensor)"
+)
 LIBRARY.define("pool(Tensor x, bool relu) -> (Tensor, Tensor)")
 LIBRARY.define("unpool(Tensor g, Tensor which) -> Tensor")
 
@@ -67,14 +70,22 @@ def _weigh(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
     return weigh(x, g, geometry)
 
 
+def _gradients(
+    x: Tensor, w: Tensor, g: Tensor, geometry: list[int], back: list[int], laid: int
+) -> tuple[Tensor, Tensor]:
+    from kedge.core.kernels import gradients
+
+    return gradients(x, w, g, geometry, back, laid)
+
+
 def _pool(x: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
-    from kedge.core.kernels import pool
+    from kedge.core.pool_kernels import pool
 
     return pool(x, relu)
 
 
 def _unpool(g: Tensor, which: Tensor) -> Tensor:
-    from kedge.core.kernels import unpool
+    from kedge.core.pool_kernels import unpool
 
     return unpool(g, which)
 
@@ -85,6 +96,12 @@ def _convolved(x: Tensor, w: Tensor, bias: Tensor | None, geometry: list[int], l
 
 def _weighed(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
     return x.new_empty((x.shape[0], g.shape[4], geometry[0] * geometry[1] * x.shape[4]))
+
+
+def _both(
+    x: Tensor, w: Tensor, g: Tensor, geometry: list[int], back: list[int], laid: int
+) -> tuple[Tensor, Tensor]:
+    return _convolved(g, w, None, back, laid), _weighed(x, g, geometry)
 
 
 def _pooled(x: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
@@ -120,6 +137,7 @@ def _stacking(operator: Any) -> Any:
 for _name, _run, _shape in (
     ("convolve", _convolve, _convolved),
     ("weigh", _weigh, _weighed),
+    ("gradients", _gradients, _both),
     ("pool", _pool, _pooled),
     ("unpool", _unpool, _unpooled),
 ):
