@@ -111,11 +111,12 @@ class Mean:
             else:
                 self.totals[slot], self.mass[slot] = total, mass
 
-    def reply(self, trained: frozenset[str]) -> Reply:
-        """The means of what was taken in."""
+    def reply(self, trained: frozenset[str], means: dict[str, Any] | None = None) -> Reply:
+        """The means of what was taken in; by slot, where the caller has them already."""
         if not self.size:
             return Reply({}, 0, trained, tuple(self.rejected), {})
-        means = {slot: divided(total, self.mass[slot]) for slot, total in self.totals.items()}
+        if means is None:
+            means = {slot: divided(total, self.mass[slot]) for slot, total in self.totals.items()}
         whole = means.pop("")
         metrics = {"train.loss": self.loss / self.size}
         return Reply({**whole, "slots": means}, self.size, trained, tuple(self.rejected), metrics)

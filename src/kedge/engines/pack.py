@@ -21,7 +21,7 @@ from kedge.core.optimizers import SGD, Adam
 from kedge.core.server import Reply
 from kedge.core.tree import Leaves, Tree
 from kedge.data.federation import Federation
-from kedge.engines.engine import Mean, Order, T, told_of, trainable
+from kedge.engines.engine import Mean, Order, T, divided, told_of, trainable
 from kedge.engines.joining import joined, membership, merged, of_run
 from kedge.engines.programs import bucket
 from kedge.engines.stacked import Stacked
@@ -123,19 +123,21 @@ class Pack:
         ends = [first + len(a.clients) for a, first in zip(asked, firsts, strict=True)]
         living = membership(tuple(firsts), tuple(ends), at, begun.lr.device)
         slots, uploads, admitted, totals = stack.ended(begun, carry, living)
-        told = told_of(uploads, admitted)
+        sums = [of_run(totals, number) for number in range(len(asked))]
+        means = [{slot: divided(*one) for slot, one in own.items()} for own in sums]
+        opened = [{k for mask in set(p.plan.masks) for k in trainable(stack.model, mask)} for p in parts]
+        told = told_of(uploads, admitted)  # the host waits for the device: what it can do is done before
         fine = bool(told[0].all())  # else one run's NaN is in the sums of all
         replies = []
-        for number, ((seat, _, clients), first, part) in enumerate(zip(asked, firsts, parts, strict=True)):
+        for number, ((seat, _, clients), first) in enumerate(zip(asked, firsts, strict=True)):
             mean = Mean(seat.engine.stage.algorithm)
-            own = of_run(totals, number) if fine else None
             after = seat.engine.taken(
-                clients, first, mean, begun.facts, carry, slots, uploads, admitted, told, own
-            )
+                clients, first, mean, begun.facts, carry, slots, uploads, admitted, told,
+                sums[number] if fine else None,
+            )  # fmt: skip
             for kept in after:
                 seat.engine.memories.keep(*kept)
-            opened = {k for mask in set(part.plan.masks) for k in trainable(stack.model, mask)}
-            replies.append(mean.reply(frozenset(opened)))
+            replies.append(mean.reply(frozenset(opened[number]), means[number] if fine else None))
         return replies
 
     def stack(self, like: Stacked, width: int) -> Stacked:
