@@ -8,10 +8,10 @@ from torch import Tensor
 from kedge.core.tiles import pool_tiles
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["PLACES", "Q"])
 def _pool(
-    x, y, which, PLACES, K,
-    Q: tl.constexpr, RELU: tl.constexpr, LARGE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    x, y, which, PLACES, Q, K,
+    RELU: tl.constexpr, LARGE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """y[n, p, q, k] = max x[n, 2p + i, 2q + j, k], `which` = 2i + j; with RELU 0 and 4 where that is ≤ 0.
 
@@ -37,9 +37,9 @@ def _pool(
     tl.store(which + at, place, mask=real)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["PLACES", "Q"])
 def _unpool(
-    g, which, dx, PLACES, K, Q: tl.constexpr, LARGE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr
+    g, which, dx, PLACES, Q, K, LARGE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr
 ):  # fmt: skip
     """dx[n, 2p + i, 2q + j, k] = g[n, p, q, k] where `which` is 2i + j, else 0."""
     m = (tl.program_id(0).to(tl.int64) if LARGE else tl.program_id(0)) * BM + tl.arange(0, BM)
@@ -61,7 +61,7 @@ def pool(x: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
     which = torch.empty_like(y, dtype=torch.int8)
     places, t = y.numel() // k, pool_tiles(k)
     grid = triton.cdiv(places, t["BM"]), triton.cdiv(k, t["BN"])
-    _pool[grid](x, y, which, places, k, Q=wide // 2, RELU=relu, LARGE=x.numel() >= 2**31, **t)
+    _pool[grid](x, y, which, places, wide // 2, k, RELU=relu, LARGE=x.numel() >= 2**31, **t)
     return y, which
 
 
@@ -71,5 +71,5 @@ def unpool(g: Tensor, which: Tensor) -> Tensor:
     dx = torch.empty((clients, n, 2 * p, 2 * q, k), dtype=g.dtype, device=g.device)
     places, t = g.numel() // k, pool_tiles(k)
     grid = triton.cdiv(places, t["BM"]), triton.cdiv(k, t["BN"])
-    _unpool[grid](g, which, dx, places, k, Q=q, LARGE=dx.numel() >= 2**31, **t)
+    _unpool[grid](g, which, dx, places, q, k, LARGE=dx.numel() >= 2**31, **t)
     return dx

@@ -4,6 +4,7 @@ All state of kedge is nested dicts of tensors (a Tree); parameters are flat ones
 modifies its arguments.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -138,4 +139,7 @@ def finite_rows(tree: Tree) -> Tensor:
 
 def finite(tree: Tree) -> Tensor:
     """A 0-d flag: every number of the tree is finite."""
-    return finite_rows(tree_map(lambda v: v.unsqueeze(0), tree))[0]
+    tensors = [v for v in flatten(tree).values() if v.is_floating_point()]
+    if not tensors:
+        return torch.tensor(True)
+    return torch.stack(torch._foreach_norm(tensors, math.inf)).isfinite().all()  # NaN is larger than all

@@ -186,7 +186,7 @@ class Stacked:
         own.alive[:, real:] = False
         like = next(iter(order.shared.values()))
         device, dtype = like.device, like.dtype
-        lr = torch.tensor(stage.local.optimizer.rate(order.round), dtype=dtype, device=device)
+        lr = torch.full((), stage.local.optimizer.rate(order.round), dtype=dtype, device=device)
         ids = torch.tensor(rows, device=device)
         facts = {k: v[ids] for k, v in self.facts.items()}
         memories = [self.memories.of(c, order.shared, order.buffers) for c in rows]

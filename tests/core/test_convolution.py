@@ -1,0 +1,116 @@
+"""Convolution of stacks with stand-ins for its programs: layouts, geometry, gradients of every part, vmap."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+from torch.nn import functional as F
+from torch.nn.grad import conv2d_weight
+
+from kedge.core.convolution import FEW, Convolution, stacked_convolution
+from kedge.core.operators import OUT_FIRST, OUT_LAST, TURNED
+
+CASES = {  # channels in, out, side, window, stride, padding, dilation
+    "plain": (3, 4, 8, 5, 1, 0, 1),
+    "padded": (4, 6, 6, 3, 1, 1, 1),
+    "halving": (4, 8, 7, 3, 2, 1, 1),
+    "one pixel wide, halving": (4, 8, 6, 1, 2, 0, 1),
+    "dilated": (2, 3, 11, 3, 2, 2, 2),
+    "one place, padded": (5, 5, 1, 3, 1, 1, 1),
+    "wide padding": (2, 3, 4, 2, 1, 3, 1),
+}
+laid_so: list[int] = []
+
+
+def convolve(x: Tensor, w: Tensor, bias: Tensor | None, geometry: list[int], laid: int) -> Tensor:
+    """What the program does, one client after another."""
+    kh, kw, sh, sw, uh, uw, ph, pw, dh, dw, p, q = geometry
+    laid_so.append(laid)
+    outs = []
+    for number, (images, kernel) in enumerate(zip(x.double(), w.double(), strict=True)):
+        n, high, wide, c = images.shape
+        spread = images.new_zeros(n, (high - 1) * uh + 1, (wide - 1) * uw + 1, c)
+        spread[:, ::uh, ::uw] = images
+        bottom, right = (
+            (out - 1) * step + d * (k - 1) + 1 - pad - size
+            for out, step, d, k, pad, size in zip(
+                (p, q), (sh, sw), (dh, dw), (kh, kw), (ph, pw), spread.shape[1:3], strict=True
+            )
+        )
+        padded = F.pad(spread.permute(0, 3, 1, 2), (pw, right, ph, bottom))
+        if laid == OUT_FIRST:
+            own = kernel.view(-1, kh, kw, c).permute(0, 3, 1, 2)
+        elif laid == OUT_LAST:
+            own = kernel.view(kh, kw, c, -1).permute(3, 2, 0, 1)
+        else:
+            own = kernel.view(c, kh, kw, -1).permute(3, 0, 1, 2).flip(2, 3)
+        out = F.conv2d(padded, own, None if bias is None else bias[number].double(), (sh, sw), 0, (dh, dw))
+        outs.append(out.permute(0, 2, 3, 1))
+    return torch.stack(outs).to(x.dtype).contiguous()
+
+
+def weigh(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
+    kh, kw, sh, sw, _, _, ph, pw, dh, dw, *_ = geometry
+    found = []
+    for images, slopes in zip(x.double(), g.double(), strict=True):
+        shape = slopes.shape[3], images.shape[3], kh, kw
+        turned = (v.permute(0, 3, 1, 2) for v in (images, slopes))
+        own = conv2d_weight(next(turned), shape, next(turned), (sh, sw), (ph, pw), (dh, dw))  # type: ignore[no-untyped-call]
+        found.append(own.permute(0, 2, 3, 1).flatten(1))
+    return torch.stack(found).to(x.dtype)
+
+
+def gradients(
+    x: Tensor, w: Tensor, g: Tensor, geometry: list[int], back: list[int], laid: int
+) -> tuple[Tensor, Tensor]:
+    return convolve(g, w, None, back, laid), weigh(x, g, geometry)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def on_the_cpu() -> Iterator[None]:
+    library: Any = torch.library.Library("kedge", "IMPL")  # type: ignore[no-untyped-call]
+    for function in (convolve, weigh, gradients):
+        library.impl(function.__name__, function, "CPU")
+    yield
+    library._destroy()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 1), (0, 1, 2)])
+@pytest.mark.parametrize("images", [3, FEW])
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_torchs(case: str, images: int, wanted: tuple[int, ...], dtype: torch.dtype) -> None:
+    c, k, side, window, stride, padding, dilation = CASES[case]
+    how = (stride, stride), (padding, padding), (dilation, dilation)
+    x = torch.randn(2, images, c, side, side).to(dtype)
+    w = torch.randn(2, k, c, window, window).to(dtype)
+    b = torch.randn(2, k, dtype=torch.float64)
+    slope = torch.randn_like(vmap(lambda x, w: F.conv2d(x, w, None, *how))(x.double(), w.double())).to(dtype)
+
+    def found(convolution: Callable[..., Tensor], *given: Tensor) -> tuple[Any, Tensor]:
+        def loss(x: Tensor, w: Tensor, b: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+            out = convolution(x, w, b, *how)
+            return (out.double() * slope).sum(), out
+
+        both: tuple[Any, Tensor] = vmap(grad(loss, wanted, has_aux=True))(*given)
+        return both
+
+    own, out = found(Convolution.apply, x, w, b, slope)
+    exact, right = found(F.conv2d, x.double(), w.double(), b, slope.double())
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-2
+    for left, other in zip((out, *own), (right, *exact), strict=True):
+        assert float((left.double() - other).abs().max()) <= tolerance * float(
+            other.abs().max().clamp_min(1e-9)
+        )
+
+
+def test_kernels_lie_as_the_precision_and_the_work_want_them() -> None:
+    laid_so.clear()
+    for images in (1, FEW):
+        for dtype in (torch.float32, torch.bfloat16):
+            x, w = (torch.randn(*s, dtype=dtype) for s in ((images, 2, 4, 4), (3, 2, 3, 3)))
+            grad(lambda x, w: stacked_convolution(x, w, None, (1, 1), (0, 0), (1, 1)).float().sum())(x, w)
+    assert laid_so == [OUT_FIRST, OUT_FIRST, OUT_FIRST, TURNED, OUT_FIRST, OUT_FIRST, OUT_LAST, TURNED]
