@@ -10,7 +10,7 @@ from kedge.algorithms import fedavg, fedbug, feddyn, scaffold
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune
 from kedge.core.model import from_module, seeded
 from kedge.core.optimizers import SGD
-from kedge.core.tree import flatten
+from kedge.core.tree import finite, flatten
 from kedge.data.augment import Augment
 from kedge.data.datasets import synthetic
 from kedge.data.federation import federate
@@ -76,3 +76,11 @@ def test_the_gpu_moves_the_same_pixels(engine: str) -> None:
 def test_the_compiled_engine_agrees_on_the_gpu(method: str) -> None:
     reference = final(METHODS[method], "sequential", "cpu")
     assert apart(reference, final(METHODS[method], "compiled", "cuda")) < 1e-10
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 3e38])
+def test_the_gpu_finds_a_number_that_is_not_finite(bad: float) -> None:
+    numbers = torch.ones(100_000, device="cuda")
+    numbers[77_777] = bad
+    tree = {"a": numbers, "b": {"c": torch.zeros(3, device="cuda"), "n": torch.ones(2, dtype=torch.int64)}}
+    assert bool(finite(tree)) == (bad == 3e38)

@@ -140,6 +140,6 @@ def finite_rows(tree: Tree) -> Tensor:
 def finite(tree: Tree) -> Tensor:
     """A 0-d flag: every number of the tree is finite."""
     tensors = [v for v in flatten(tree).values() if v.is_floating_point()]
-    if not tensors:
-        return torch.tensor(True)
-    return torch.stack(torch._foreach_norm(tensors, math.inf)).isfinite().all()  # NaN is larger than all
+    if tensors and tensors[0].is_cuda:  # in one launch, which on a CPU is the slower way
+        return torch.stack(torch._foreach_norm(tensors, math.inf)).isfinite().all()
+    return finite_rows(tree_map(lambda v: v.unsqueeze(0), tree))[0]
