@@ -45,24 +45,19 @@ class Convolution(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         shape = geometry(x.shape, weight.shape, *ctx.how)
-        k, c, kh, kw = weight.shape
-        (sh, sw), (ph, pw), (dh, dw) = ctx.how
         images, slopes = (v.permute(0, 2, 3, 1).contiguous()[None] for v in (x, g))
-        backwards = weight.dtype == torch.bfloat16  # read so where it lies
-        kernel = weight if backwards else weight.flip(2, 3).transpose(0, 1)
-        kernel = kernel.permute(0, 2, 3, 1).flatten(1).contiguous()[None]
-        back = [kh, kw, 1, 1, sh, sw, dh * (kh - 1) - ph, dw * (kw - 1) - pw, dh, dw, *x.shape[2:]]
-        laid = TURNED if backwards else OUT_FIRST
         dx = dweight = dbias = None
-        if ctx.needs_input_grad[0] and ctx.needs_input_grad[1]:
-            dx, dweight = torch.ops.kedge.gradients(images, kernel, slopes, shape, back, laid)
-        elif ctx.needs_input_grad[0]:
-            dx = torch.ops.kedge.convolve(slopes, kernel, None, back, laid)
+        if ctx.needs_input_grad[0]:
+            kernel, *how = backwards(x.shape, weight, *ctx.how)
+            if ctx.needs_input_grad[1]:
+                dx, dweight = torch.ops.kedge.gradients(images, kernel[None], slopes, shape, *how)
+            else:
+                dx = torch.ops.kedge.convolve(slopes, kernel[None], None, *how)
+            dx = dx[0].permute(0, 3, 1, 2)
         elif ctx.needs_input_grad[1]:
             dweight = torch.ops.kedge.weigh(images, slopes, shape)
-        if dx is not None:
-            dx = dx[0].permute(0, 3, 1, 2)
         if dweight is not None:
+            k, c, kh, kw = weight.shape
             dweight = dweight[0].view(k, kh, kw, c).permute(0, 3, 1, 2)
         if ctx.needs_input_grad[2]:
             dbias = slopes[0].sum((0, 1, 2), dtype=ctx.added)
@@ -76,6 +71,18 @@ def geometry(x: torch.Size, weight: torch.Size, stride: Pair, padding: Pair, dil
         for size, k, step, pad, d in zip(x[2:], weight[2:], stride, padding, dilation, strict=True)
     ]
     return [*weight[2:], *stride, 1, 1, *padding, *dilation, *out]
+
+
+def backwards(
+    x: torch.Size, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair
+) -> tuple[Tensor, list[int], int]:
+    """The kernel, the geometry and how it lies, for a convolution of slopes to the gradient by the input."""
+    *_, kh, kw = weight.shape
+    (sh, sw), (ph, pw), (dh, dw) = stride, padding, dilation
+    back = [kh, kw, 1, 1, sh, sw, dh * (kh - 1) - ph, dw * (kw - 1) - pw, dh, dw, *x[2:]]
+    if weight.dtype == torch.bfloat16:  # read turned round where it lies
+        return weight.permute(0, 2, 3, 1).flatten(1).contiguous(), back, TURNED
+    return weight.flip(2, 3).permute(1, 2, 3, 0).flatten(1).contiguous(), back, OUT_FIRST
 
 
 def stacked_convolution(

@@ -173,14 +173,7 @@ def _weigh(
         tl.store(where, out.to(dw.dtype.element_ty), mask=(k < K)[:, None] & (at < total)[None, :])
 
 
-def convolve(
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    geometry: list[int],
-    laid: int,
-    tiles: dict[str, int] | None = None,
-) -> Tensor:
+def convolve(x: Tensor, w: Tensor, bias: Tensor | None, geometry: list[int], laid: int) -> Tensor:
     """[C, N, H, W, c] with kernels to [C, N, P, Q, k]; TURNED, a kernel serves its own backward pass."""
     kh, kw, sh, sw, uh, uw, ph, pw, dh, dw, p, q = geometry
     clients, n, h, width, ci = x.shape
@@ -189,7 +182,7 @@ def convolve(
     whole = not ph and not pw and uh == uw == 1
     places = seen_places(h, kh, sh, uh, ph, dh, p)
     rows = uh == uw == 1 and row_by_row(places, n, q, 64)
-    t = convolve_tiles(x.dtype, clients, n * p * q, ci, kw, k, whole, rows) | (tiles or {})
+    t = convolve_tiles(x.dtype, clients, n * p * q, ci, kw, k, whole, rows)
     apart = rows and ci % t["BK"] == 0 and row_by_row(places, n, q, t["BM"])
     down, right = seen(places), seen(seen_places(width, kw, sw, uw, pw, dw, q))
     high = p * triton.cdiv(n * q, t["BM"]) if apart else triton.cdiv(n * p * q, t["BM"])
@@ -202,13 +195,13 @@ def convolve(
     return y
 
 
-def weigh(x: Tensor, g: Tensor, geometry: list[int], tiles: dict[str, int] | None = None) -> Tensor:
+def weigh(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
     """[C, N, H, W, c] with [C, N, P, Q, k] to [C, k, window · c]."""
     kh, kw, sh, sw, _, _, ph, pw, dh, dw, p, q = geometry
     clients, n, h, width, ci = x.shape
     k = g.shape[4]
     total, rows = kh * kw * ci, n * p * q
-    t = weigh_tiles(x.dtype, clients, rows, total, k) | (tiles or {})
+    t = weigh_tiles(x.dtype, clients, rows, total, k)
     programs = t.pop("PROGRAMS")
     high, columns = triton.cdiv(total, t["BM"]), triton.cdiv(k, t["BN"])
     parts = max(1, min(triton.cdiv(rows, 4 * t["BR"]), programs // (clients * high * columns)))

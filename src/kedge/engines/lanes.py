@@ -64,8 +64,8 @@ class Lanes:
         """`common` parts of the state are the same for all rows."""
         rows = table.shape[1]
         count = max(n for n in range(1, min(streams, rows) + 1) if rows % n == 0)
-        self.parts = [slice(n * rows // count, (n + 1) * rows // count) for n in range(count)]
-        self.parts = self.parts if count > 1 else [ALL]
+        shares = [slice(n * rows // count, (n + 1) * rows // count) for n in range(count)]
+        self.parts = shares if count > 1 else [ALL]
         self.common = in_place({k: state[k] for k in common})
         self.lanes = []
         for part in self.parts:
