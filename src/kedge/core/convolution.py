@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from kedge.core.operators import OUT_FIRST, OUT_LAST, TURNED, in_bfloat16
+from kedge.core.operators import in_bfloat16
 
 Pair = tuple[int, int]
-FEW = 256  # outputs of a channel, up to which a kernel is hardly read more than once
+AT_ONCE = 4  # channels that are read together
 
 
 class Convolution(torch.autograd.Function):
@@ -25,14 +26,10 @@ class Convolution(torch.autograd.Function):
     def forward(
         x: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, dilation: Pair
     ) -> Tensor:
-        images = x.permute(0, 2, 3, 1).contiguous()
+        images, kernel = (filled(v.permute(0, 2, 3, 1)).contiguous() for v in (x, weight))
+        inputs = images[None], kernel.flatten(1)[None], None if bias is None else bias[None]
         shape = geometry(x.shape, weight.shape, stride, padding, dilation)
-        # Products of bfloat16 want what comes out side by side in memory, those of tf32 what they sum over;
-        # but to turn a kernel round that is read once costs more than it gives.
-        last = weight.dtype == torch.bfloat16 and len(x) * shape[-2] * shape[-1] > FEW
-        kernel = weight.permute(2, 3, 1, 0).flatten(0, 2) if last else weight.permute(0, 2, 3, 1).flatten(1)
-        inputs = images[None], kernel.contiguous()[None], None if bias is None else bias[None]
-        out: Tensor = torch.ops.kedge.convolve(*inputs, shape, OUT_LAST if last else OUT_FIRST)[0]
+        out: Tensor = torch.ops.kedge.convolve(*inputs, shape, False)[0]
         return out.permute(0, 3, 1, 2)
 
     @staticmethod
@@ -45,10 +42,11 @@ class Convolution(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         shape = geometry(x.shape, weight.shape, *ctx.how)
-        images, slopes = (v.permute(0, 2, 3, 1).contiguous()[None] for v in (x, g))
+        k, c, kh, kw = weight.shape
+        images, slopes = (filled(v.permute(0, 2, 3, 1)).contiguous()[None] for v in (x, g))
         dx = dweight = dbias = None
         if ctx.needs_input_grad[0]:
-            kernel, *how = backwards(x.shape, weight, *ctx.how)
+            kernel, *how = backwards(x.shape, filled(weight.movedim(0, -1)).movedim(-1, 0), *ctx.how)
             if ctx.needs_input_grad[1]:
                 dx, dweight = torch.ops.kedge.gradients(images, kernel[None], slopes, shape, *how)
             else:
@@ -57,11 +55,15 @@ class Convolution(torch.autograd.Function):
         elif ctx.needs_input_grad[1]:
             dweight = torch.ops.kedge.weigh(images, slopes, shape)
         if dweight is not None:
-            k, c, kh, kw = weight.shape
-            dweight = dweight[0].view(k, kh, kw, c).permute(0, 3, 1, 2)
+            dweight = dweight[0].unflatten(1, (kh, kw, -1))[:k, :, :, :c].permute(0, 3, 1, 2)
         if ctx.needs_input_grad[2]:
-            dbias = slopes[0].sum((0, 1, 2), dtype=ctx.added)
+            dbias = slopes[0].sum((0, 1, 2), dtype=ctx.added)[:k]
         return dx, dweight, dbias, None, None, None
+
+
+def filled(v: Tensor) -> Tensor:
+    """With channels that are 0 behind the others, so that no window's row begins between two reads."""
+    return pad(v, (0, -v.shape[-1] % AT_ONCE)) if v.shape[-1] % AT_ONCE else v
 
 
 def geometry(x: torch.Size, weight: torch.Size, stride: Pair, padding: Pair, dilation: Pair) -> list[int]:
@@ -75,14 +77,14 @@ def geometry(x: torch.Size, weight: torch.Size, stride: Pair, padding: Pair, dil
 
 def backwards(
     x: torch.Size, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair
-) -> tuple[Tensor, list[int], int]:
-    """The kernel, the geometry and how it lies, for a convolution of slopes to the gradient by the input."""
+) -> tuple[Tensor, list[int], bool]:
+    """A convolution of slopes to the gradient by the input: kernel, geometry, and whether it is turned."""
     *_, kh, kw = weight.shape
     (sh, sw), (ph, pw), (dh, dw) = stride, padding, dilation
     back = [kh, kw, 1, 1, sh, sw, dh * (kh - 1) - ph, dw * (kw - 1) - pw, dh, dw, *x[2:]]
     if weight.dtype == torch.bfloat16:  # read turned round where it lies
-        return weight.permute(0, 2, 3, 1).flatten(1).contiguous(), back, TURNED
-    return weight.flip(2, 3).permute(1, 2, 3, 0).flatten(1).contiguous(), back, OUT_FIRST
+        return weight.permute(0, 2, 3, 1).flatten(1).contiguous(), back, True
+    return weight.flip(2, 3).permute(1, 2, 3, 0).flatten(1).contiguous(), back, False
 
 
 def stacked_convolution(

@@ -2,7 +2,7 @@
 
 A client's convolution is a matrix product of its images' windows with its kernel; the windows are read where
 they lie and never written out (implicit product). Images are [clients, N, H, W, channels]. Kernels lie in one
-of three ways (operators.py). Sums run in one order, so the same call gives the same bits.
+of two ways (operators.py). Sums run in one order, so the same call gives the same bits.
 """
 
 from functools import cache
@@ -18,16 +18,17 @@ from kedge.core.tiles import convolve_tiles, row_by_row, seen, seen_places, weig
 
 @triton.jit
 def _convolve(
-    x, w, bias, y, N, H, W, P, Q, K,
+    x, w, bias, y, N,
+    H: tl.constexpr, W: tl.constexpr, P: tl.constexpr, Q: tl.constexpr, K: tl.constexpr,
     CI: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     UH: tl.constexpr, UW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr, WHOLE: tl.constexpr, LAID: tl.constexpr, BIAS: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, WHOLE: tl.constexpr, TURNED: tl.constexpr, BIAS: tl.constexpr,
     R: tl.constexpr, S: tl.constexpr, RH: tl.constexpr, RW: tl.constexpr, APART: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """y[n, p, q, k] = Σ x[n, p·S + r·D − P, …, c] · w[k, r, s, c]; with U > 1 x is read as if spread by U.
 
-    LAID: how the weights lie: as [k, r, s, c], [r, s, c, k], or [c, −r, −s, k].
+    TURNED: the weights lie as [c, −r, −s, k].
     The sum runs over RH · RW places of the window from (R, S) on; the others only ever see padding.
     APART: a tile is of one row of outputs, and leaves out the rows of the window that lie outside for it.
     """
@@ -52,67 +53,71 @@ def _convolve(
         top = (m % (P * Q) // Q) * SH - PH
     left = q * SW - PW
     image = number * (H * W * CI)
+    corner = image + (top * W + left) * CI  # where a window begins
     total: tl.constexpr = KH * KW * CI
     x += client * N * H * W * CI
     w += client * total * K
-    turned: tl.constexpr = KH * KW - 1
     out = tl.zeros((BM, BN), dtype=tl.float32)
     inner = tl.arange(0, BK)
+    real = (k < K)[None, :]
     if CI % BK == 0:  # a step is one place of the window, and some of its channels
         for start in range(0, rows * RW * CI, BK):
-            window = (first + start // CI // RW) * KW + S + start // CI % RW
-            row = top + (window // KW) * DH
-            column = left + (window % KW) * DW
+            down, right = first + start // CI // RW, S + start // CI % RW
+            window = down * KW + right
+            channel = tl.multiple_of(start % CI, BK)  # else Triton 3.6 reads the images value by value
+            row, column = top + down * DH, left + right * DW
             inside = there
             if UH > 1 or UW > 1:
                 inside = inside & (row % UH == 0) & (column % UW == 0)
                 row, column = row // UH, column // UW
-            if not WHOLE:
-                inside = inside & (row >= 0) & (row < H) & (column >= 0) & (column < W)
-            here = image + (row * W + column) * CI + start % CI
-            a = tl.load(x + here[:, None] + inner[None, :], mask=inside[:, None], other=0.0)
-            if LAID == 2:
-                weights = (start % CI + inner)[:, None] * (KH * KW * K) + ((turned - window) * K + k)[None, :]
-            elif LAID == 1:
-                weights = (window * CI + start % CI + inner)[:, None] * K + k[None, :]
+                here = image + (row * W + column) * CI
             else:
-                weights = k[None, :] * total + (window * CI + start % CI + inner)[:, None]
-            b = tl.load(w + weights, mask=(k < K)[None, :], other=0.0)
+                here = corner + (down * DH * W + right * DW) * CI
+            if not WHOLE:
+                inside = inside & (column >= 0) & (column < W)
+                if not APART:
+                    inside = inside & (row >= 0) & (row < H)
+            a = tl.load(x + (here[:, None] + inner[None, :] + channel), mask=inside[:, None], other=0.0)
+            if TURNED:
+                weights = inner[:, None] * (KH * KW * K) + k[None, :]
+                weights += channel * (KH * KW * K) + (KH * KW - 1 - window) * K
+            else:
+                weights = k[None, :] * total + inner[:, None] + (window * CI + channel)
+            b = tl.load(w + weights, mask=real, other=0.0)
             out = tl.dot(a, b, out, input_precision="tf32")
-    else:  # few channels: a step is one row of the window
-        across, channel = inner // CI, inner % CI
-        real = inner < KW * CI
-        for window in range(KH):
-            row = top + window * DH
-            column = left[:, None] + (across * DW)[None, :]
-            inside = there[:, None] & real[None, :]
-            if UH > 1 or UW > 1:
-                inside = inside & (row % UH == 0)[:, None] & (column % UW == 0)
-                row, column = row // UH, column // UW
-            if not WHOLE:
-                inside = inside & ((row >= 0) & (row < H))[:, None] & (column >= 0) & (column < W)
-            here = (image + row * W * CI)[:, None] + column * CI + channel[None, :]
-            a = tl.load(x + here, mask=inside, other=0.0)
-            if LAID == 2:
-                at = channel * (KH * KW * K) + (turned - window * KW - across) * K
-                weights = at[:, None] + k[None, :]
-            elif LAID == 1:
-                weights = (window * KW * CI + inner)[:, None] * K + k[None, :]
+    else:  # few channels: a step is as many terms as it takes
+        for start in range(0, total, BK):
+            at = start + inner
+            window, channel = at // CI, at % CI
+            down, right = window // KW * DH, window % KW * DW
+            inside = there[:, None] & (at < total)[None, :]
+            if WHOLE:
+                here = corner[:, None] + ((down * W + right) * CI + channel)[None, :]
             else:
-                weights = k[None, :] * total + (window * KW * CI + inner)[:, None]
-            b = tl.load(w + weights, mask=real[:, None] & (k < K)[None, :], other=0.0)
+                row, column = top[:, None] + down[None, :], left[:, None] + right[None, :]
+                if UH > 1 or UW > 1:
+                    inside = inside & (row % UH == 0) & (column % UW == 0)
+                    row, column = row // UH, column // UW
+                inside = inside & (row >= 0) & (row < H) & (column >= 0) & (column < W)
+                here = image[:, None] + (row * W + column) * CI + channel[None, :]
+            a = tl.load(x + here, mask=inside, other=0.0)
+            if TURNED:
+                terms = channel * (KH * KW * K) + (KH * KW - 1 - window) * K
+                weights = terms[:, None] + k[None, :]
+            else:
+                weights = k[None, :] * total + at[:, None]
+            b = tl.load(w + weights, mask=(at < total)[:, None] & real, other=0.0)
             out = tl.dot(a, b, out, input_precision="tf32")
     if BIAS:
         out += tl.load(bias + client * K + k, mask=k < K, other=0.0).to(tl.float32)[None, :]
     y += client * N * P * Q * K
-    tl.store(
-        y + m[:, None] * K + k[None, :], out.to(y.dtype.element_ty), mask=there[:, None] & (k < K)[None, :]
-    )
+    tl.store(y + m[:, None] * K + k[None, :], out.to(y.dtype.element_ty), mask=there[:, None] & real)
 
 
 @triton.jit
 def _weigh(
-    x, g, dw, N, H, W, P, Q, K, CLIENTS, ROWS,
+    x, g, dw, N, CLIENTS, ROWS,
+    H: tl.constexpr, W: tl.constexpr, P: tl.constexpr, Q: tl.constexpr, K: tl.constexpr,
     CI: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr, COLUMNS: tl.constexpr,
     WHOLE: tl.constexpr, SPLIT: tl.constexpr, TURNED: tl.constexpr,
@@ -140,18 +145,20 @@ def _weigh(
     for start in range(first, last, BR):
         m = start + tl.arange(0, BR)
         there = m < last
-        place = m % (P * Q)
-        row, column = (place // Q) * SH, (place % Q) * SW
-        here = (m // (P * Q)) * (H * W * CI) + (row * W + column) * CI
+        line = (m.to(tl.uint32) // Q).to(tl.int32)  # of outputs, counted through all images
+        number = (m.to(tl.uint32) // (P * Q)).to(tl.int32)
+        here = (m * SW + line * (SH * W - SW * Q) + number * ((H - SH * P) * W)) * CI
         inside = there[:, None] & (at < total)[None, :]
         if not WHOLE:
-            low, wide = row[:, None] + down[None, :], column[:, None] + right[None, :]
+            low = ((line - number * P) * SH)[:, None] + down[None, :]
+            wide = ((m - line * Q) * SW)[:, None] + right[None, :]
             inside = inside & (low >= 0) & (low < H) & (wide >= 0) & (wide < W)
         a = tl.load(x + here[:, None] + offset[None, :], mask=inside, other=0.0)
         b = tl.load(g + m[:, None] * K + k[None, :], mask=there[:, None] & (k < K)[None, :], other=0.0)
         if SPLIT:
-            high, tall = a.to(tl.bfloat16), b.to(tl.bfloat16)
-            rest, left = (a - high.to(tl.float32)).to(tl.bfloat16), (b - tall.to(tl.float32)).to(tl.bfloat16)
+            above, over = leading(a), leading(b)
+            high, tall = above.to(tl.bfloat16), over.to(tl.bfloat16)
+            rest, left = (a - above).to(tl.bfloat16), (b - over).to(tl.bfloat16)
             if TURNED:
                 out = tl.dot(tl.trans(high), left, out)
                 out = tl.dot(tl.trans(rest), tall, out)
@@ -173,23 +180,29 @@ def _weigh(
         tl.store(where, out.to(dw.dtype.element_ty), mask=(k < K)[:, None] & (at < total)[None, :])
 
 
-def convolve(x: Tensor, w: Tensor, bias: Tensor | None, geometry: list[int], laid: int) -> Tensor:
+@triton.jit
+def leading(v):
+    """What of a float32 a bfloat16 holds, the rest cut off: as a mask of bits, for rounding takes longer."""
+    return (v.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
+
+
+def convolve(x: Tensor, w: Tensor, bias: Tensor | None, geometry: list[int], turned: bool) -> Tensor:
     """[C, N, H, W, c] with kernels to [C, N, P, Q, k]; TURNED, a kernel serves its own backward pass."""
     kh, kw, sh, sw, uh, uw, ph, pw, dh, dw, p, q = geometry
     clients, n, h, width, ci = x.shape
-    k = out_channels(w.shape, geometry, laid)
+    k = out_channels(w.shape, geometry, turned)
     y = torch.empty((clients, n, p, q, k), dtype=x.dtype, device=x.device)
     whole = not ph and not pw and uh == uw == 1
     places = seen_places(h, kh, sh, uh, ph, dh, p)
     rows = uh == uw == 1 and row_by_row(places, n, q, 64)
-    t = convolve_tiles(x.dtype, clients, n * p * q, ci, kw, k, whole, rows)
+    t = convolve_tiles(x.dtype, clients, n * p * q, ci, kh * kw, k, whole, rows)
     apart = rows and ci % t["BK"] == 0 and row_by_row(places, n, q, t["BM"])
     down, right = seen(places), seen(seen_places(width, kw, sw, uw, pw, dw, q))
     high = p * triton.cdiv(n * q, t["BM"]) if apart else triton.cdiv(n * p * q, t["BM"])
     _convolve[(high, triton.cdiv(k, t["BN"]), clients)](
-        x, w, w if bias is None else bias, y, n, h, width, p, q, k,
+        x, w, w if bias is None else bias, y, n, H=h, W=width, P=p, Q=q, K=k,
         CI=ci, KH=kh, KW=kw, SH=sh, SW=sw, UH=uh, UW=uw, PH=ph, PW=pw, DH=dh, DW=dw,
-        WHOLE=whole, LAID=laid, BIAS=bias is not None,
+        WHOLE=whole, TURNED=turned, BIAS=bias is not None,
         R=down.start, S=right.start, RH=len(down), RW=len(right), APART=apart, **t,
     )  # fmt: skip
     return y
@@ -210,7 +223,7 @@ def weigh(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
     dtype = x.dtype if parts == 1 else torch.float32
     out = torch.empty((parts, clients, k, total), dtype=dtype, device=x.device)
     _weigh[(high, columns * parts, clients)](
-        x, g, out, n, h, width, p, q, k, clients, each,
+        x, g, out, n, clients, each, H=h, W=width, P=p, Q=q, K=k,
         CI=ci, KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw, DH=dh, DW=dw, COLUMNS=columns,
         WHOLE=not ph and not pw, SPLIT=x.dtype == torch.float32, TURNED=ci % 16 != 0, **t,
     )  # fmt: skip
@@ -218,7 +231,7 @@ def weigh(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
 
 
 def gradients(
-    x: Tensor, w: Tensor, g: Tensor, geometry: list[int], back: list[int], laid: int
+    x: Tensor, w: Tensor, g: Tensor, geometry: list[int], back: list[int], turned: bool
 ) -> tuple[Tensor, Tensor]:
     """Those of a convolution by its input and its kernels, side by side: one fills what the other leaves."""
     here = torch.cuda.current_stream()
@@ -226,7 +239,7 @@ def gradients(
     beside.wait_stream(here)  # and so for all that lay in its memory before
     with torch.cuda.stream(beside):
         dw = weigh(x, g, geometry)
-    dx = convolve(g, w, None, back, laid)
+    dx = convolve(g, w, None, back, turned)
     here.wait_stream(beside)
     return dx, dw
 

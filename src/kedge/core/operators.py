@@ -11,15 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# How kernels of many clients lie for `convolve`:
-OUT_FIRST = 0  # [clients, out, window · channels]
-OUT_LAST = 1  # [clients, window · channels, out]
-TURNED = 2  # [clients, channels, window · out], to be read with the window turned round
+# Kernels lie as [clients, out, window · channels]; `turned`, as [clients, channels, window · out], and are read
+# with the window turned round.
 LIBRARY: Any = torch.library.Library("kedge", "DEF")  # type: ignore[no-untyped-call]
-LIBRARY.define("convolve(Tensor x, Tensor w, Tensor? bias, int[] geometry, int laid) -> Tensor")
+LIBRARY.define("convolve(Tensor x, Tensor w, Tensor? bias, int[] geometry, bool turned) -> Tensor")
 LIBRARY.define("weigh(Tensor x, Tensor g, int[] geometry) -> Tensor")
 LIBRARY.define(
-    "gradients(Tensor x, Tensor w, Tensor g, int[] geometry, int[] back, int laid) -> (Tensor, Tensor)"
+    "gradients(Tensor x, Tensor w, Tensor g, int[] geometry, int[] back, bool turned) -> (Tensor, Tensor)"
 )
 LIBRARY.define("pool(Tensor x, bool relu) -> (Tensor, Tensor)")
 LIBRARY.define("unpool(Tensor g, Tensor which) -> Tensor")
@@ -52,16 +50,15 @@ def has_triton() -> bool:
     return find_spec("triton") is not None
 
 
-def out_channels(kernels: torch.Size, geometry: list[int], laid: int) -> int:
+def out_channels(kernels: torch.Size, geometry: list[int], turned: bool) -> int:
     """How many channels come out of kernels of this shape."""
-    windows = geometry[0] * geometry[1] if laid == TURNED else 1
-    return kernels[1] if laid == OUT_FIRST else kernels[2] // windows
+    return kernels[2] // (geometry[0] * geometry[1]) if turned else kernels[1]
 
 
-def _convolve(x: Tensor, w: Tensor, bias: Tensor | None, geometry: list[int], laid: int) -> Tensor:
+def _convolve(x: Tensor, w: Tensor, bias: Tensor | None, geometry: list[int], turned: bool) -> Tensor:
     from kedge.core.kernels import convolve
 
-    return convolve(x, w, bias, geometry, laid)
+    return convolve(x, w, bias, geometry, turned)
 
 
 def _weigh(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
@@ -71,11 +68,11 @@ def _weigh(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
 
 
 def _gradients(
-    x: Tensor, w: Tensor, g: Tensor, geometry: list[int], back: list[int], laid: int
+    x: Tensor, w: Tensor, g: Tensor, geometry: list[int], back: list[int], turned: bool
 ) -> tuple[Tensor, Tensor]:
     from kedge.core.kernels import gradients
 
-    return gradients(x, w, g, geometry, back, laid)
+    return gradients(x, w, g, geometry, back, turned)
 
 
 def _pool(x: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
@@ -90,8 +87,8 @@ def _unpool(g: Tensor, which: Tensor) -> Tensor:
     return unpool(g, which)
 
 
-def _convolved(x: Tensor, w: Tensor, bias: Tensor | None, geometry: list[int], laid: int) -> Tensor:
-    return x.new_empty((*x.shape[:2], *geometry[-2:], out_channels(w.shape, geometry, laid)))
+def _convolved(x: Tensor, w: Tensor, bias: Tensor | None, geometry: list[int], turned: bool) -> Tensor:
+    return x.new_empty((*x.shape[:2], *geometry[-2:], out_channels(w.shape, geometry, turned)))
 
 
 def _weighed(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
@@ -99,9 +96,9 @@ def _weighed(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
 
 
 def _both(
-    x: Tensor, w: Tensor, g: Tensor, geometry: list[int], back: list[int], laid: int
+    x: Tensor, w: Tensor, g: Tensor, geometry: list[int], back: list[int], turned: bool
 ) -> tuple[Tensor, Tensor]:
-    return _convolved(g, w, None, back, laid), _weighed(x, g, geometry)
+    return _convolved(g, w, None, back, turned), _weighed(x, g, geometry)
 
 
 def _pooled(x: Tensor, relu: bool) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ def convolve_tiles(
     clients: int,
     rows: int,
     channels: int,
-    across: int,
+    windows: int,
     out: int,
     whole: bool,
     apart: bool,
@@ -27,7 +27,7 @@ def convolve_tiles(
     wide = not half and channels % 64 == 0 and (many or (rows >= 512 and not whole))
     deep = many or not whole or not some if half else wide and not whole
     inner = next((b for b in ((64, 32, 16) if deep else (32, 16)) if channels % b == 0), None)
-    inner = inner or max(16, power_of_two(across * channels))
+    inner = inner or max(16, min(128, power_of_two(windows * channels)))
     high = 256 if wide and whole else 128 if wide or (many and not apart) else 64
     held = (high + columns) * inner * dtype.itemsize  # bytes that a stage keeps close by
     return {
