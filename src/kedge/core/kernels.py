@@ -12,8 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kedge.core.few_kernels import convolve_few
 from kedge.core.operators import out_channels
-from kedge.core.tiles import convolve_tiles, row_by_row, seen, seen_places, weigh_tiles
+from kedge.core.tiles import convolve_tiles, row_by_row, seen, seen_places, weigh_parts, weigh_tiles
 
 
 @triton.jit
@@ -60,54 +61,31 @@ def _convolve(
     out = tl.zeros((BM, BN), dtype=tl.float32)
     inner = tl.arange(0, BK)
     real = (k < K)[None, :]
-    if CI % BK == 0:  # a step is one place of the window, and some of its channels
-        for start in range(0, rows * RW * CI, BK):
-            down, right = first + start // CI // RW, S + start // CI % RW
-            window = down * KW + right
-            channel = tl.multiple_of(start % CI, BK)  # else Triton 3.6 reads the images value by value
-            row, column = top + down * DH, left + right * DW
-            inside = there
-            if UH > 1 or UW > 1:
-                inside = inside & (row % UH == 0) & (column % UW == 0)
-                row, column = row // UH, column // UW
-                here = image + (row * W + column) * CI
-            else:
-                here = corner + (down * DH * W + right * DW) * CI
-            if not WHOLE:
-                inside = inside & (column >= 0) & (column < W)
-                if not APART:
-                    inside = inside & (row >= 0) & (row < H)
-            a = tl.load(x + (here[:, None] + inner[None, :] + channel), mask=inside[:, None], other=0.0)
-            if TURNED:
-                weights = inner[:, None] * (KH * KW * K) + k[None, :]
-                weights += channel * (KH * KW * K) + (KH * KW - 1 - window) * K
-            else:
-                weights = k[None, :] * total + inner[:, None] + (window * CI + channel)
-            b = tl.load(w + weights, mask=real, other=0.0)
-            out = tl.dot(a, b, out, input_precision="tf32")
-    else:  # few channels: a step is as many terms as it takes
-        for start in range(0, total, BK):
-            at = start + inner
-            window, channel = at // CI, at % CI
-            down, right = window // KW * DH, window % KW * DW
-            inside = there[:, None] & (at < total)[None, :]
-            if WHOLE:
-                here = corner[:, None] + ((down * W + right) * CI + channel)[None, :]
-            else:
-                row, column = top[:, None] + down[None, :], left[:, None] + right[None, :]
-                if UH > 1 or UW > 1:
-                    inside = inside & (row % UH == 0) & (column % UW == 0)
-                    row, column = row // UH, column // UW
-                inside = inside & (row >= 0) & (row < H) & (column >= 0) & (column < W)
-                here = image[:, None] + (row * W + column) * CI + channel[None, :]
-            a = tl.load(x + here, mask=inside, other=0.0)
-            if TURNED:
-                terms = channel * (KH * KW * K) + (KH * KW - 1 - window) * K
-                weights = terms[:, None] + k[None, :]
-            else:
-                weights = k[None, :] * total + at[:, None]
-            b = tl.load(w + weights, mask=(at < total)[:, None] & real, other=0.0)
-            out = tl.dot(a, b, out, input_precision="tf32")
+    # A step is one place of the window, and some of its channels.
+    for start in range(0, rows * RW * CI, BK):
+        down, right = first + start // CI // RW, S + start // CI % RW
+        window = down * KW + right
+        channel = tl.multiple_of(start % CI, BK)  # else Triton 3.6 reads the images value by value
+        row, column = top + down * DH, left + right * DW
+        inside = there
+        if UH > 1 or UW > 1:
+            inside = inside & (row % UH == 0) & (column % UW == 0)
+            row, column = row // UH, column // UW
+            here = image + (row * W + column) * CI
+        else:
+            here = corner + (down * DH * W + right * DW) * CI
+        if not WHOLE:
+            inside = inside & (column >= 0) & (column < W)
+            if not APART:
+                inside = inside & (row >= 0) & (row < H)
+        a = tl.load(x + (here[:, None] + inner[None, :] + channel), mask=inside[:, None], other=0.0)
+        if TURNED:
+            weights = inner[:, None] * (KH * KW * K) + k[None, :]
+            weights += channel * (KH * KW * K) + (KH * KW - 1 - window) * K
+        else:
+            weights = k[None, :] * total + inner[:, None] + (window * CI + channel)
+        b = tl.load(w + weights, mask=real, other=0.0)
+        out = tl.dot(a, b, out, input_precision="tf32")
     if BIAS:
         out += tl.load(bias + client * K + k, mask=k < K, other=0.0).to(tl.float32)[None, :]
     y += client * N * P * Q * K
@@ -120,26 +98,25 @@ def _weigh(
     H: tl.constexpr, W: tl.constexpr, P: tl.constexpr, Q: tl.constexpr, K: tl.constexpr,
     CI: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr, COLUMNS: tl.constexpr,
-    WHOLE: tl.constexpr, SPLIT: tl.constexpr, TURNED: tl.constexpr,
+    WHOLE: tl.constexpr, SPLIT: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr,
 ):  # fmt: skip
     """dw[k, r, s, c] = Σ g[n, p, q, k] · x[n, p·S + r·D − P, …, c], over ROWS rows (n, p, q) of each part.
 
     SPLIT: float32 as two bfloat16 and three products, finer than tf32, whose products want the other layout.
-    TURNED: the sums are made as [r, s, c, k], which is faster where there are few channels.
     """
     client = tl.program_id(2).to(tl.int64)
     part = tl.program_id(1) // COLUMNS
     at = tl.program_id(0) * BM + tl.arange(0, BM)
     k = (tl.program_id(1) % COLUMNS) * BN + tl.arange(0, BN)
     total: tl.constexpr = KH * KW * CI
-    window = at // CI
-    down = (window // KW) * DH - PH
-    right = (window % KW) * DW - PW
-    offset = (down * W + right) * CI + at % CI
+    across = at % (KW * CI)
+    down = at // (KW * CI) * DH - PH
+    right = across // CI * DW - PW
+    offset = (down * W - PW) * CI + across if DW == 1 else (down * W + right) * CI + at % CI
     x += client * N * H * W * CI
     g += client * N * P * Q * K
-    out = tl.zeros((BM, BN) if TURNED else (BN, BM), dtype=tl.float32)
+    out = tl.zeros((BN, BM), dtype=tl.float32)
     first = part * ROWS
     last = tl.minimum(first + ROWS, N * P * Q)
     for start in range(first, last, BR):
@@ -159,25 +136,14 @@ def _weigh(
             above, over = leading(a), leading(b)
             high, tall = above.to(tl.bfloat16), over.to(tl.bfloat16)
             rest, left = (a - above).to(tl.bfloat16), (b - over).to(tl.bfloat16)
-            if TURNED:
-                out = tl.dot(tl.trans(high), left, out)
-                out = tl.dot(tl.trans(rest), tall, out)
-                out = tl.dot(tl.trans(high), tall, out)
-            else:
-                out = tl.dot(tl.trans(left), high, out)
-                out = tl.dot(tl.trans(tall), rest, out)
-                out = tl.dot(tl.trans(tall), high, out)
-        elif TURNED:
-            out = tl.dot(tl.trans(a), b, out)
+            out = tl.dot(tl.trans(left), high, out)
+            out = tl.dot(tl.trans(tall), rest, out)
+            out = tl.dot(tl.trans(tall), high, out)
         else:
             out = tl.dot(tl.trans(b), a, out)
     dw += (part * CLIENTS + client) * total * K
-    if TURNED:
-        where = dw + k[None, :] * total + at[:, None]
-        tl.store(where, out.to(dw.dtype.element_ty), mask=(k < K)[None, :] & (at < total)[:, None])
-    else:
-        where = dw + k[:, None] * total + at[None, :]
-        tl.store(where, out.to(dw.dtype.element_ty), mask=(k < K)[:, None] & (at < total)[None, :])
+    where = dw + k[:, None] * total + at[None, :]
+    tl.store(where, out.to(dw.dtype.element_ty), mask=(k < K)[:, None] & (at < total)[None, :])
 
 
 @triton.jit
@@ -192,11 +158,13 @@ def convolve(x: Tensor, w: Tensor, bias: Tensor | None, geometry: list[int], tur
     clients, n, h, width, ci = x.shape
     k = out_channels(w.shape, geometry, turned)
     y = torch.empty((clients, n, p, q, k), dtype=x.dtype, device=x.device)
+    if ci % 16:
+        convolve_few(x, w, bias, y, geometry, turned)
+        return y
     whole = not ph and not pw and uh == uw == 1
     places = seen_places(h, kh, sh, uh, ph, dh, p)
-    rows = uh == uw == 1 and row_by_row(places, n, q, 64)
-    t = convolve_tiles(x.dtype, clients, n * p * q, ci, kh * kw, k, whole, rows)
-    apart = rows and ci % t["BK"] == 0 and row_by_row(places, n, q, t["BM"])
+    t = convolve_tiles(x.dtype, clients, n * p * q, ci, k)
+    apart = uh == uw == 1 and row_by_row(places, n, q, t["BM"])
     down, right = seen(places), seen(seen_places(width, kw, sw, uw, pw, dw, q))
     high = p * triton.cdiv(n * q, t["BM"]) if apart else triton.cdiv(n * p * q, t["BM"])
     _convolve[(high, triton.cdiv(k, t["BN"]), clients)](
@@ -214,10 +182,9 @@ def weigh(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
     clients, n, h, width, ci = x.shape
     k = g.shape[4]
     total, rows = kh * kw * ci, n * p * q
-    t = weigh_tiles(x.dtype, clients, rows, total, k)
-    programs = t.pop("PROGRAMS")
+    t = weigh_tiles(x.dtype, total, k)
     high, columns = triton.cdiv(total, t["BM"]), triton.cdiv(k, t["BN"])
-    parts = max(1, min(triton.cdiv(rows, 4 * t["BR"]), programs // (clients * high * columns)))
+    parts = weigh_parts(x.dtype, rows, t["BR"], clients * high * columns)
     each = triton.cdiv(triton.cdiv(rows, parts), t["BR"]) * t["BR"]
     parts = triton.cdiv(rows, each)
     dtype = x.dtype if parts == 1 else torch.float32
@@ -225,7 +192,7 @@ def weigh(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
     _weigh[(high, columns * parts, clients)](
         x, g, out, n, clients, each, H=h, W=width, P=p, Q=q, K=k,
         CI=ci, KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw, DH=dh, DW=dw, COLUMNS=columns,
-        WHOLE=not ph and not pw, SPLIT=x.dtype == torch.float32, TURNED=ci % 16 != 0, **t,
+        WHOLE=not ph and not pw, SPLIT=x.dtype == torch.float32, **t,
     )  # fmt: skip
     return out[0] if parts == 1 else out.sum(0).to(x.dtype)
 

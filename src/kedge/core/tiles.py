@@ -5,57 +5,77 @@ The numbers are from trials on an H200 with the standard CNN, one to a hundred c
 
 import torch
 
-PROGRAMS = 528  # four to each of a large GPU's processors
+PROCESSORS = 132  # of a large GPU
 SHARED = 200_000  # bytes of a processor's shared memory
 
 
-def convolve_tiles(
-    dtype: torch.dtype,
-    clients: int,
-    rows: int,
-    channels: int,
-    windows: int,
-    out: int,
-    whole: bool,
-    apart: bool,
-) -> dict[str, int]:
-    """How `convolve` cuts its work; `whole`: no window reaches beyond its image; `apart`: row by row."""
-    half = dtype == torch.bfloat16
-    columns = max(16, min(64, power_of_two(out)))
-    tiles = clients * parts(out, columns)
-    many, some = (tiles * parts(rows, high) >= PROGRAMS for high in (128, 64))
-    wide = not half and channels % 64 == 0 and (many or (rows >= 512 and not whole))
-    deep = many or not whole or not some if half else wide and not whole
-    inner = next((b for b in ((64, 32, 16) if deep else (32, 16)) if channels % b == 0), None)
-    inner = inner or max(16, min(128, power_of_two(windows * channels)))
-    high = 256 if wide and whole else 128 if wide or (many and not apart) else 64
+def convolve_tiles(dtype: torch.dtype, clients: int, rows: int, channels: int, out: int) -> dict[str, int]:
+    """How `convolve` cuts its work: the larger the tiles, the less is read twice, but each must have one."""
+
+    def programs(high: int, columns: int) -> int:
+        return clients * parts(rows, high) * parts(out, columns)
+
+    whole = 128 // dtype.itemsize  # terms of a step: as many bytes as memory is read by
+    columns = max(16, min(128, power_of_two(out)))
+    if columns == 128 and programs(64, 128) < PROCESSORS // 2:
+        columns = 64
+    if out % 256 == 0 and programs(128, 256) >= 1.8 * PROCESSORS:
+        columns = 256
+    few = programs(64, columns) <= 1.2 * PROCESSORS
+    sizes = (2 * whole, whole, whole // 2, 16) if few else (whole, whole // 2, 16)
+    inner = next(size for size in sizes if channels % size == 0)
+    high = 128 if columns == 256 or programs(128, columns) >= 3 * PROCESSORS else 64
     held = (high + columns) * inner * dtype.itemsize  # bytes that a stage keeps close by
     return {
         "BM": high,
         "BN": columns,
         "BK": inner,
-        "num_warps": 8 if wide else 4,
-        "num_stages": max(1, min(3 if some or half or not whole else 2, SHARED // held)),
+        "num_warps": 8 if high * columns > 8192 else 4,
+        "num_stages": max(1, min(3 if few or columns > 64 or dtype == torch.bfloat16 else 4, SHARED // held)),
     }
 
 
-def weigh_tiles(dtype: torch.dtype, clients: int, rows: int, total: int, out: int) -> dict[str, int]:
-    """How `weigh` cuts its work; PROGRAMS is how many it aims at."""
+def few_tiles(dtype: torch.dtype, terms: int, out: int) -> dict[str, int]:
+    """How `convolve_few` cuts its work; PROGRAMS is how many it aims at."""
     half = dtype == torch.bfloat16
-    flat = half and out >= 128
-    high = max(16, min(64 if flat else 128, power_of_two(total)))
-    wide = 128 if flat else max(16, min(64, power_of_two(out)))
-    programs = PROGRAMS // 2
-    each = rows * clients * parts(total, high) * parts(out, wide) // programs  # rows of a program
-    short = total % 16 and each < 768
+    return {
+        "BM": 64,
+        "BN": max(16, min(128, power_of_two(out))),
+        "BK": max(16, min(128 if half else 32, power_of_two(terms))),
+        "PROGRAMS": 4 * PROCESSORS,
+        "num_warps": 4,
+        "num_stages": 2 if half else 3,
+    }
+
+
+def weigh_tiles(dtype: torch.dtype, total: int, out: int) -> dict[str, int]:
+    """How `weigh` cuts its work."""
+    half = dtype == torch.bfloat16
+    wide = max(16, min(128 if half or total <= 128 else 64, power_of_two(out)))
+    square = wide == 128 and total <= 128
+    high = max(16, min(64 if wide == 128 and not square else 128 if wide > 16 else 256, power_of_two(total)))
     return {
         "BM": high,
         "BN": wide,
-        "BR": 64 if half and not flat and not short else 32,
-        "PROGRAMS": programs,
+        "BR": 64 if half else 32,
         "num_warps": 4,
         "num_stages": 3,
     }
+
+
+def weigh_parts(dtype: torch.dtype, rows: int, step: int, each: int) -> int:
+    """Into how many parts `weigh` cuts the rows, to be summed after, where `each` programs take a part.
+
+    Enough that all processors have work, and none much more than others: in bfloat16 one program to each
+    suffices if the parts are short or only one, else it takes two or four.
+    """
+    count = 1
+    for aim in (PROCESSORS, 2 * PROCESSORS, 4 * PROCESSORS):
+        count = max(1, min(parts(rows, 4 * step), aim // each))
+        short = dtype == torch.bfloat16 and (count == 1 or parts(rows, count) <= 10 * step)
+        if count * each >= 0.9 * aim and (short or aim > PROCESSORS):
+            break
+    return count
 
 
 def pool_tiles(channels: int) -> dict[str, int]:
