@@ -19,7 +19,7 @@ from kedge.data.augment import Augment
 from kedge.data.batches import plan
 from kedge.data.datasets import synthetic
 from kedge.data.federation import federate
-from kedge.engines.captured import packed, step
+from kedge.engines.captured import step
 from kedge.engines.engine import Order, trainable
 from kedge.engines.graphs import in_place
 from kedge.engines.lanes import Lanes
@@ -49,7 +49,7 @@ def test_a_traced_step_from_the_table_is_a_step_of_the_stack(algorithm: Algorith
         "facts": begun.facts, "statistics": tree_map(torch.clone, carry["buffers"]),
         "anchor": begun.shared, "cast": begun.cast, "lr": begun.lr,
     }  # fmt: skip
-    table = torch.from_numpy(packed(begun.plan))
+    table = torch.from_numpy(begun.plan.table)
     now = torch.zeros_like(table[0])
     programs = {}
     for number, mask in enumerate(begun.plan.masks):
@@ -95,7 +95,7 @@ def test_programs_are_kept_on_disk() -> None:
 def test_the_table_holds_the_plan(augment: Augment) -> None:
     members = [np.arange(20), np.arange(20, 27)]
     own = plan(members, [0, 1], Local(1, 4), all_units, 2, 0, 0, 0, augment=augment, random=True)
-    table = packed(own)
+    table = own.table
     assert table.shape[:2] == own.alive.shape
     assert table.shape[2] % 2 == 0
     parts = np.split(table, [4, 8, 9, 11, 11 + own.moves[0, 0].size], axis=2)

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Kernels lie as [clients, out, window · channels], or `turned` as [clients, channels, window · out] to be read
-# from the window's end.
+# Kernels lie as [clients, out, window · channels], or `turned` as [clients, channels, window · out], and then
+# windows from their end.
 LIBRARY: Any = torch.library.Library("kedge", "DEF")  # type: ignore[no-untyped-call]
 LIBRARY.define("convolve(Tensor x, Tensor w, Tensor? bias, int[] geometry, bool turned) -> Tensor")
 LIBRARY.define("weigh(Tensor x, Tensor g, int[] geometry) -> Tensor")

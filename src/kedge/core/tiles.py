@@ -42,9 +42,9 @@ def few_tiles(dtype: torch.dtype, terms: int, out: int) -> dict[str, int]:
         "BM": 64,
         "BN": max(16, min(128, power_of_two(out))),
         "BK": max(16, min(128 if half else 32, power_of_two(terms))),
-        "PROGRAMS": 4 * PROCESSORS,
+        "PROGRAMS": 5 * PROCESSORS if half else 1 << 20,
         "num_warps": 4,
-        "num_stages": 2 if half else 3,
+        "num_stages": 1 if half else 3,
     }
 
 

@@ -8,6 +8,8 @@ one client, so all engines draw the same.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +34,21 @@ class Plan:
     moves: Ints  # [rows, clients, batch, 3]: flips and shifts of images, [..., 0] where there are none
     steps: Ints  # [clients]: local steps of each client
     trained: Ints  # [clients, units]: local steps in which a unit trained
+
+    @cached_property
+    def table(self) -> Ints:
+        """All of it that a step reads, [rows, clients, columns]: samples, weights, alive, key, moves if any.
+
+        Columns are an even number: a stack may begin at any client, and memory is read by 16 bytes.
+        """
+        steps, clients, _ = self.index.shape
+        moves = self.moves.reshape(steps, clients, -1)
+        parts: list[NDArray[Any]] = [self.index, self.weight, self.alive[..., None], self.key, moves]
+        if sum(part.shape[2] for part in parts) % 2:
+            parts.append(np.zeros((steps, clients, 1), np.int64))
+        whole = np.empty((steps, clients, sum(part.shape[2] for part in parts)), np.int64)
+        np.concatenate(parts, axis=-1, out=whole, casting="unsafe")
+        return whole
 
 
 def step_counts(sizes: Ints, local: Local) -> tuple[Ints, Ints]:

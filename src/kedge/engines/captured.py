@@ -9,11 +9,9 @@ draws the next round's batches.
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -25,14 +23,23 @@ from kedge.core.server import Reply
 from kedge.core.tree import Leaves
 from kedge.data.batches import Plan
 from kedge.data.federation import Federation
+from kedge.engines.begun import Begun, Known
 from kedge.engines.engine import Order, trainable
 from kedge.engines.graphs import Beside, Replayed
 from kedge.engines.lanes import Lanes
 from kedge.engines.programs import stacked_step
-from kedge.engines.stacked import Begun, Stacked
+from kedge.engines.stacked import Stacked
 
 Result = TypeVar("Result")
 Ahead = Callable[[int], Sequence[int]]  # number of a round -> who will take part
+
+
+class Drawn(NamedTuple):
+    """What is known of a round before it begins, its plan still on the way."""
+
+    plan: Future[Plan]
+    facts: Leaves
+    lr: Tensor
 
 
 class Captured(Stacked):
@@ -56,7 +63,7 @@ class Captured(Stacked):
         self.ends: dict[Any, Replayed] = {}
         self.looks: dict[Any, Replayed] = {}
         self.ahead = ahead
-        self.drawn: dict[Any, Future[Plan]] = {}
+        self.drawn: dict[Any, Drawn] = {}
         self.drawing = ThreadPoolExecutor(1, "kedge-batches")
         self.side = Beside()
 
@@ -86,28 +93,41 @@ class Captured(Stacked):
             self.chunk = -(-at_once // 2)
             self.forget()
 
-    def plan(self, stage: Stage, model: Model, order: Order, rows: Sequence[int], tuning: bool) -> Plan:
-        """The plan of these rows, drawn before if this was foreseen."""
+    def beforehand(
+        self, stage: Stage, model: Model, order: Order, rows: Sequence[int], real: int, tuning: bool
+    ) -> Known:
+        """What is known of these rows, drawn before if this was foreseen."""
         key = order.round, order.stage_round, order.seed, tuple(rows)
         if tuning or key not in self.drawn:
-            return super().plan(stage, model, order, rows, tuning)
-        return self.drawn.pop(key).result()
+            return super().beforehand(stage, model, order, rows, real, tuning)
+        plan, facts, lr = self.drawn.pop(key)
+        return Known(plan.result(), facts, lr)
 
-    def draw_ahead(self, order: Order, padding: int | None = None) -> None:
+    def draw_ahead(self, order: Order, padding: int | None = None) -> list[Future[Plan]]:
         """Begin to draw the next round's batches beside the device's work."""
         if self.ahead is None:
-            return
-        self.drawn = {key: plan for key, plan in self.drawn.items() if key[0] >= order.round}
+            return []
+        self.drawn = {key: one for key, one in self.drawn.items() if key[0] >= order.round}
         after = order._replace(round=order.round + 1, stage_round=order.stage_round + 1)
         clients = list(self.ahead(after.round))
         size = self.chunk or len(clients)
+        plans = []
         for start in range(0, len(clients), size):
             some = clients[start : start + size]
             rows = self.rows(some)[0] if padding is None else [*some, *[some[0]] * padding]
             key = after.round, after.stage_round, after.seed, tuple(rows)
             if key not in self.drawn:  # by an earlier chunk of this round
-                draw = partial(super().plan, self.stage, self.model, after, rows, False)
-                self.drawn[key] = self.drawing.submit(draw)
+                draw = partial(self.drawn_now, self.stage, self.model, after, rows, len(some))
+                facts, lr = self.facts_of(rows), self.rate(self.stage, after)
+                self.drawn[key] = Drawn(self.drawing.submit(draw), facts, lr)
+            plans.append(self.drawn[key].plan)
+        return plans
+
+    def drawn_now(self, stage: Stage, model: Model, order: Order, rows: Sequence[int], real: int) -> Plan:
+        """The plan, with its table."""
+        own = self.plan(stage, model, order, rows, real, False)
+        _ = own.table
+        return own
 
     def program(self, key: Any, function: Callable[..., Any], compile: bool) -> Callable[..., Any]:
         """What runs once a round: the end as a graph, the rest as it is."""
@@ -142,7 +162,7 @@ class Captured(Stacked):
             "cast": begun.cast,
             "lr": begun.lr,
         }
-        rows, masks = packed(begun.plan), begun.plan.masks
+        rows, masks = begun.plan.table, begun.plan.masks
         key = tuning, begun.apart, rows.shape[1:]
         if key not in self.lanes:
             common = () if begun.apart else ("anchor", "cast", "lr")
@@ -189,18 +209,3 @@ def step(
         index, real.to(dtype), key, moves.reshape(len(now), count, 3 if moved else 0), alive[:, 0] > 0,
         state["facts"], state["statistics"], state["anchor"], state["cast"], state["lr"],
     )  # fmt: skip
-
-
-def packed(own: Plan) -> NDArray[np.int64]:
-    """The plan as one table [steps, clients, columns]: samples, weights, alive, key, moves if any.
-
-    Columns are an even number: a stack may begin at any row, and memory is read by 16 bytes.
-    """
-    steps, clients, _ = own.index.shape
-    moves = own.moves.reshape(steps, clients, -1)
-    parts: list[NDArray[Any]] = [own.index, own.weight, own.alive[..., None], own.key, moves]
-    if sum(part.shape[2] for part in parts) % 2:
-        parts.append(np.zeros((steps, clients, 1), np.int64))
-    table = np.empty((steps, clients, sum(part.shape[2] for part in parts)), np.int64)
-    np.concatenate(parts, axis=-1, out=table, casting="unsafe")
-    return table

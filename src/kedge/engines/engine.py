@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
@@ -175,5 +176,11 @@ def lr_times(model: Model, steps: Tensor, trained: Tensor, lr: Tensor, momentum:
 
 def counted(own: Plan, like: Tensor) -> tuple[Tensor, Tensor]:
     """Per client: its steps, and those in which each unit trained."""
-    steps, trained = (torch.from_numpy(v).to(like.device, like.dtype) for v in (own.steps, own.trained))
+    steps, trained = (sent(v, like.device).to(like.dtype) for v in (own.steps, own.trained))
     return steps, trained
+
+
+def sent(values: NDArray[Any], device: torch.device) -> Tensor:
+    """A copy on the device; the host does not wait until a GPU comes to it."""
+    copy = torch.from_numpy(values)
+    return copy.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else copy.to(device)

@@ -11,8 +11,8 @@ from torch import Tensor
 from kedge.core.tree import Tree, tree_map
 from kedge.data.batches import Plan, lockstep
 from kedge.data.dataset import Dataset
+from kedge.engines.begun import Begun
 from kedge.engines.engine import Totals
-from kedge.engines.stacked import Begun
 
 
 def merged(pools: Sequence[Dataset]) -> tuple[Dataset, list[int]]:
@@ -40,8 +40,11 @@ def same(left: Dataset, right: Dataset) -> bool:
     return torch.equal(left.x, right.x) and torch.equal(left.y, right.y)
 
 
-def joined(parts: Sequence[Begun], offsets: Sequence[int]) -> Begun:
-    """The rows of several runs as one stack, whose pool has each run's samples from an offset on."""
+def joined(parts: Sequence[Begun], offsets: Sequence[int], plan: Plan | None = None) -> Begun:
+    """The rows of several runs as one stack, whose pool has each run's samples from an offset on.
+
+    `plan` is that of all, where it is there already.
+    """
     counts = [len(part.members) for part in parts]
 
     def spread(trees: Sequence[Tree]) -> dict[str, Any]:
@@ -54,12 +57,15 @@ def joined(parts: Sequence[Begun], offsets: Sequence[int]) -> Begun:
     def one(trees: Sequence[Tree]) -> dict[str, Any]:
         return tree_map(lambda *v: torch.cat(v), trees[0], *trees[1:])
 
+    shared = spread([part.shared for part in parts])
+    local = [{k: v for k, v in part.carry["params"].items() if k not in shared} for part in parts]
+    carry = one([{**part.carry, "params": own} for part, own in zip(parts, local, strict=True)])
     return Begun(
         members=[own + at for part, at in zip(parts, offsets, strict=True) for own in part.members],
-        plan=side_by_side([part.plan for part in parts], offsets),
-        carry=one([part.carry for part in parts]),
+        plan=plan or side_by_side([part.plan for part in parts], offsets),
+        carry={**carry, "params": {**shared, **carry["params"]}},  # every client begins with what is shared
         facts=one([part.facts for part in parts]),
-        shared=spread([part.shared for part in parts]),
+        shared=shared,
         cast=spread([part.cast for part in parts]),
         lr=torch.cat([part.lr.expand(count) for part, count in zip(parts, counts, strict=True)]),
         apart=True,

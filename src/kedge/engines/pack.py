@@ -9,6 +9,7 @@ others but for rounding: a product of more rows may be summed in another order.
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -20,9 +21,10 @@ from kedge.core.algorithm import Algorithm, Local, Stage, Tune
 from kedge.core.optimizers import SGD, Adam
 from kedge.core.server import Reply
 from kedge.core.tree import Leaves, Tree
+from kedge.data.batches import Plan
 from kedge.data.federation import Federation
 from kedge.engines.engine import Mean, Order, T, divided, told_of, trainable
-from kedge.engines.joining import joined, membership, merged, of_run
+from kedge.engines.joining import joined, membership, merged, of_run, side_by_side
 from kedge.engines.programs import bucket
 from kedge.engines.stacked import Stacked
 
@@ -53,6 +55,8 @@ class Pack:
         self.asked: dict[int, Asked] = {}
         self.replies: dict[int, Reply | BaseException] = {}
         self.at_once = 0  # rows of a stack; 0: all
+        self.joining = ThreadPoolExecutor(1, "kedge-plans")
+        self.ahead: dict[tuple[int, ...], Future[tuple[list[Plan], Plan]]] = {}  # by runs
 
     @contextmanager
     def seated(self, number: int) -> Iterator["Seat"]:
@@ -117,8 +121,9 @@ class Pack:
             parts.append(seat.engine.begun(stage, model, order, rows, len(clients), False))
             firsts.append(at)
             at += len(rows)
-        begun = joined(parts, [self.offsets[a.seat.number] for a in asked])
-        stack.foreseen = partial(draw_ahead, asked, padding if stack.compiled else 0)
+        offsets = [self.offsets[a.seat.number] for a in asked]
+        begun = joined(parts, offsets, self.drawn(asked, [part.plan for part in parts]))
+        stack.foreseen = partial(self.draw_ahead, asked, offsets, padding if stack.compiled else 0)
         carry = stack.advanced(stack.stage, stack.model, begun, stack.compiled)
         ends = [first + len(a.clients) for a, first in zip(asked, firsts, strict=True)]
         living = membership(tuple(firsts), tuple(ends), at, begun.lr.device)
@@ -139,6 +144,24 @@ class Pack:
                 seat.engine.memories.keep(*kept)
             replies.append(mean.reply(frozenset(opened[number]), means[number] if fine else None))
         return replies
+
+    def draw_ahead(self, asked: Sequence[Asked], offsets: Sequence[int], padding: int) -> None:
+        """Let every run draw the batches of its next round, the first with the padding, and join them."""
+        plans = [
+            seat.engine.draw_ahead(order, 0 if number else padding)
+            for number, (seat, order, _) in enumerate(asked)
+        ]
+        if all(len(own) == 1 for own in plans):
+            who = tuple(a.seat.number for a in asked)
+            self.ahead[who] = self.joining.submit(joined_plan, [own for (own,) in plans], offsets)
+
+    def drawn(self, asked: Sequence[Asked], plans: Sequence[Plan]) -> Plan | None:
+        """The plan of these runs together, if it was foreseen as it came."""
+        ahead = self.ahead.pop(tuple(a.seat.number for a in asked), None)
+        if ahead is None:
+            return None
+        of, whole = ahead.result()
+        return whole if all(a is b for a, b in zip(of, plans, strict=True)) else None
 
     def stack(self, like: Stacked, width: int) -> Stacked:
         """The common stack for a stage like this engine's."""
@@ -204,10 +227,12 @@ class Seat:
         self.engine.load(saved)
 
 
-def draw_ahead(asked: Sequence[Asked], padding: int) -> None:
-    """Let every run draw the batches of its next round; the first has the padding."""
-    for number, (seat, order, _) in enumerate(asked):
-        seat.engine.draw_ahead(order, 0 if number else padding)
+def joined_plan(plans: Sequence[Future[Plan]], offsets: Sequence[int]) -> tuple[list[Plan], Plan]:
+    """These plans as they come, and all of them as one, with its table."""
+    found = [plan.result() for plan in plans]
+    whole = side_by_side(found, offsets)
+    _ = whole.table
+    return found, whole
 
 
 def program_of(stage: Stage) -> Program:

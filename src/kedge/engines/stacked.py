@@ -6,7 +6,8 @@ that a varying number of participants does not make new programs.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,25 +20,12 @@ from kedge.core.client import Carry, started
 from kedge.core.model import Model
 from kedge.core.server import Reply
 from kedge.core.tree import Leaves, Tree, row, stack, tree_map
-from kedge.data.batches import Ints, Plan, plan, step_counts, survey
+from kedge.data.batches import Plan, plan, step_counts, survey
 from kedge.data.federation import Federation
-from kedge.engines.engine import Mean, Order, T, Told, Totals, counted, done_now, told_of, trainable
+from kedge.engines.begun import Begun, Known
+from kedge.engines.engine import Mean, Order, T, Told, Totals, counted, done_now, sent, told_of, trainable
 from kedge.engines.memory import Memories
 from kedge.engines.programs import bucket, compiled, stacked_end, stacked_step, stacked_survey
-
-
-@dataclass(frozen=True, eq=False)
-class Begun:
-    """Rows before their first step. Rows beyond the real clients are padding, and dead."""
-
-    members: Sequence[Ints]  # the samples of each row's client
-    plan: Plan
-    carry: Carry
-    facts: Leaves
-    shared: Leaves  # what the server sent, and its learning rate: the same for all rows, or
-    cast: Tree
-    lr: Tensor
-    apart: bool = False  # one row each
 
 
 class Stacked:
@@ -52,7 +40,7 @@ class Stacked:
         self.memories = Memories()
         self.chunk, self.compiled = chunk, compiled
         self.programs: dict[Any, Callable[..., Any]] = {}
-        self.foreseen: Callable[[], None] | None = None  # what the host does while a device trains
+        self.foreseen: Callable[[], object] | None = None  # what the host does while a device trains
 
     def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
         """Start a stage; memories of the slots in `kept` go on."""
@@ -145,17 +133,39 @@ class Stacked:
         padding = bucket(len(clients)) - len(clients) if self.compiled else 0
         return [*clients, *[clients[0]] * padding], padding
 
-    def plan(self, stage: Stage, model: Model, order: Order, rows: Sequence[int], tuning: bool) -> Plan:
-        """The batches of these rows."""
+    def beforehand(
+        self, stage: Stage, model: Model, order: Order, rows: Sequence[int], real: int, tuning: bool
+    ) -> Known:
+        """What is known of these rows."""
+        plan = self.plan(stage, model, order, rows, real, tuning)
+        return Known(plan, self.facts_of(rows), self.rate(stage, order))
+
+    def plan(
+        self, stage: Stage, model: Model, order: Order, rows: Sequence[int], real: int, tuning: bool
+    ) -> Plan:
+        """The batches of these rows; those after the first `real` are dead."""
         data = self.federation
-        return plan(
+        own = plan(
             [data.clients[c] for c in rows], rows, stage.local, stage.algorithm.schedule, len(model.units),
             order.seed, order.round, order.stage_round, width=self.width, random=model.random, tuning=tuning,
             augment=data.augment,
         )  # fmt: skip
+        own.alive[:, real:] = False
+        return own
 
-    def draw_ahead(self, order: Order, padding: int | None = None) -> None:
+    def facts_of(self, rows: Sequence[int]) -> Leaves:
+        """The facts of each row's client."""
+        ids = sent(np.array(rows), self.federation.pool.x.device)
+        return {k: v[ids] for k, v in self.facts.items()}
+
+    def rate(self, stage: Stage, order: Order) -> Tensor:
+        """The learning rate of the round."""
+        like = next(iter(order.shared.values()))
+        return torch.full((), stage.local.optimizer.rate(order.round), dtype=like.dtype, device=like.device)
+
+    def draw_ahead(self, order: Order, padding: int | None = None) -> list[Future[Plan]]:
         """Nothing is drawn ahead where the host itself trains."""
+        return []
 
     def tuned(self, order: Order, clients: Sequence[int], tune: Tune) -> Iterator[tuple[int, Leaves, Leaves]]:
         """Each client's model fine-tuned on its own data: client, parameters, statistics; nothing is kept."""
@@ -182,13 +192,7 @@ class Stacked:
         tuning: bool = False,
     ) -> Begun:
         """These rows before their first step; those after the first `real` are dead."""
-        own = self.plan(stage, model, order, rows, tuning)
-        own.alive[:, real:] = False
-        like = next(iter(order.shared.values()))
-        device, dtype = like.device, like.dtype
-        lr = torch.full((), stage.local.optimizer.rate(order.round), dtype=dtype, device=device)
-        ids = torch.tensor(rows, device=device)
-        facts = {k: v[ids] for k, v in self.facts.items()}
+        own, facts, lr = self.beforehand(stage, model, order, rows, real, tuning)
         memories = [self.memories.of(c, order.shared, order.buffers) for c in rows]
         if tuning:
             memories = [{**memory, "slots": {}} for memory in memories]
