@@ -28,7 +28,9 @@ def _convolve_few(
     x += client * N * H * W * CI
     w += client * total * K
     y += client * N * P * Q * K
-    added = tl.load(bias + client * K + k, mask=k < K, other=0.0).to(tl.float32) if BIAS else 0.0
+    added = tl.zeros((BN,), dtype=tl.float32)
+    if BIAS:
+        added += tl.load(bias + client * K + k, mask=k < K, other=0.0).to(tl.float32)
     if total <= BK:
         kept = few_weights(w, k, inner, K, CI, KH, KW, TURNED)
     for tile in range(tl.program_id(0), tl.cdiv(N * P * Q, BM), tl.num_programs(0)):
@@ -46,7 +48,7 @@ def _convolve_few(
                 )  # fmt: skip
                 b = few_weights(w, k, start + inner, K, CI, KH, KW, TURNED)
                 out = tl.dot(a, b, out, input_precision="tf32")
-        out += added[None, :] if BIAS else 0.0
+        out += added[None, :]
         tl.store(
             y + m[:, None] * K + k[None, :], out.to(y.dtype.element_ty),
             mask=(m < N * P * Q)[:, None] & (k < K)[None, :],
