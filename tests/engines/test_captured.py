@@ -122,18 +122,22 @@ class TestOnTheGPU:
             apart(reference(task_of(scaffold(), "cpu", "fp64", "group")), final(task, captured(task))) < 1e-4
         )
 
-    @pytest.mark.parametrize("precision", ["fp64", "fp32", "tf32", "bf16"])
-    def test_a_run_repeats_itself_to_the_bit(self, precision: Precision) -> None:
+    @pytest.mark.parametrize(
+        ("precision", "streams"),
+        [("fp64", 1), ("fp32", 1), ("tf32", 1), ("bf16", 1), ("tf32", 2), ("bf16", 4)],
+    )
+    def test_a_run_repeats_itself_to_the_bit(self, precision: Precision, streams: int) -> None:
         first, second = (
-            final(task, captured(task)) for task in (task_of(feddyn(0.1), "cuda", precision) for _ in "ab")
+            final(task, captured(task, streams=streams))
+            for task in (task_of(feddyn(0.1), "cuda", precision) for _ in "ab")
         )
         assert all(torch.equal(v, second[k]) for k, v in first.items())
 
-    @pytest.mark.parametrize("precision", ["tf32", "bf16"])
-    def test_fast_precisions_stay_near(self, precision: Precision) -> None:
+    @pytest.mark.parametrize(("precision", "streams"), [("tf32", 1), ("bf16", 1), ("tf32", 2), ("bf16", 4)])
+    def test_fast_precisions_stay_near(self, precision: Precision, streams: int) -> None:
         exact = reference(task_of(fedavg(), "cpu", "fp64", "group"))
         task = task_of(fedavg(), "cuda", precision, "group")
-        away = apart(exact, final(task, captured(task)))
+        away = apart(exact, final(task, captured(task, streams=streams)))
         assert 1e-7 < away < 5e-2  # it did round, and no more than that
 
     def test_it_resumes_exactly(self, tmp_path: Path) -> None:

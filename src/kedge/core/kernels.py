@@ -176,8 +176,11 @@ def convolve(x: Tensor, w: Tensor, bias: Tensor | None, geometry: list[int], tur
     return y
 
 
-def weigh(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
-    """[C, N, H, W, c] with [C, N, P, Q, k] to [C, k, window · c]."""
+def weigh(x: Tensor, g: Tensor, geometry: list[int], beside: torch.cuda.Stream | None = None) -> Tensor:
+    """[C, N, H, W, c] with [C, N, P, Q, k] to [C, k, window · c]; on another stream, if one is given.
+
+    Its memory is the current stream's, which must wait for the other one next.
+    """
     kh, kw, sh, sw, _, _, ph, pw, dh, dw, p, q = geometry
     clients, n, h, width, ci = x.shape
     k = g.shape[4]
@@ -187,14 +190,20 @@ def weigh(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
     parts = weigh_parts(x.dtype, rows, t["BR"], clients * high * columns)
     each = triton.cdiv(triton.cdiv(rows, parts), t["BR"]) * t["BR"]
     parts = triton.cdiv(rows, each)
-    dtype = x.dtype if parts == 1 else torch.float32
-    out = torch.empty((parts, clients, k, total), dtype=dtype, device=x.device)
-    _weigh[(high, columns * parts, clients)](
-        x, g, out, n, clients, each, H=h, W=width, P=p, Q=q, K=k,
-        CI=ci, KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw, DH=dh, DW=dw, COLUMNS=columns,
-        WHOLE=not ph and not pw, SPLIT=x.dtype == torch.float32, **t,
-    )  # fmt: skip
-    return out[0] if parts == 1 else out.sum(0).to(x.dtype)
+    found = torch.empty((clients, k, total), dtype=x.dtype, device=x.device)
+    sums = found[None] if parts == 1 else found.new_empty((parts, *found.shape), dtype=torch.float32)
+    whole = found if parts == 1 or x.dtype == torch.float32 else torch.empty_like(sums[0])
+    with torch.cuda.stream(beside):
+        _weigh[(high, columns * parts, clients)](
+            x, g, sums, n, clients, each, H=h, W=width, P=p, Q=q, K=k,
+            CI=ci, KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw, DH=dh, DW=dw, COLUMNS=columns,
+            WHOLE=not ph and not pw, SPLIT=x.dtype == torch.float32, **t,
+        )  # fmt: skip
+        if parts > 1:
+            torch.sum(sums, 0, out=whole)
+        if whole is not found:
+            found.copy_(whole)
+    return found
 
 
 def gradients(
@@ -204,9 +213,8 @@ def gradients(
     here = torch.cuda.current_stream()
     beside = stream_beside(here.cuda_stream)
     beside.wait_stream(here)  # and so for all that lay in its memory before
-    with torch.cuda.stream(beside):
-        dw = weigh(x, g, geometry)
     dx = convolve(g, w, None, back, turned)
+    dw = weigh(x, g, geometry, beside)
     here.wait_stream(beside)
     return dx, dw
 
