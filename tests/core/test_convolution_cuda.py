@@ -9,6 +9,7 @@ from torch.func import grad, vmap
 from torch.nn import functional as F
 
 from kedge.core.convolution import stacked_convolution
+from kedge.core.first_layer import pools, stacked_pooled_convolution
 from kedge.core.layers import StackedMaxPool2d, exchange_layers
 from kedge.core.operators import has_triton, stackable
 from kedge.core.precision import computing_in
@@ -69,6 +70,40 @@ def test_a_stack_convolves_as_each_client_alone(case: str, dtype: torch.dtype) -
     assert apart(out, right) < TOLERANCES[dtype]
     assert apart(dx, rx) < TOLERANCES[dtype]
     assert apart(dw, rw) < TOLERANCES[dtype]
+    assert apart(db, rb) < TOLERANCES[dtype]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=["tf32", "bf16"])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize(("channels", "out", "padding"), [(3, 64, 0), (1, 6, 2), (3, 80, 2)])
+def test_a_first_layer_is_pooled_as_it_is_made(
+    channels: int, out: int, padding: int, relu: bool, dtype: torch.dtype
+) -> None:
+    make = torch.Generator("cuda").manual_seed(0)
+    x = torch.randn(4, 50, channels, 32, 32, device="cuda", generator=make).to(dtype)
+    w = torch.randn(4, out, channels, 5, 5, device="cuda", generator=make) / (channels * 25) ** 0.5
+    b = torch.randn(4, out, device="cuda", generator=make)
+
+    def own(x: Tensor, w: Tensor, b: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+        assert pools(x, w, (1, 1), (padding, padding), (1, 1))
+        found = stacked_pooled_convolution(x, w, b, (padding, padding), relu)
+        return (found * slope).sum().float(), found
+
+    def reference(x: Tensor, w: Tensor, b: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+        found = F.max_pool2d(F.conv2d(x, w, b, padding=padding), 2)
+        found = found.relu() if relu else found
+        return (found * slope).sum(), found
+
+    side = (28 + 2 * padding) // 2
+    slope = torch.randn(4, 50, out, side, side, device="cuda", generator=make).to(dtype)
+    with computing_in("tf32"):
+        (dx, dw, db), found = vmap(grad(own, (0, 1, 2), has_aux=True))(x, w, b, slope)
+    exact = x.double(), w.to(dtype).double(), b.double(), slope.double()
+    (rx, rw, rb), right = vmap(grad(reference, (0, 1, 2), has_aux=True))(*exact)
+    assert apart(found, right) < TOLERANCES[dtype]
+    # Of nearly equal ones another may be the largest here: then a slope goes elsewhere.
+    assert float((dx.double() - rx).norm() / rx.norm()) < 0.05
+    assert apart(dw, rw) < 2 * TOLERANCES[dtype]
     assert apart(db, rb) < TOLERANCES[dtype]
 
 

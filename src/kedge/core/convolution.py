@@ -28,12 +28,12 @@ class Convolution(torch.autograd.Function):
     ) -> Tensor:
         images, kernel = (filled(v.permute(0, 2, 3, 1)).contiguous() for v in (x, weight))
         shape = geometry(x.shape, weight.shape, stride, padding, dilation)
-        pairs = in_pairs(images.shape, shape)
-        if pairs:  # the right one of two sees the window one place further
-            kernel = torch.cat([pad(kernel, (0, 0, 0, 1)), pad(kernel, (0, 0, 1, 0))])
+        how = shape
+        if in_pairs(images.shape, shape):
+            kernel, how = doubled(kernel), paired(shape)
             bias = bias if bias is None else bias.repeat(2)
         inputs = images[None], kernel.flatten(1)[None], None if bias is None else bias[None]
-        out: Tensor = torch.ops.kedge.convolve(*inputs, paired(shape) if pairs else shape, False)[0]
+        out: Tensor = torch.ops.kedge.convolve(*inputs, how, False)[0]
         out = out.view(len(x), *shape[-2:], len(weight))
         return out.permute(0, 3, 1, 2)
 
@@ -59,9 +59,8 @@ class Convolution(torch.autograd.Function):
             dx = dx[0].permute(0, 3, 1, 2)
         elif ctx.needs_input_grad[1] and in_pairs(images[0].shape, shape):
             twos = slopes.view(1, len(x), shape[-2], shape[-1] // 2, -1)
-            both = torch.ops.kedge.weigh(images, twos, paired(shape))
-            first, second = both[0].view(2, slopes.shape[-1], kh, kw + 1, -1)
-            dweight = (first[:, :, :-1] + second[:, :, 1:]).flatten(1)[None]
+            both = torch.ops.kedge.weigh(images, twos, paired(shape))[0]
+            dweight = undoubled(both.view(2, slopes.shape[-1], kh, kw + 1, -1)).flatten(1)[None]
         elif ctx.needs_input_grad[1]:
             dweight = torch.ops.kedge.weigh(images, slopes, shape)
         if dweight is not None:
@@ -84,6 +83,16 @@ def in_pairs(images: torch.Size, shape: list[int]) -> bool:
     _, _, wide, channels = images
     _, _, _, stride, _, _, _, padding, _, dilation, _, q = shape
     return channels == AT_ONCE and stride == dilation == 1 and padding % 2 == wide % 2 == q % 2 == 0
+
+
+def doubled(kernel: Tensor) -> Tensor:
+    """[k, h, w, c] for pairs: the right one of two sees its window one place further."""
+    return torch.cat([pad(kernel, (0, 0, 0, 1)), pad(kernel, (0, 0, 1, 0))])
+
+
+def undoubled(both: Tensor) -> Tensor:
+    """The gradient [k, h, w, c] from that of kernels for pairs, [2, k, h, w + 1, c]."""
+    return both[0, :, :, :-1] + both[1, :, :, 1:]
 
 
 def paired(shape: list[int]) -> list[int]:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from kedge.core.chance import torch_words
 from kedge.core.convolution import stacked_convolution
 from kedge.core.errors import RequestError
+from kedge.core.first_layer import pools, stacked_pooled_convolution
 from kedge.core.operators import stackable
 from kedge.core.pooling import stacked_pooling
 
@@ -63,8 +64,20 @@ class StackedConv2d(nn.Conv2d):
     large images would take too much memory that way and keep the convolution.
     """
 
+    pooling: "tuple[StackedMaxPool2d, ...]" = ()  # the one that follows; not as a child, which has a name
+
     def forward(self, x: Tensor) -> Tensor:
         stacks = x.dim() == 4 and stackable(x) and stackable(self.weight)
+        if self.pooling:
+            (pool,) = self.pooling
+            how = self.stride, self.padding, self.dilation
+            if stacks and not isinstance(self.padding, str) and pools(x, self.weight, *how):
+                return stacked_pooled_convolution(x, self.weight, self.bias, self.padding, pool.relu)
+            return cast(Tensor, pool(self.convolved(x, stacks)))
+        return self.convolved(x, stacks)
+
+    def convolved(self, x: Tensor, stacks: bool) -> Tensor:
+        """The convolution itself."""
         if stacks and not isinstance(self.padding, str):
             return stacked_convolution(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
         plain = not torch.compiler.is_compiling() or x.device.type != "cpu" or x.dim() != 4
@@ -159,6 +172,10 @@ def exchange_layers(module: nn.Module, frozen_statistics: bool) -> tuple[list[st
             keys.append(path + "key")
         elif isinstance(layer, nn.modules.dropout._DropoutNd):
             raise RequestError(f"{name}: {type(layer).__name__} is not supported; use nn.Dropout.")
+    every = [layer for _, layer in module.named_modules(remove_duplicate=False)]
+    for layer in every:
+        if isinstance(layer, nn.Sequential):
+            join_pooling(layer, every)
     return weights, keys
 
 
@@ -169,6 +186,15 @@ def join_relu(layers: nn.Sequential) -> None:
             both = StackedMaxPool2d(2, ceil_mode=pool.ceil_mode)
             both.relu = True
             layers[number], layers[number + 1] = both, nn.Identity()
+
+
+def join_pooling(layers: nn.Sequential, every: list[nn.Module]) -> None:
+    """Give convolutions that stand nowhere else the 2×2 pooling that follows them."""
+    for number, (convolution, pool) in enumerate(pairwise(list(layers))):
+        once = sum(layer is convolution for layer in every) == 1
+        if once and type(convolution) is StackedConv2d and type(pool) is StackedMaxPool2d:
+            convolution.pooling = (pool,)
+            layers[number + 1] = nn.Identity()
 
 
 def halves(layer: nn.MaxPool2d) -> bool:

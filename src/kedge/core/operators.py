@@ -1,7 +1,7 @@
 """torch.ops.kedge: what stacks of clients compute with programs of their own on a GPU.
 
 Each operator takes all clients at once, [clients, …]; under vmap the new axis of clients joins that one.
-The programs, in `kernels.py` and `pool_kernels.py`, are imported when they run first: they need Triton.
+The programs, in `kernels.py` and its like, are imported when they run first: they need Triton.
 """
 
 from functools import cache
@@ -19,6 +19,10 @@ LIBRARY.define("weigh(Tensor x, Tensor g, int[] geometry) -> Tensor")
 LIBRARY.define(
     "gradients(Tensor x, Tensor w, Tensor g, int[] geometry, int[] back, bool turned) -> (Tensor, Tensor)"
 )
+LIBRARY.define(
+    "convolve_pool(Tensor x, Tensor w, Tensor? bias, int[] geometry, bool relu) -> (Tensor, Tensor)"
+)
+LIBRARY.define("weigh_pooled(Tensor x, Tensor g, Tensor which, int[] geometry) -> Tensor")
 LIBRARY.define("pool(Tensor x, bool relu) -> (Tensor, Tensor)")
 LIBRARY.define("unpool(Tensor g, Tensor which) -> Tensor")
 
@@ -75,6 +79,20 @@ def _gradients(
     return gradients(x, w, g, geometry, back, turned)
 
 
+def _convolve_pool(
+    x: Tensor, w: Tensor, bias: Tensor | None, geometry: list[int], relu: bool
+) -> tuple[Tensor, Tensor]:
+    from kedge.core.first_kernels import convolve_pool
+
+    return convolve_pool(x, w, bias, geometry, relu)
+
+
+def _weigh_pooled(x: Tensor, g: Tensor, which: Tensor, geometry: list[int]) -> Tensor:
+    from kedge.core.first_kernels import weigh_pooled
+
+    return weigh_pooled(x, g, which, geometry)
+
+
 def _pool(x: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
     from kedge.core.pool_kernels import pool
 
@@ -99,6 +117,18 @@ def _both(
     x: Tensor, w: Tensor, g: Tensor, geometry: list[int], back: list[int], turned: bool
 ) -> tuple[Tensor, Tensor]:
     return _convolved(g, w, None, back, turned), _weighed(x, g, geometry)
+
+
+def _convolved_pooled(
+    x: Tensor, w: Tensor, bias: Tensor | None, geometry: list[int], relu: bool
+) -> tuple[Tensor, Tensor]:
+    *_, p, q = geometry
+    out = x.new_empty((*x.shape[:2], p // 2, q, w.shape[1] // 2))
+    return out, torch.empty_like(out, dtype=torch.int8)
+
+
+def _weighed_pooled(x: Tensor, g: Tensor, which: Tensor, geometry: list[int]) -> Tensor:
+    return x.new_empty((x.shape[0], 2 * g.shape[4], geometry[0] * geometry[1] * x.shape[4]))
 
 
 def _pooled(x: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
@@ -135,6 +165,8 @@ for _name, _run, _shape in (
     ("convolve", _convolve, _convolved),
     ("weigh", _weigh, _weighed),
     ("gradients", _gradients, _both),
+    ("convolve_pool", _convolve_pool, _convolved_pooled),
+    ("weigh_pooled", _weigh_pooled, _weighed_pooled),
     ("pool", _pool, _pooled),
     ("unpool", _unpool, _unpooled),
 ):

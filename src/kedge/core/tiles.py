@@ -48,6 +48,17 @@ def few_tiles(dtype: torch.dtype, terms: int, out: int) -> dict[str, int]:
     }
 
 
+def first_tiles(dtype: torch.dtype, terms: int, out: int) -> dict[str, int]:
+    """How `convolve_pool` cuts its work: it sums for four outputs at once."""
+    return {**few_tiles(dtype, terms, out), "BN": max(16, min(64, power_of_two(out)))}
+
+
+def weigh_first_tiles(dtype: torch.dtype, total: int, out: int) -> dict[str, int]:
+    """How `weigh_pooled` cuts its work: a row of it is two of `weigh`."""
+    t = weigh_tiles(dtype, total, out)
+    return {**t, "BR": t["BR"] // 2, "num_warps": 8}
+
+
 def weigh_tiles(dtype: torch.dtype, total: int, out: int) -> dict[str, int]:
     """How `weigh` cuts its work."""
     half = dtype == torch.bfloat16
