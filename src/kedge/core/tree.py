@@ -75,6 +75,8 @@ def tree_map(function: Callable[..., Tensor], tree: Tree, *others: Tree) -> dict
 
 def together(function: Callable[..., Sequence[Tensor]], tree: Tree, *others: Tree) -> dict[str, Any]:
     """The same with a function of lists: all tensors at once, which is one launch on a GPU."""
+    if tree and not any(isinstance(v, Mapping) for v in tree.values()):
+        return dict(zip(tree, function(*([one[k] for k in tree] for one in (tree, *others))), strict=True))
     lists: list[list[Tensor]] = [[] for _ in (tree, *others)]
 
     def listed(*own: Tensor) -> Tensor:

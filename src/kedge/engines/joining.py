@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kedge.core.tree import Tree, tree_map
+from kedge.core.tree import Tree, stack, tree_map
 from kedge.data.batches import Plan, lockstep
 from kedge.data.dataset import Dataset
 from kedge.engines.begun import Begun
@@ -48,6 +48,8 @@ def joined(parts: Sequence[Begun], offsets: Sequence[int], plan: Plan | None = N
     counts = [len(part.members) for part in parts]
 
     def spread(trees: Sequence[Tree]) -> dict[str, Any]:
+        if max(counts) == 1:
+            return stack(trees)
         rows = [
             tree_map(lambda v, count=count: v.expand(count, *v.shape), tree)
             for tree, count in zip(trees, counts, strict=True)

@@ -50,7 +50,8 @@ class Pack:
         self.whole = replace(engines[0].federation, pool=pools)
         self.build = build
         self.stacks: list[tuple[Program, Stacked]] = []
-        self.turn = threading.Condition(threading.Lock())
+        self.turn = threading.Lock()
+        self.calls = [threading.Condition(self.turn) for _ in engines]  # on which a run waits for its round
         self.active = set(range(len(engines)))
         self.asked: dict[int, Asked] = {}
         self.replies: dict[int, Reply | BaseException] = {}
@@ -67,12 +68,15 @@ class Pack:
             finally:
                 self.active.discard(number)
                 self.train_if_all_asked()
+                self.pass_on()
 
     def round(self, seat: "Seat", order: Order, clients: Sequence[int]) -> Reply:
         """Ask for a round; it is there when all runs have asked for theirs."""
         self.asked[seat.number] = Asked(seat, order, clients)
         self.train_if_all_asked()
-        self.turn.wait_for(lambda: seat.number in self.replies)
+        while seat.number not in self.replies:
+            self.pass_on()
+            self.calls[seat.number].wait()
         reply = self.replies.pop(seat.number)
         if isinstance(reply, BaseException):
             raise reply
@@ -90,7 +94,11 @@ class Pack:
                 self.replies |= {a.seat.number: r for a, r in zip(some, self.trained(some), strict=True)}
             except Exception as error:  # every run that waits for this must hear of it
                 self.replies |= {asked.seat.number: error for asked in some}
-        self.turn.notify_all()
+
+    def pass_on(self) -> None:
+        """Call one run whose round is there: it goes on when this one waits, and calls the next then."""
+        if self.replies:
+            self.calls[min(self.replies)].notify()
 
     def trained(self, asked: Sequence[Asked]) -> list[Reply]:
         """The replies to rounds of runs with the same program; where memory does not suffice, in halves."""
