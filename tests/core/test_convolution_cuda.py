@@ -79,9 +79,11 @@ def test_a_stack_convolves_as_each_client_alone(case: str, dtype: torch.dtype) -
 def test_a_first_layer_is_pooled_as_it_is_made(
     channels: int, out: int, padding: int, relu: bool, dtype: torch.dtype
 ) -> None:
+    """With values of few bits: of nearly equal ones another may be the largest, once they are rounded."""
     make = torch.Generator("cuda").manual_seed(0)
-    x = torch.randn(4, 50, channels, 32, 32, device="cuda", generator=make).to(dtype)
+    x = torch.randn(4, 50, channels, 32, 32, device="cuda", generator=make).bfloat16().to(dtype)
     w = torch.randn(4, out, channels, 5, 5, device="cuda", generator=make) / (channels * 25) ** 0.5
+    w = w.bfloat16().float()
     b = torch.randn(4, out, device="cuda", generator=make)
 
     def own(x: Tensor, w: Tensor, b: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
@@ -101,9 +103,8 @@ def test_a_first_layer_is_pooled_as_it_is_made(
     exact = x.double(), w.to(dtype).double(), b.double(), slope.double()
     (rx, rw, rb), right = vmap(grad(reference, (0, 1, 2), has_aux=True))(*exact)
     assert apart(found, right) < TOLERANCES[dtype]
-    # Of nearly equal ones another may be the largest here: then a slope goes elsewhere.
-    assert float((dx.double() - rx).norm() / rx.norm()) < 0.05
-    assert apart(dw, rw) < 2 * TOLERANCES[dtype]
+    assert float((dx.double() - rx).norm() / rx.norm()) < 2 * TOLERANCES[dtype]
+    assert apart(dw, rw) < TOLERANCES[dtype]
     assert apart(db, rb) < TOLERANCES[dtype]
 
 

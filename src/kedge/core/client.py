@@ -132,7 +132,7 @@ def clipped(grads: Leaves, limit: float, extra: tuple[str, ...]) -> Leaves:
 
 def started(local: Local, params: Leaves, buffers: Leaves, state: Tree) -> Carry:
     """A client's carry before its first step of a round."""
-    loss = torch.zeros_like(next(iter(params.values())).flatten()[0])
+    loss = next(iter(params.values())).new_zeros(())
     return {
         "params": params,
         "buffers": buffers,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from kedge.core.tree import Leaves
 from kedge.data.batches import Plan
 from kedge.data.federation import Federation
 from kedge.engines.begun import Begun, Known
-from kedge.engines.engine import Order, trainable
+from kedge.engines.engine import Order, staged, trainable
 from kedge.engines.graphs import Beside, Replayed
 from kedge.engines.lanes import Lanes
 from kedge.engines.programs import stacked_step
@@ -65,6 +66,7 @@ class Captured(Stacked):
         self.ahead = ahead
         self.drawn: dict[Any, Drawn] = {}
         self.drawing = ThreadPoolExecutor(1, "kedge-batches")
+        self.tables: WeakKeyDictionary[Plan, Tensor] = WeakKeyDictionary()
         self.side = Beside()
 
     def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
@@ -123,10 +125,16 @@ class Captured(Stacked):
             plans.append(self.drawn[key].plan)
         return plans
 
+    def table(self, plan: Plan) -> Tensor:
+        """The plan's table, ready to be sent."""
+        if plan not in self.tables:
+            self.tables[plan] = staged(plan.table, self.federation.pool.x.device)
+        return self.tables[plan]
+
     def drawn_now(self, stage: Stage, model: Model, order: Order, rows: Sequence[int], real: int) -> Plan:
         """The plan, with its table."""
         own = self.plan(stage, model, order, rows, real, False)
-        _ = own.table
+        self.table(own)
         return own
 
     def program(self, key: Any, function: Callable[..., Any], compile: bool) -> Callable[..., Any]:
@@ -162,7 +170,7 @@ class Captured(Stacked):
             "cast": begun.cast,
             "lr": begun.lr,
         }
-        rows, masks = begun.plan.table, begun.plan.masks
+        rows, masks = self.table(begun.plan), begun.plan.masks
         key = tuning, begun.apart, rows.shape[1:]
         if key not in self.lanes:
             common = () if begun.apart else ("anchor", "cast", "lr")

@@ -182,5 +182,9 @@ def counted(own: Plan, like: Tensor) -> tuple[Tensor, Tensor]:
 
 def sent(values: NDArray[Any], device: torch.device) -> Tensor:
     """A copy on the device; the host does not wait until a GPU comes to it."""
-    copy = torch.from_numpy(values)
-    return copy.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else copy.to(device)
+    return staged(values, device).to(device, non_blocking=True)
+
+
+def staged(values: NDArray[Any], device: torch.device) -> Tensor:
+    """The values where a GPU reads them by itself."""
+    return torch.from_numpy(values).pin_memory() if device.type == "cuda" else torch.from_numpy(values)

@@ -43,7 +43,7 @@ def same(left: Dataset, right: Dataset) -> bool:
 def joined(parts: Sequence[Begun], offsets: Sequence[int], plan: Plan | None = None) -> Begun:
     """The rows of several runs as one stack, whose pool has each run's samples from an offset on.
 
-    `plan` is that of all, where it is there already.
+    Their carries are bare (stacked.py). `plan` is that of all, where it is there already.
     """
     counts = [len(part.members) for part in parts]
 
@@ -59,9 +59,7 @@ def joined(parts: Sequence[Begun], offsets: Sequence[int], plan: Plan | None = N
     def one(trees: Sequence[Tree]) -> dict[str, Any]:
         return tree_map(lambda *v: torch.cat(v), trees[0], *trees[1:])
 
-    shared = spread([part.shared for part in parts])
-    local = [{k: v for k, v in part.carry["params"].items() if k not in shared} for part in parts]
-    carry = one([{**part.carry, "params": own} for part, own in zip(parts, local, strict=True)])
+    shared, carry = spread([part.shared for part in parts]), one([part.carry for part in parts])
     return Begun(
         members=[own + at for part, at in zip(parts, offsets, strict=True) for own in part.members],
         plan=plan or side_by_side([part.plan for part in parts], offsets),

@@ -9,9 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from kedge.core.client import Carry
@@ -23,25 +21,24 @@ from kedge.engines.tracing import traced
 ALL = slice(None)
 UNROLLED = 8  # steps of the longer graph that is captured beside the one of a single step
 State = dict[str, Any]
-Table = NDArray[np.int64]
 
 
 class Lane:
     """One stack: what its steps read and move, and the batches of its round."""
 
-    def __init__(self, state: State, table: Table, device: torch.device) -> None:
+    def __init__(self, state: State, table: Tensor, device: torch.device) -> None:
         self.state = state
         self.table = torch.zeros(0, *table.shape[1:], dtype=torch.int64, device=device)
         self.now = torch.zeros(1, *table.shape[1:], dtype=torch.int64, device=device)
         self.at = torch.zeros(1, dtype=torch.int64, device=device)
 
-    def take(self, table: Table) -> bool:
+    def take(self, table: Tensor) -> bool:
         """Put the batches of a round on the device; whether they lie elsewhere than before."""
         moved = len(table) > len(self.table)
         if moved:
             room = 1 << (len(table) - 1).bit_length()
             self.table = torch.zeros(room, *table.shape[1:], dtype=torch.int64, device=self.at.device)
-        self.table[: len(table)].copy_(torch.from_numpy(table))
+        self.table[: len(table)].copy_(table, non_blocking=True)
         return moved
 
     def arguments(self) -> tuple[Carry, State, Tensor]:
@@ -59,7 +56,13 @@ class Lanes:
     """All stacks of a round."""
 
     def __init__(
-        self, state: State, common: Collection[str], table: Table, data: Federation, memory: Any, streams: int
+        self,
+        state: State,
+        common: Collection[str],
+        table: Tensor,
+        data: Federation,
+        memory: Any,
+        streams: int,
     ) -> None:
         """`common` parts of the state are the same for all rows."""
         rows = table.shape[1]
@@ -77,7 +80,7 @@ class Lanes:
         self.graphs: dict[Any, torch.cuda.CUDAGraph] = {}
         self.memory = memory
 
-    def take(self, table: Table) -> None:
+    def take(self, table: Tensor) -> None:
         """Put the batches of a round on the device."""
         moved = [lane.take(table[:, part]) for lane, part in zip(self.lanes, self.parts, strict=True)]
         if any(moved):  # graphs read the tables where they lay when they were captured

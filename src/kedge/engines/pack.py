@@ -126,12 +126,12 @@ class Pack:
             rows = [*clients, *[clients[0]] * (padding if stack.compiled and not number else 0)]
             seat.engine.width = width
             stage, model = seat.engine.stage, seat.engine.model
-            parts.append(seat.engine.begun(stage, model, order, rows, len(clients), False))
+            parts.append(seat.engine.begun(stage, model, order, rows, len(clients), False, bare=True))
             firsts.append(at)
             at += len(rows)
         offsets = [self.offsets[a.seat.number] for a in asked]
         begun = joined(parts, offsets, self.drawn(asked, [part.plan for part in parts]))
-        stack.foreseen = partial(self.draw_ahead, asked, offsets, padding if stack.compiled else 0)
+        stack.foreseen = partial(self.draw_ahead, stack, asked, offsets, padding if stack.compiled else 0)
         carry = stack.advanced(stack.stage, stack.model, begun, stack.compiled)
         ends = [first + len(a.clients) for a, first in zip(asked, firsts, strict=True)]
         living = membership(tuple(firsts), tuple(ends), at, begun.lr.device)
@@ -153,7 +153,9 @@ class Pack:
             replies.append(mean.reply(frozenset(opened[number]), means[number] if fine else None))
         return replies
 
-    def draw_ahead(self, asked: Sequence[Asked], offsets: Sequence[int], padding: int) -> None:
+    def draw_ahead(
+        self, stack: Stacked, asked: Sequence[Asked], offsets: Sequence[int], padding: int
+    ) -> None:
         """Let every run draw the batches of its next round, the first with the padding, and join them."""
         plans = [
             seat.engine.draw_ahead(order, 0 if number else padding)
@@ -161,7 +163,7 @@ class Pack:
         ]
         if all(len(own) == 1 for own in plans):
             who = tuple(a.seat.number for a in asked)
-            self.ahead[who] = self.joining.submit(joined_plan, [own for (own,) in plans], offsets)
+            self.ahead[who] = self.joining.submit(joined_plan, stack, [own for (own,) in plans], offsets)
 
     def drawn(self, asked: Sequence[Asked], plans: Sequence[Plan]) -> Plan | None:
         """The plan of these runs together, if it was foreseen as it came."""
@@ -235,11 +237,13 @@ class Seat:
         self.engine.load(saved)
 
 
-def joined_plan(plans: Sequence[Future[Plan]], offsets: Sequence[int]) -> tuple[list[Plan], Plan]:
+def joined_plan(
+    stack: Stacked, plans: Sequence[Future[Plan]], offsets: Sequence[int]
+) -> tuple[list[Plan], Plan]:
     """These plans as they come, and all of them as one, with its table."""
     found = [plan.result() for plan in plans]
     whole = side_by_side(found, offsets)
-    _ = whole.table
+    stack.table(whole)
     return found, whole
 
 

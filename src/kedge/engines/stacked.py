@@ -163,6 +163,10 @@ class Stacked:
         like = next(iter(order.shared.values()))
         return torch.full((), stage.local.optimizer.rate(order.round), dtype=like.dtype, device=like.device)
 
+    def table(self, plan: Plan) -> Tensor:
+        """The plan's table."""
+        return torch.from_numpy(plan.table)
+
     def draw_ahead(self, order: Order, padding: int | None = None) -> list[Future[Plan]]:
         """Nothing is drawn ahead where the host itself trains."""
         return []
@@ -190,13 +194,14 @@ class Stacked:
         real: int,
         compiled: bool,
         tuning: bool = False,
+        bare: bool = False,
     ) -> Begun:
-        """These rows before their first step; those after the first `real` are dead."""
+        """These rows before their first step, dead after the first `real`; `bare`: without what is shared."""
         own, facts, lr = self.beforehand(stage, model, order, rows, real, tuning)
         memories = [self.memories.of(c, order.shared, order.buffers) for c in rows]
         if tuning:
             memories = [{**memory, "slots": {}} for memory in memories]
-        carry = self.start(stage, memories, order, len(rows), compiled)
+        carry = self.start(stage, memories, order, len(rows), compiled, bare)
         members = [self.federation.clients[c] for c in rows]
         return Begun(members, own, carry, facts, order.shared, {} if tuning else order.cast, lr)
 
@@ -244,7 +249,13 @@ class Stacked:
         return sums
 
     def start(
-        self, stage: Stage, memories: list[dict[str, Any]], order: Order, count: int, compiled: bool
+        self,
+        stage: Stage,
+        memories: list[dict[str, Any]],
+        order: Order,
+        count: int,
+        compiled: bool,
+        bare: bool,
     ) -> Carry:
         """The stacked carry: what is the same for all is expanded, what clients keep is stacked."""
 
@@ -252,8 +263,8 @@ class Stacked:
             wide = v.expand(count, *v.shape)
             return wide.contiguous() if compiled else wide  # one layout, one program
 
-        one = memories[0]
-        carry = tree_map(spread, started(stage.local, one["params"], order.buffers, {}))
+        own = started(stage.local, memories[0]["params"], order.buffers, {})
+        carry = tree_map(spread, {**own, "params": {} if bare else own["params"]})
         carry["params"] |= stack([{k: m["params"][k] for k in self.memories.local} for m in memories])
         if self.model.statistics == "local":
             carry["buffers"] = stack([m["buffers"] for m in memories])
