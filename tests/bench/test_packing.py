@@ -11,11 +11,13 @@ from tests.cli.command import kedge
 
 from kedge.bench import networks
 from kedge.bench import packing as module
+from kedge.bench.bench import asking_round
 from kedge.bench.networks import Setting
 from kedge.bench.packing import alone, distance, packing, stack, together
 from kedge.core.errors import RequestError
 from kedge.core.server import Reply
-from kedge.engines.pack import Asked, Pack
+from kedge.engines.engine import Asking
+from kedge.engines.pack import Pack, Waiting
 from kedge.engines.stacked import Stacked
 
 COMMAND = import_module("kedge.cli.bench")
@@ -33,7 +35,7 @@ def widths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     own = Pack.side_by_side
 
-    def side_by_side(self: Pack, asked: Sequence[Asked]) -> list[Reply]:
+    def side_by_side(self: Pack, asked: Sequence[Waiting]) -> list[Reply]:
         found.append(len(asked))
         return own(self, asked)
 
@@ -63,15 +65,12 @@ def test_packed_runs_are_the_runs_alone_and_differ_from_each_other() -> None:
     assert distance(packed[0].weights, packed[1].weights) > 0.1
     begun = tasks[0].model.init(0)[0]
     assert distance(packed[0].weights, {k: v.double() for k, v in begun.items()}) > 1e-5
-    assert [len(one.seconds) for one in packed] == [1, 0]  # the first has the clock
+    assert [len(one.seconds) for one in packed] == [0, 1]  # the last has the clock
     assert [len(one.seconds) for one in lonely] == [1, 1]
 
 
 def test_speeds_are_medians_of_rounds_after_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stamps at 10, 20, 21, 23 and 30 s: the rounds after the second took 1, 2 and 7 s."""
-    monkeypatch.setattr(
-        module, "trained", lambda task, engine, rounds, stamp=None: [stamp() for _ in range(5)]
-    )
     stamps = iter([10.0, 20.0, 21.0, 23.0, 30.0])
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(stamps)))
     setting = Setting("lenet5", 1, 1)
@@ -84,7 +83,7 @@ def test_the_ratio_is_of_all_runs_to_one(monkeypatch: pytest.MonkeyPatch) -> Non
     weights = {"w": torch.tensor([2.0, -4.0])}
     moved = {"w": torch.tensor([2.0, -4.1])}
     monkeypatch.setattr(module, "alone", lambda *given: module.Ended([2.0, 2.0, 9.0], weights))
-    ended = [module.Ended([4.0], weights), *3 * [module.Ended([], moved)]]
+    ended = [*3 * [module.Ended([], moved)], module.Ended([4.0], weights)]
     monkeypatch.setattr(module, "together", lambda *given: ended)
     [row] = packing(Setting("lenet5", 1, 1), ["fp32"])
     assert (row.alone, row.packed, row.ratio) == (25, 50, 2)
@@ -113,14 +112,12 @@ def test_packed_runs_have_the_streams_and_those_alone_have_one(monkeypatch: pyte
 
 
 def test_a_run_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = module.trained
-
-    def failing(task: Any, *rest: Any) -> Any:
+    def failing(task: Any, *rest: Any) -> Asking[int]:
         if task.seed == 1:
             raise RuntimeError("as if")
-        return own(task, *rest)
+        return (yield from asking_round(task, *rest))
 
-    monkeypatch.setattr(module, "trained", failing)
+    monkeypatch.setattr(module, "asking_round", failing)
     setting = Setting("lenet5", 1, 1)
     data = setting.federation("cpu")
     with pytest.raises(RuntimeError, match="as if"):

@@ -1,6 +1,6 @@
 """Runs packed into one stack end as they would have alone."""
 
-import threading
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,16 +12,17 @@ from kedge.algorithms import METHODS, fedavg, fedbug, feddyn, scaffold
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune
 from kedge.core.model import from_module, seeded
 from kedge.core.optimizers import SGD
+from kedge.core.server import Reply
 from kedge.core.tree import flatten
 from kedge.data.augment import Augment
 from kedge.data.datasets import synthetic
 from kedge.data.federation import federate
 from kedge.data.partition import DirichletClasses
 from kedge.engines.captured import Captured
-from kedge.engines.pack import Pack
+from kedge.engines.pack import Pack, Waiting
 from kedge.engines.stacked import Stacked
 from kedge.models import MODELS
-from kedge.running.runner import run
+from kedge.running.runner import asking, run
 from kedge.running.sampling import Participation
 from kedge.running.task import Progress, Task
 
@@ -47,22 +48,25 @@ def task_of(
     return Task(tuple(stages), model, data, share, seed=seed, tune=Tune(1))
 
 
-def together(tasks: list[Task], kind: type[Stacked] = Stacked) -> tuple[list[Progress], Pack]:
-    """All runs in one pack."""
+def carried_out(
+    tasks: list[Task], kind: type[Stacked] = Stacked
+) -> tuple[list[Progress | BaseException], Pack]:
+    """How the runs end in one pack."""
     engines = [kind(task.model, task.federation) for task in tasks]
     pack = Pack(engines, lambda whole: kind(tasks[0].model, whole))
-    ended: dict[int, Progress] = {}
-
-    def one(number: int) -> None:
-        with pack.seated(number) as seat:
-            ended[number] = run(tasks[number], seat)
-
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(len(tasks))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
+    ended: dict[int, Progress | BaseException] = {}
+    runs = [asking(task, engine) for task, engine in zip(tasks, engines, strict=True)]
+    pack.carry_out(runs, ended.__setitem__)
     return [ended[number] for number in range(len(tasks))], pack
+
+
+def together(tasks: list[Task], kind: type[Stacked] = Stacked) -> tuple[list[Progress], Pack]:
+    """The same where none fails."""
+    ended, pack = carried_out(tasks, kind)
+    for end in ended:
+        if isinstance(end, BaseException):
+            raise end
+    return [end for end in ended if isinstance(end, Progress)], pack
 
 
 def state(progress: Progress) -> dict[str, Tensor]:
@@ -149,23 +153,7 @@ def test_memory_that_does_not_suffice_halves_the_pack(monkeypatch: pytest.Monkey
 
 
 def test_a_run_that_fails_leaves_the_others_alone() -> None:
-    tasks = [task_of(fedavg(), 0), task_of(fedavg(), 1, lr=1e30)]
-    engines = [Stacked(task.model, task.federation) for task in tasks]
-    pack = Pack(engines, lambda whole: Stacked(tasks[0].model, whole))
-    ended: dict[int, object] = {}
-
-    def one(number: int) -> None:
-        with pack.seated(number) as seat:
-            try:
-                ended[number] = run(tasks[number], seat)
-            except Exception as error:
-                ended[number] = error
-
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    ended, _ = carried_out([task_of(fedavg(), 0), task_of(fedavg(), 1, lr=1e30)])
     assert "diverged" in str(ended[1])
     assert isinstance(ended[0], Progress)
     assert len(ended[0].history) == 3
@@ -176,21 +164,18 @@ def test_an_error_of_the_stack_reaches_every_run(monkeypatch: pytest.MonkeyPatch
         raise RuntimeError("broken")
 
     monkeypatch.setattr(Pack, "side_by_side", broken)
-    tasks = [task_of(fedavg(), seed) for seed in range(2)]
-    engines = [Stacked(task.model, task.federation) for task in tasks]
-    pack = Pack(engines, lambda whole: Stacked(tasks[0].model, whole))
-    heard: list[str] = []
+    ended, _ = carried_out([task_of(fedavg(), seed) for seed in range(2)])
+    assert [str(end) for end in ended] == ["broken", "broken"]
 
-    def one(number: int) -> None:
-        try:
-            with pack.seated(number) as seat:
-                run(tasks[number], seat)
-        except RuntimeError as error:
-            heard.append(str(error))
 
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert heard == ["broken", "broken"]
+def test_runs_whose_programs_differ_fail_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    train = Pack.side_by_side
+
+    def broken(self: Pack, asked: Sequence[Waiting]) -> list[Reply]:
+        if asked[0].engine.stage.algorithm.name == "scaffold":
+            raise RuntimeError("broken")
+        return train(self, asked)
+
+    monkeypatch.setattr(Pack, "side_by_side", broken)
+    ended, _ = carried_out([task_of(method, seed) for method in (fedavg(), scaffold()) for seed in range(2)])
+    assert [isinstance(end, Progress) for end in ended] == [True, True, False, False]

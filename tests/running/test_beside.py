@@ -19,7 +19,7 @@ from kedge.core.server import Rejection
 from kedge.engines.pack import Pack
 from kedge.engines.stacked import Stacked
 from kedge.measure.latest import Latest
-from kedge.running.runner import run
+from kedge.running.runner import asking, run
 from kedge.running.task import Interrupted, Observer, Progress, Task
 
 
@@ -212,14 +212,14 @@ def test_an_error_is_told_even_if_the_line_before_it_is_lost(tmp_path: Path) -> 
     assert lines(tmp_path) == []
 
 
-def test_a_seat_of_a_pack_works_beside_where_its_engine_does(tmp_path: Path) -> None:
+def test_a_run_of_a_pack_works_beside_where_its_engine_does(tmp_path: Path) -> None:
     task = task_of((fedper(), 4))
     engine = late(task)
     pack = Pack([engine], lambda whole: plain(task))
-    with pack.seated(0) as seat:
-        assert seat.beside
-        observer = Observer(line=lambda line: engine.log.append(f"line {line['round']}"))
-        run(task, seat, make(tmp_path / "late"), observer=observer)
+    observer = Observer(line=lambda line: engine.log.append(f"line {line['round']}"))
+    ended: dict[int, object] = {}
+    pack.carry_out([asking(task, engine, make(tmp_path / "late"), observer=observer)], ended.__setitem__)
+    assert isinstance(ended[0], Progress)
     assert order(engine) == LATE
     run(task, plain(task), make(tmp_path / "plain"))
     assert kept(tmp_path / "late") == kept(tmp_path / "plain")

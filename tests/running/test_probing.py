@@ -24,7 +24,7 @@ from kedge.core.model import Model
 from kedge.core.server import broadcast
 from kedge.core.tree import cast, only, sub
 from kedge.data.federation import Federation
-from kedge.engines.engine import Engine, Order
+from kedge.engines.engine import Engine, Order, answered
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.measure.drift import client_cosine, cosine, gradient_diversity
@@ -135,7 +135,7 @@ def test_a_probe_sees_everybody_and_leaves_the_engine_as_it_was(engine: Made, wi
     before = {k: v for k, v in place.save().items()}
     server, algorithm = progress.server, task.stages[0].algorithm
     order = Order(2, 2, 0, server.shared, server.buffers, broadcast(algorithm, server))
-    found = probe(algorithm, place, order, 4, width)
+    found = answered(probe(algorithm, place, order, 4, width), place.round)
     after = place.save()
     assert [*before] == [*after]
     assert all(same(before[k], after[k]) for k in before)

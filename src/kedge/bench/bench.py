@@ -15,7 +15,7 @@ from kedge.core.algorithm import Stage
 from kedge.core.server import Server, broadcast, opened, server_update
 from kedge.core.tree import cast
 from kedge.engines.auto import build, choose
-from kedge.engines.engine import Engine, Order
+from kedge.engines.engine import Asked, Asking, Engine, Order, answered
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.running.task import Task
@@ -118,22 +118,33 @@ def rounds_of(
     task: Task, engine: Engine, tell: Callable[[Server, Engine], None] = lambda server, engine: None
 ) -> Round:
     """Rounds as the runner does them: sample, train, update, and what is told afterwards."""
-    stage, data = task.stages[0], task.federation
-    params, buffers = (cast(v, data.dtype, data.pool.x.device) for v in task.model.init(task.seed))
-    state: dict[str, Any] = {"server": opened(stage.algorithm, task.model, params, buffers)}
-    engine.begin(stage, params, frozenset())
+    state = begun_on(task, engine)
 
     def round(number: int) -> int:
-        server = state["server"]
-        clients = task.takes_part(number)
-        sent = broadcast(stage.algorithm, server)
-        order = Order(number, number, task.seed, server.shared, server.buffers, sent)
-        reply = engine.round(order, clients)
-        state["server"] = server_update(stage.algorithm, server, reply, len(data.clients), number)
-        tell(state["server"], engine)
-        return sum(len(data.clients[c]) for c in clients)
+        return answered(asking_round(task, state, number, lambda server: tell(server, engine)), engine.round)
 
     return round
+
+
+def begun_on(task: Task, engine: Engine) -> dict[str, Any]:
+    """A run before its first round: its server, and its engine in its only stage."""
+    stage, data = task.stages[0], task.federation
+    params, buffers = (cast(v, data.dtype, data.pool.x.device) for v in task.model.init(task.seed))
+    engine.begin(stage, params, frozenset())
+    return {"server": opened(stage.algorithm, task.model, params, buffers)}
+
+
+def asking_round(
+    task: Task, state: dict[str, Any], number: int, tell: Callable[[Server], None]
+) -> Asking[int]:
+    """One round of a run whose server is in `state`; how many samples it was."""
+    algorithm, data, server = task.stages[0].algorithm, task.federation, state["server"]
+    clients = task.takes_part(number)
+    order = Order(number, number, task.seed, server.shared, server.buffers, broadcast(algorithm, server))
+    reply = yield Asked(order, clients)
+    state["server"] = server_update(algorithm, server, reply, len(data.clients), number)
+    tell(state["server"])
+    return sum(len(data.clients[c]) for c in clients)
 
 
 def synchronize(device: str) -> None:

@@ -1,30 +1,25 @@
 """Do packed runs pay: runs of one client a round, alone and side by side in one stack.
 
 The runs differ in their seeds: first weights and batches. Each goes through two rounds of warm-up and those
-that are timed; packed, in a thread of its own (engines/pack.py). The same runs alone, on one stream of a GPU,
+that are timed. The same runs alone, on one stream of a GPU,
 say how far from them packed ones end: max |packed − alone| / max |alone| of every leaf, the largest of all
 leaves and runs.
 """
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-import torch
-
-from kedge.bench.bench import rounds_of, synchronize
+from kedge.bench.bench import asking_round, begun_on, synchronize
 from kedge.bench.networks import BATCH, Setting, fitting
 from kedge.core.precision import Precision, computing_in
-from kedge.core.server import Server
 from kedge.core.tree import Leaves
 from kedge.data.federation import Federation
 from kedge.engines.captured import Ahead, Captured
-from kedge.engines.engine import Engine
+from kedge.engines.engine import Asking, Engine, answered
 from kedge.engines.pack import Pack
-from kedge.engines.programs import never_fall_back
 from kedge.engines.stacked import Stacked
 from kedge.running.task import Task
 
@@ -79,56 +74,46 @@ def packing(
         samples = setting.clients * setting.steps * BATCH
         slow = samples / median(seconds for one in by_itself for seconds in one.seconds)
         for count, packed in packs.items():
-            fast = runs * samples / median(packed[0].seconds)
+            fast = runs * samples / median(packed[-1].seconds)
             far = max(distance(a.weights, b.weights) for a, b in zip(packed, by_itself, strict=True))
             rows.append(Packing(precision, runs, count, rounds, slow, fast, fast / slow, far))
     return rows
 
 
 def together(tasks: Sequence[Task], rounds: int, device: str, streams: int = 1) -> list[Ended]:
-    """All runs in one pack; the first has the clock."""
+    """All runs in one pack; the last has the clock: a round is over when it has its own."""
     engines = [stack(task, task.federation, device, task.takes_part, streams) for task in tasks]
     pack = Pack(engines, lambda whole: stack(tasks[0], whole, device, streams=streams))
-    threads = torch.get_num_threads()
+    ended: dict[int, Ended] = {}
 
-    def carried(number: int) -> Ended:
-        torch.set_num_threads(threads)  # OpenMP and dynamo keep these by thread
-        never_fall_back()
-        with pack.seated(number) as seat:
-            if number == 0:
-                return timed(tasks[number], seat, rounds, device)
-            return Ended([], trained(tasks[number], seat, rounds))
+    def over(number: int, end: Ended | BaseException) -> None:
+        if isinstance(end, BaseException):
+            raise end
+        ended[number] = end
 
-    with ThreadPoolExecutor(len(tasks)) as pool:
-        return list(pool.map(carried, range(len(tasks))))
+    clocks = [task is tasks[-1] for task in tasks]
+    given = zip(tasks, engines, clocks, strict=True)
+    runs = [timed(task, engine, rounds, device, clock) for task, engine, clock in given]
+    pack.carry_out(runs, over)
+    return [ended[number] for number in range(len(tasks))]
 
 
 def alone(task: Task, rounds: int, device: str) -> Ended:
     """One run by itself."""
-    return timed(task, stack(task, task.federation, device, task.takes_part), rounds, device)
+    engine = stack(task, task.federation, device, task.takes_part)
+    return answered(timed(task, engine, rounds, device), engine.round)
 
 
-def timed(task: Task, engine: Engine, rounds: int, device: str) -> Ended:
-    """A run with the time of its rounds."""
-    stamps: list[float] = []
-
-    def stamp() -> None:
-        synchronize(device)
-        stamps.append(time.perf_counter())
-
-    weights = trained(task, engine, rounds, stamp)
-    return Ended([after - before for before, after in pairwise(stamps[WARM_UP - 1 :])], weights)
-
-
-def trained(task: Task, engine: Engine, rounds: int, after_each: Callable[[], None] = lambda: None) -> Leaves:
-    """The weights after so many rounds."""
-    told: list[Server] = []
-    one = rounds_of(task, engine, lambda server, engine: told.append(server))
+def timed(task: Task, engine: Engine, rounds: int, device: str, clock: bool = True) -> Asking[Ended]:
+    """A run, and the time of its rounds if it has the clock."""
+    state, stamps = begun_on(task, engine), []
     for number in range(rounds):
-        told.clear()
-        one(number)
-        after_each()
-    return {k: v.cpu() for k, v in told[-1].shared.items()}
+        yield from asking_round(task, state, number, lambda server: None)
+        if clock:
+            synchronize(device)
+            stamps.append(time.perf_counter())
+    seconds = [after - before for before, after in pairwise(stamps[WARM_UP - 1 :])]
+    return Ended(seconds, {k: v.cpu() for k, v in state["server"].shared.items()})
 
 
 def stack(task: Task, data: Federation, device: str, ahead: Ahead | None = None, streams: int = 1) -> Stacked:

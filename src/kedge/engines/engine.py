@@ -1,7 +1,7 @@
 """Engine: what the runner asks of a place where clients train; it arranges the kernel, no more."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 from numpy.typing import NDArray
@@ -30,6 +30,37 @@ class Order(NamedTuple):
     shared: Leaves
     buffers: Leaves
     cast: Tree
+
+
+class Asked(NamedTuple):
+    """A round that a run waits for."""
+
+    order: Order
+    clients: Sequence[int]
+
+
+Asking = Generator[Asked, Reply, T]  # a run: it asks for rounds, is sent the replies, and ends in a T
+
+
+def answered(run: Asking[T], train: Callable[[Order, Sequence[int]], Reply]) -> T:
+    """Carry a run out, its rounds trained one after another; errors of a round are the run's."""
+    reply: Reply | BaseException | None = None
+    while True:
+        try:
+            asked = moved_on(run, reply)
+        except StopIteration as end:
+            return cast(T, end.value)
+        try:
+            reply = train(*asked)
+        except BaseException as error:
+            reply = error
+
+
+def moved_on(run: Asking[T], reply: Reply | BaseException | None) -> Asked:
+    """What a run asks for after this reply (None: at its beginning); StopIteration where it ends."""
+    if isinstance(reply, BaseException):
+        return run.throw(reply)
+    return next(run) if reply is None else run.send(reply)
 
 
 class Engine(Protocol):

@@ -1,4 +1,4 @@
-"""Several runs at once, each in a thread of its own.
+"""Several runs at once, in a thread beside the main one.
 
 A run has its own folder, checkpoints and history and goes through the same loop as alone; only its rounds are
 asked of a common stack (engines/pack.py). Signals come to the main thread alone: it waits, and the runs look
@@ -21,6 +21,7 @@ from kedge.core.precision import computing_in
 from kedge.data.federation import Federation
 from kedge.engines.auto import Choice, build
 from kedge.engines.captured import Ahead
+from kedge.engines.engine import Asking
 from kedge.engines.joining import same
 from kedge.engines.pack import Pack
 from kedge.engines.programs import never_fall_back
@@ -38,8 +39,8 @@ from kedge.running.execute import (
 )
 from kedge.running.folder import locked
 from kedge.running.grouping import Member, fitting, groups, shares
-from kedge.running.runner import run
-from kedge.running.task import Interrupted, Observer, Task
+from kedge.running.runner import asking
+from kedge.running.task import Interrupted, Observer, Progress, Task
 
 Raised = TypeVar("Raised", bound=BaseException)
 Ended = tuple[int, BaseException | None, str]  # number of a run, its error, that one's traceback
@@ -191,8 +192,9 @@ def together(
     shown: bool | None,
     stop: Callable[[], bool],
 ) -> Iterator[Outcome]:
-    """Every run in a thread, the rounds of all in one stack."""
+    """All runs in one thread, their rounds in one stack."""
     ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+    told: set[int] = set()
     left = threading.Event()
     title = f"{ready[0].member.experiment.label} × {len(ready)}"
     with (
@@ -202,30 +204,35 @@ def together(
     ):
         torch.set_num_threads(chosen["threads"])
 
-        def carried(number: int) -> None:
+        def begun_run(number: int) -> Asking[Progress]:
             (folder, experiment, _), task = ready[number]
             watch = Observer(bar.line_of(number), bar.say, lambda: stop() or left.is_set())
-            with pack.seated(number) as seat:
-                try:
-                    torch.set_num_threads(chosen["threads"])  # OpenMP and dynamo keep these by thread
-                    never_fall_back()
-                    own = recorded(folder)
-                    if own is None:
-                        own = {**chosen, "packed": len(ready)}
-                        record(folder, task, own)
-                    run(task, seat, folder, experiment.checkpoint.every, own, watch)
-                except BaseException as error:  # the main thread decides
-                    ended.put((number, *bare(error)))
-                else:
-                    ended.put((number, None, ""))
+            own = recorded(folder)
+            if own is None:
+                own = {**chosen, "packed": len(ready)}
+                record(folder, task, own)
+            every = experiment.checkpoint.every
+            return (yield from asking(task, pack.engines[number], folder, every, own, watch))
 
-        # Daemons, for a thread amid a step cannot be stopped, and who wants to leave at once may.
-        threads = [threading.Thread(target=carried, args=(n,), daemon=True) for n in range(len(ready))]
+        def tell(number: int, end: Progress | BaseException) -> None:
+            told.add(number)
+            ended.put((number, *(bare(end) if isinstance(end, BaseException) else (None, ""))))
+
+        def carried() -> None:
+            torch.set_num_threads(chosen["threads"])  # OpenMP and dynamo keep these by thread
+            never_fall_back()
+            try:
+                pack.carry_out([begun_run(number) for number in range(len(ready))], tell)
+            except BaseException as error:  # of the pack itself: nobody may wait for ever
+                for number in set(range(len(ready))) - told:
+                    tell(number, error)
+
+        # A daemon, for a thread amid a step cannot be stopped, and who wants to leave at once may.
+        thread = threading.Thread(target=carried, daemon=True)
         interrupted = False
         try:
-            for thread in threads:
-                thread.start()
-            for _ in threads:
+            thread.start()
+            for _ in ready:
                 number, error, trace = heard(ended)
                 bar.ended(number, error)
                 if error is None or isinstance(error, Exception):
@@ -239,8 +246,7 @@ def together(
             if isinstance(error, KeyboardInterrupt):
                 raise Abandoned from None
             raise
-        for thread in threads:
-            thread.join()
+        thread.join()
     if interrupted:
         raise Interrupted
 

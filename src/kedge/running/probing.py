@@ -22,7 +22,7 @@ from kedge.core.errors import RequestError
 from kedge.core.model import Model
 from kedge.core.server import Reply, Server
 from kedge.core.tree import tree_map
-from kedge.engines.engine import Engine, Order
+from kedge.engines.engine import Asked, Asking, Engine, Order
 from kedge.measure.local_drift import drifting, local_drift
 from kedge.measure.updates import KINDS, Updates
 from kedge.measure.wanted import Measure
@@ -107,26 +107,31 @@ class Aside:
 
 def before_round(
     task: Task, engine: Engine, stage: Stage, order: Order, clients: Sequence[int], server: Server
-) -> Aside:
+) -> Asking[Aside]:
     """Look at all clients, and at the models of this round's, from the state the round starts from."""
     began = time.perf_counter()
     population, coming = len(task.federation.clients), order.round + 1
     found: Numbers | None = None
     if task.measure.probes(coming):
         full = len(clients) == population
-        found = {} if full else probe(stage.algorithm, engine, order, population, len(clients))
+        if full:
+            found = {}
+        else:
+            found = yield from probe(stage.algorithm, engine, order, population, len(clients))
     look = looked(task, engine, stage, order, clients, server) if task.measure.looks(coming) else None
     return Aside(found, look, time.perf_counter() - began)
 
 
-def probe(algorithm: Algorithm, engine: Engine, order: Order, population: int, width: int) -> Numbers:
+def probe(algorithm: Algorithm, engine: Engine, order: Order, population: int, width: int) -> Asking[Numbers]:
     """Drift over all clients, `width` of them at a time; the engine is left as it was."""
     own = watcher(algorithm)
     assert own is not None, "measure.probe_every goes with measure.drift"
     saved = tree_map(torch.clone, engine.save())
     clients = range(population)
+    replies: list[Reply] = []
     try:
-        replies = [engine.round(order, clients[at : at + width]) for at in range(0, population, width)]
+        for at in range(0, population, width):
+            replies.append((yield Asked(order, clients[at : at + width])))
     finally:
         engine.load(saved)
     there = [reply for reply in replies if reply.size]

@@ -16,7 +16,7 @@ from kedge.core.algorithm import Stage
 from kedge.core.errors import Diverged
 from kedge.core.server import Reply, broadcast, hand_over, opened, server_update
 from kedge.core.tree import cast, finite
-from kedge.engines.engine import Engine, Order
+from kedge.engines.engine import Asked, Asking, Engine, Order, answered
 from kedge.measure.evaluate import HeldOut
 from kedge.running import checkpoint
 from kedge.running.costing import Ledger, Place
@@ -36,6 +36,18 @@ def run(
     observer: Observer | None = None,
 ) -> Progress:
     """Run all stages, from the newest checkpoint in the folder if there is one."""
+    return answered(asking(task, engine, folder, checkpoint_every, chosen, observer), engine.round)
+
+
+def asking(
+    task: Task,
+    engine: Engine,
+    folder: Path | None = None,
+    checkpoint_every: int = 10,
+    chosen: dict[str, Any] | None = None,
+    observer: Observer | None = None,
+) -> Asking[Progress]:
+    """The run, which asks for its rounds: who carries it out has them trained, on this engine or another."""
     observer = observer or Observer()
     params, buffers = task.model.init(task.seed)
     like = task.federation.pool.x.device
@@ -57,7 +69,7 @@ def run(
                 next_stage(task, engine, progress)
                 continue
             at = Place(progress.stage, progress.round, progress.stage_round)
-            entry = one_round(task, engine, stage, progress, scribe, tests)
+            entry = yield from one_round(task, engine, stage, progress, scribe, tests)
             line = entry.line
             scribe.take(entry, ledger.entry(at, line["clients"], len(line["rejected"])))
             due = folder is not None and progress.round % checkpoint_every == 0
@@ -84,7 +96,7 @@ def run(
 
 def one_round(
     task: Task, engine: Engine, stage: Stage, progress: Progress, scribe: Scribe, tests: HeldOut
-) -> Entry:
+) -> Asking[Entry]:
     """Sample, train, update, begin to measure: what the history will have of the round."""
     began = time.perf_counter()
     algorithm, server, data = stage.algorithm, progress.server, task.federation
@@ -97,8 +109,8 @@ def one_round(
         server.buffers,
         broadcast(algorithm, server),
     )
-    before = before_round(task, engine, stage, order, clients, server)
-    reply = engine.round(order, clients)
+    before = yield from before_round(task, engine, stage, order, clients, server)
+    reply = yield Asked(order, clients)
     line: dict[str, Any] = {"round": progress.round + 1, "stage": progress.stage, "method": algorithm.name}
     if task.precision in ("tf32", "bf16"):
         line["precision"] = task.precision
