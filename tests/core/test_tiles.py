@@ -4,7 +4,21 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from kedge.core.tiles import power_of_two, row_by_row, seen, seen_places
+from kedge.core.tiles import (
+    PROCESSORS,
+    SHARED,
+    convolve_tiles,
+    few_tiles,
+    first_tiles,
+    parts,
+    power_of_two,
+    row_by_row,
+    seen,
+    seen_places,
+    weigh_first_tiles,
+    weigh_parts,
+    weigh_tiles,
+)
 
 CASES = {  # size, window, stride, padding, dilation
     "whole": (14, 5, 1, 0, 1),
@@ -42,3 +56,52 @@ def test_rows_are_cut_apart_where_they_see_less_and_fill_their_tiles() -> None:
 @pytest.mark.parametrize(("least", "found"), [(1, 1), (2, 2), (3, 4), (64, 64), (65, 128)])
 def test_powers(least: int, found: int) -> None:
     assert power_of_two(least) == found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("clients", [1, 4, 10, 100])
+@pytest.mark.parametrize(
+    ("rows", "channels", "out"),
+    [
+        (5000, 64, 64),
+        (9800, 64, 64),
+        (51200, 64, 64),
+        (3200, 256, 256),
+        (800, 512, 512),
+        (51200, 16, 16),
+        (1, 48, 10),
+    ],
+)
+def test_tiles_fit_a_processor_and_divide_the_channels(
+    rows: int, channels: int, out: int, clients: int, dtype: torch.dtype
+) -> None:
+    t = convolve_tiles(dtype, clients, rows, channels, out)
+    assert channels % t["BK"] == 0
+    assert t["num_stages"] * (t["BM"] + t["BN"]) * t["BK"] * dtype.itemsize <= SHARED
+    assert t["BM"] * t["BN"] <= 128 * 32 * t["num_warps"]  # so many sums a thread keeps
+
+
+def test_tiles_grow_with_the_work_and_never_leave_processors_idle_for_it() -> None:
+    few, many = (convolve_tiles(torch.bfloat16, clients, 3200, 256, 256) for clients in (1, 100))
+    assert (few["BM"], few["BN"]) < (many["BM"], many["BN"])
+    assert parts(3200, few["BM"]) * parts(256, few["BN"]) >= PROCESSORS // 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("each", [1, 4, 10, 13, 52, 100, 130, 5000])
+def test_parts_of_a_sum_over_rows_give_every_processor_about_the_same(dtype: torch.dtype, each: int) -> None:
+    found = weigh_parts(dtype, 39200, 32, each)
+    assert 1 <= found <= parts(39200, 128)
+    programs = found * each
+    if each < PROCESSORS:
+        share = programs / PROCESSORS
+        assert share / -(-share // 1) >= 0.9
+
+
+def test_first_layers_sum_for_four_outputs_with_the_room_of_one() -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        for clients in (1, 100):
+            t = first_tiles(dtype, clients, 120, 64)
+            assert 4 * t["BM"] * t["BN"] <= 128 * 32 * t["num_warps"]
+        assert few_tiles(dtype, 27, 64)["BK"] == 32
+        assert 2 * weigh_first_tiles(dtype, 120, 128)["BR"] == weigh_tiles(dtype, 120, 128)["BR"]

@@ -153,7 +153,7 @@ def convolve_pool(
     k = w.shape[1] // 2
     y = torch.empty((clients, n, p // 2, q, k), dtype=x.dtype, device=x.device)
     which = torch.empty_like(y, dtype=torch.int8)
-    t = first_tiles(x.dtype, kh * kw * ci, k)
+    t = first_tiles(x.dtype, clients, kh * kw * ci, k)
     columns, tiles = triton.cdiv(k, t["BN"]), triton.cdiv(n * (p // 2) * q, t["BM"])
     programs = min(tiles, max(1, t.pop("PROGRAMS") // (clients * columns)))
     _convolve_pool[(programs, columns, clients)](
@@ -171,7 +171,7 @@ def weigh_pooled(x: Tensor, g: Tensor, which: Tensor, geometry: list[int]) -> Te
     total, rows = kh * kw * ci, n * (p // 2) * q
     t = weigh_first_tiles(x.dtype, total, 2 * k)
     high, columns = triton.cdiv(total, t["BM"]), triton.cdiv(2 * k, t["BN"])
-    parts = weigh_parts(x.dtype, rows, t["BR"], clients * high * columns)
+    parts = weigh_parts(x.dtype, rows, t["BR"], clients * high * columns, t["num_warps"])
     each = triton.cdiv(triton.cdiv(rows, parts), t["BR"]) * t["BR"]
     parts = triton.cdiv(rows, each)
     dtype = x.dtype if parts == 1 else torch.float32

@@ -48,9 +48,11 @@ def few_tiles(dtype: torch.dtype, terms: int, out: int) -> dict[str, int]:
     }
 
 
-def first_tiles(dtype: torch.dtype, terms: int, out: int) -> dict[str, int]:
-    """How `convolve_pool` cuts its work: it sums for four outputs at once."""
-    return {**few_tiles(dtype, terms, out), "BN": max(16, min(64, power_of_two(out)))}
+def first_tiles(dtype: torch.dtype, clients: int, terms: int, out: int) -> dict[str, int]:
+    """How `convolve_pool` cuts its work: it sums for four outputs at once; two programs fit a processor."""
+    t, columns = few_tiles(dtype, terms, out), max(16, min(64, power_of_two(out)))
+    each, aim = clients * parts(out, columns), 2 * PROCESSORS
+    return {**t, "BN": columns, "PROGRAMS": aim if aim // each * each >= 0.9 * aim else t["PROGRAMS"]}
 
 
 def weigh_first_tiles(dtype: torch.dtype, total: int, out: int) -> dict[str, int]:
@@ -74,17 +76,18 @@ def weigh_tiles(dtype: torch.dtype, total: int, out: int) -> dict[str, int]:
     }
 
 
-def weigh_parts(dtype: torch.dtype, rows: int, step: int, each: int) -> int:
+def weigh_parts(dtype: torch.dtype, rows: int, step: int, each: int, warps: int = 4) -> int:
     """Into how many parts `weigh` cuts the rows, to be summed after, where `each` programs take a part.
 
-    Enough that all processors have work, and none much more than others: in bfloat16 one program to each
-    suffices if the parts are short or only one, else it takes two or four.
+    Enough that all processors have work, and none much more than others: one program to each suffices if the
+    parts are short, and in bfloat16 if there is only one part or programs are large; else two or four.
     """
     count = 1
     for aim in (PROCESSORS, 2 * PROCESSORS, 4 * PROCESSORS):
         count = max(1, min(parts(rows, 4 * step), aim // each))
-        short = dtype == torch.bfloat16 and (count == 1 or parts(rows, count) <= 10 * step)
-        if count * each >= 0.9 * aim and (short or aim > PROCESSORS):
+        large = dtype == torch.bfloat16 and (count == 1 or warps > 4)
+        enough = aim > PROCESSORS or large or parts(rows, count) <= 10 * step
+        if count * each >= 0.9 * aim and enough:
             break
     return count
 
