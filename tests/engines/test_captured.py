@@ -1,5 +1,6 @@
 """The captured engine on a GPU: it agrees with the reference, repeats itself, resumes, halves if it must."""
 
+import gc
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,11 +26,12 @@ from kedge.engines.auto import choose
 from kedge.engines.captured import Captured
 from kedge.engines.engine import Engine
 from kedge.engines.graphs import in_place
+from kedge.engines.pack import Pack
 from kedge.engines.sequential import Sequential
 from kedge.models import MODELS
-from kedge.running.runner import run
+from kedge.running.runner import asking, run
 from kedge.running.sampling import Participation
-from kedge.running.task import Task
+from kedge.running.task import Progress, Task
 
 on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 METHODS: dict[str, Algorithm] = {
@@ -49,6 +51,8 @@ def task_of(
     local: Local | None = None,
     channels: int = 1,
     network: str = "small-cnn",
+    hidden: tuple[int, ...] = (16, 12, 10),
+    seed: int = 0,
 ) -> Task:
     """Three rounds of ragged clients, four of six at a time."""
     source = synthetic(300, 4, (channels, 8, 8))
@@ -56,13 +60,13 @@ def task_of(
     data = replace(federate(source, clients, 0.2).to(device, DTYPES[precision]), augment=augment)
     if channels > 1:
         data = replace(data, mean=(0.1, 0.2, 0.3), std=(0.9, 0.8, 0.7))
-    options = {"norm": norm} if network == "small-cnn" else {"hidden": (16, 12, 10)}
+    options = {"norm": norm} if network == "small-cnn" else {"hidden": hidden}
     module = seeded(lambda: algorithm.rebuild(MODELS[network]((channels, 8, 8), 4, **options)), 0)
     plain = algorithm.adapt(from_module(module))
     stage = Stage(algorithm, 3, local or Local(2, 16, SGD(0.05, weight_decay=1e-3), clip=5.0))
     return Task(
         (stage,), in_precision(plain, precision), data, Participation(per_round=4), tune=Tune(2),
-        precision=precision,
+        precision=precision, seed=seed,
     )  # fmt: skip
 
 
@@ -173,6 +177,44 @@ class TestOnTheGPU:
         assert apart(reference(task_of(fedavg(), "cpu")), final(task, engine)) < 1e-10
         assert engine.chunk == 2
         assert max(tried) == 4
+
+    def test_where_memory_runs_out_packed_runs_go_on_in_halves(self) -> None:
+        """It does run out: the process may take no more than half of what eight runs take beside two."""
+        wide = (4096, 512)
+        tasks = [task_of(feddyn(0.1), "cuda", network="mlp", hidden=wide, seed=seed) for seed in range(8)]
+
+        def together(count: int) -> tuple[list[dict[str, Tensor]], int, int]:
+            engines = [captured(task) for task in tasks[:count]]
+            pack = Pack(engines, lambda whole: Captured(tasks[0].model, whole))
+            ended: dict[int, Progress | BaseException] = {}
+            runs = [asking(task, engine) for task, engine in zip(tasks, engines, strict=False)]
+            torch.cuda.reset_peak_memory_stats()
+            pack.carry_out(runs, ended.__setitem__)
+            found = [ended[number] for number in range(count)]
+            servers = [flatten(end.server._asdict()) for end in found if isinstance(end, Progress)]
+            assert len(servers) == count, found
+            return servers, torch.cuda.max_memory_reserved(), pack.at_once
+
+        def room() -> None:
+            gc.collect()
+            torch.cuda.empty_cache()
+
+        _, little, _ = together(2)
+        room()
+        right, much, halved = together(8)
+        assert not halved
+        assert much > 1.5 * little, "the runs are too small for this test"
+        room()
+        _, total = torch.cuda.mem_get_info()
+        torch.cuda.set_per_process_memory_fraction((little + much) / 2 / total)
+        try:
+            found, most, halved = together(8)
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+        assert halved > 0
+        assert most <= (little + much) / 2
+        for left, other in zip(right, found, strict=True):
+            assert apart(left, other) < 1e-10
 
 
 class TestAnywhere:

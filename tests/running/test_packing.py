@@ -91,7 +91,7 @@ def test_packed_runs_end_as_alone(
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_packed_runs_on_a_gpu_end_as_alone(tmp_path: Path) -> None:
-    """Captured graphs in several threads; the last round is one run's alone."""
+    """Captured graphs of several runs; the last round is one run's alone."""
     given = {"engine__name": "captured", "engine__compile": "auto", "engine__precision": "fp64"}
     own = [experiment(seed=n, rounds=r, method="scaffold", **given) for n, r in enumerate((4, 3, 3))]
     assert set(carried(members(tmp_path, own)).values()) == {None}

@@ -112,7 +112,10 @@ class Pack:
         offsets = [self.offsets[a.number] for a in asked]
         begun = joined(parts, offsets, self.drawn(asked, [part.plan for part in parts]))
         stack.foreseen = partial(self.draw_ahead, stack, asked, offsets, padding if stack.compiled else 0)
-        carry = stack.advanced(stack.stage, stack.model, begun, stack.compiled)
+        try:
+            carry = stack.advanced(stack.stage, stack.model, begun, stack.compiled)
+        finally:
+            stack.foreseen = None  # it holds the stack, which must go when it is dropped
         ends = [first + len(a.clients) for a, first in zip(asked, firsts, strict=True)]
         living = membership(tuple(firsts), tuple(ends), at, begun.lr.device)
         slots, uploads, admitted, totals = stack.ended(begun, carry, living)
