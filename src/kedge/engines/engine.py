@@ -17,7 +17,7 @@ from kedge.core.tree import Leaves, Tree, together, tree_map
 from kedge.data.batches import Plan
 
 T = TypeVar("T")
-Told = tuple[Tensor, Tensor]  # flags and losses of rows
+Told = tuple[list[bool], list[float]]  # flags and losses of rows
 Totals = dict[str, tuple[dict[str, Any], Tensor]]  # by slot ("": deltas and buffers): weighted sum, mass
 
 
@@ -124,16 +124,14 @@ class Mean:
         has these already.
         """
         flags, losses = told or told_of(uploads, admitted)
-        good = flags.tolist()
         self.rejected += [
-            Rejection(c, "not finite") for c, fine in zip(clients, good, strict=True) if not fine
+            Rejection(c, "not finite") for c, fine in zip(clients, flags, strict=True) if not fine
         ]
-        self.size += sum(good)
-        if not all(good):  # a product with weight 0 would keep the NaN
+        self.size += sum(flags)
+        if not all(flags):  # a product with weight 0 would keep the NaN
             uploads = tree_map(lambda v: torch.where(shaped(admitted, v), v, torch.zeros_like(v)), uploads)
-            losses = torch.where(flags, losses, 0)
             totals = None
-        self.loss += float(losses.sum())
+        self.loss += sum(loss for loss, fine in zip(losses, flags, strict=True) if fine)
         for slot, (total, mass) in (
             totals or weighted_totals(self.weights, uploads, facts, admitted)
         ).items():
@@ -155,8 +153,8 @@ class Mean:
 
 
 def told_of(uploads: dict[str, Any], admitted: Tensor) -> Told:
-    """Of every row whether it is admitted, and its loss, on the CPU: the host waits here."""
-    return admitted.cpu(), uploads["loss"].cpu()
+    """Of every row whether it is admitted, and its loss: the host waits here."""
+    return admitted.tolist(), uploads["loss"].tolist()
 
 
 def divided(total: Tree, mass: Tensor) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def joined(parts: Sequence[Begun], offsets: Sequence[int], plan: Plan | None = N
         facts=one([part.facts for part in parts]),
         shared=shared,
         cast=spread([part.cast for part in parts]),
-        lr=torch.cat([part.lr.expand(count) for part, count in zip(parts, counts, strict=True)]),
+        lr=spread([{"lr": part.lr} for part in parts])["lr"],
         apart=True,
     )
 

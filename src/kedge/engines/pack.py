@@ -123,7 +123,7 @@ class Pack:
         means = [{slot: divided(*one) for slot, one in own.items()} for own in sums]
         opened = [{k for mask in set(p.plan.masks) for k in trainable(stack.model, mask)} for p in parts]
         told = told_of(uploads, admitted)  # the host waits for the device: what it can do is done before
-        fine = bool(told[0].all())  # else one run's NaN is in the sums of all
+        fine = all(told[0])  # else one run's NaN is in the sums of all
         replies = []
         for place, ((_, engine, _, clients), first) in enumerate(zip(asked, firsts, strict=True)):
             mean = Mean(engine.stage.algorithm)

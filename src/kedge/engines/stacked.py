@@ -114,7 +114,7 @@ class Stacked:
         """Put the uploads of these clients (rows from `first` on) into the mean; what they will remember."""
         some = slice(first, first + len(clients))
         flags, losses = told[0][some], told[1][some]
-        if totals is None or not flags.all():
+        if totals is None or not all(flags):
             uploads, facts = (tree_map(lambda v: v[some], tree) for tree in (uploads, facts))
         mean.add(uploads, facts, admitted[some], clients, totals, (flags, losses))
         if not self.memories.needed:
@@ -124,8 +124,7 @@ class Stacked:
             "buffers": carry["buffers"] if self.model.statistics == "local" else {},
             "slots": slots,
         }
-        good = flags.tolist()
-        mine = {c: row(kept, first + number) for number, c in enumerate(clients) if good[number]}
+        mine = {c: row(kept, first + number) for number, c in enumerate(clients) if flags[number]}
         return [(c, own["params"], own["buffers"], own["slots"]) for c, own in mine.items()]
 
     def rows(self, clients: Sequence[int]) -> tuple[list[int], int]:
