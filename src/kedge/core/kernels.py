@@ -131,15 +131,18 @@ def _weigh(
             wide = ((m - line * Q) * SW)[:, None] + right[None, :]
             inside = inside & (low >= 0) & (low < H) & (wide >= 0) & (wide < W)
         a = tl.load(x + here[:, None] + offset[None, :], mask=inside, other=0.0)
-        b = tl.load(g + m[:, None] * K + k[None, :], mask=there[:, None] & (k < K)[None, :], other=0.0)
-        if SPLIT:
+        if (
+            SPLIT
+        ):  # slopes are read turned round: a factor kept by threads is copied 16 bytes at a time only so
+            b = tl.load(g + m[None, :] * K + k[:, None], mask=there[None, :] & (k < K)[:, None], other=0.0)
             above, over = leading(a), leading(b)
             high, tall = above.to(tl.bfloat16), over.to(tl.bfloat16)
             rest, left = (a - above).to(tl.bfloat16), (b - over).to(tl.bfloat16)
-            out = tl.dot(tl.trans(left), high, out)
-            out = tl.dot(tl.trans(tall), rest, out)
-            out = tl.dot(tl.trans(tall), high, out)
+            out = tl.dot(left, high, out)
+            out = tl.dot(tall, rest, out)
+            out = tl.dot(tall, high, out)
         else:
+            b = tl.load(g + m[:, None] * K + k[None, :], mask=there[:, None] & (k < K)[None, :], other=0.0)
             out = tl.dot(tl.trans(b), a, out)
     dw += (part * CLIENTS + client) * total * K
     where = dw + k[:, None] * total + at[None, :]
