@@ -137,6 +137,19 @@ def test_a_stack_pools_as_torch_does(relu: bool, channels: int, dtype: torch.dty
         assert torch.equal(left.nan_to_num(7.0), right.nan_to_num(7.0))
 
 
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=["tf32", "bf16"])
+def test_what_is_no_number_is_none_behind_a_first_layer(dtype: torch.dtype) -> None:
+    x, w, b = (torch.randn(*shape, device="cuda") for shape in ((2, 3, 3, 12, 12), (2, 8, 3, 5, 5), (2, 8)))
+    x[0, 0, 0, 0, 0] = torch.nan
+
+    def plain(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return F.max_pool2d(F.conv2d(x, w, b), 2).relu()
+
+    with computing_in("tf32"):
+        found = vmap(lambda *given: stacked_pooled_convolution(*given, (0, 0), True))(x.to(dtype), w, b)
+    assert torch.equal(found.isnan(), vmap(plain)(x, w, b).isnan())
+
+
 def test_exact_precisions_keep_torchs_convolution() -> None:
     taken: list[bool] = []
 

@@ -16,9 +16,9 @@ from kedge.core.tiles import first_tiles, weigh_first_tiles, weigh_parts
 
 @triton.jit
 def larger(best, place, value, number: tl.constexpr):
-    """The larger of two, and its number; what is no number wins, as in torch."""
-    more = (value > best) | (value != value)
-    return tl.where(more, value, best), tl.where(more, number, place).to(tl.int8)
+    """The larger of two, and its number; what is no number is larger than all."""
+    place = tl.where(value > best, number, place).to(tl.int8)
+    return tl.maximum(best, value, propagate_nan=tl.PropagateNan.ALL), place
 
 
 @triton.jit
