@@ -88,13 +88,14 @@ def test_tiles_grow_with_the_work_and_never_leave_processors_idle_for_it() -> No
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("each", [1, 4, 10, 13, 52, 100, 130, 5000])
-def test_parts_of_a_sum_over_rows_give_every_processor_about_the_same(dtype: torch.dtype, each: int) -> None:
-    found = weigh_parts(dtype, 39200, 32, each)
-    assert 1 <= found <= parts(39200, 128)
-    programs = found * each
-    if each < PROCESSORS:
-        share = programs / PROCESSORS
+@pytest.mark.parametrize("tiles", [1, 4, 10, 13, 52, 100, 130, 5000])
+def test_parts_of_a_sum_over_rows_give_every_processor_about_the_same(dtype: torch.dtype, tiles: int) -> None:
+    t = {"BR": 32, "num_warps": 4}
+    count, each = weigh_parts(t, dtype, 39200, tiles)
+    assert each % t["BR"] == 0
+    assert (count - 1) * each < 39200 <= count * each  # all rows, and no part without one
+    if tiles < PROCESSORS:
+        share = count * tiles / PROCESSORS
         assert share / -(-share // 1) >= 0.9
 
 

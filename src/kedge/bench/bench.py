@@ -121,7 +121,9 @@ def rounds_of(
     state = begun_on(task, engine)
 
     def round(number: int) -> int:
-        return answered(asking_round(task, state, number, lambda server: tell(server, engine)), engine.round)
+        samples = answered(asking_round(task, state, number), engine.round)
+        tell(state["server"], engine)
+        return samples
 
     return round
 
@@ -134,16 +136,13 @@ def begun_on(task: Task, engine: Engine) -> dict[str, Any]:
     return {"server": opened(stage.algorithm, task.model, params, buffers)}
 
 
-def asking_round(
-    task: Task, state: dict[str, Any], number: int, tell: Callable[[Server], None]
-) -> Asking[int]:
+def asking_round(task: Task, state: dict[str, Any], number: int) -> Asking[int]:
     """One round of a run whose server is in `state`; how many samples it was."""
     algorithm, data, server = task.stages[0].algorithm, task.federation, state["server"]
     clients = task.takes_part(number)
     order = Order(number, number, task.seed, server.shared, server.buffers, broadcast(algorithm, server))
     reply = yield Asked(order, clients)
     state["server"] = server_update(algorithm, server, reply, len(data.clients), number)
-    tell(state["server"])
     return sum(len(data.clients[c]) for c in clients)
 
 

@@ -108,7 +108,7 @@ def timed(task: Task, engine: Engine, rounds: int, device: str, clock: bool = Tr
     """A run, and the time of its rounds if it has the clock."""
     state, stamps = begun_on(task, engine), []
     for number in range(rounds):
-        yield from asking_round(task, state, number, lambda server: None)
+        yield from asking_round(task, state, number)
         if clock:
             synchronize(device)
             stamps.append(time.perf_counter())

@@ -51,7 +51,7 @@ class Convolution(torch.autograd.Function):
         images, slopes = (filled(v.permute(0, 2, 3, 1)).contiguous()[None] for v in (x, g))
         dx = dweight = dbias = None
         if ctx.needs_input_grad[0]:
-            kernel, *how = backwards(x.shape, filled(weight.movedim(0, -1)).movedim(-1, 0), *ctx.how)
+            kernel, *how = backwards(x.shape, weight, *ctx.how)
             if ctx.needs_input_grad[1]:
                 dx, dweight = torch.ops.kedge.gradients(images, kernel[None], slopes, shape, *how)
             else:
@@ -113,8 +113,9 @@ def geometry(x: torch.Size, weight: torch.Size, stride: Pair, padding: Pair, dil
 def backwards(
     x: torch.Size, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair
 ) -> tuple[Tensor, list[int], bool]:
-    """A convolution of slopes to the gradient by the input: kernel, geometry, and whether it is turned."""
+    """A convolution of filled slopes to the gradient by the input: kernel, geometry, whether it is turned."""
     *_, kh, kw = weight.shape
+    weight = filled(weight.movedim(0, -1)).movedim(-1, 0)
     (sh, sw), (ph, pw), (dh, dw) = stride, padding, dilation
     back = [kh, kw, 1, 1, sh, sw, dh * (kh - 1) - ph, dw * (kw - 1) - pw, dh, dw, *x[2:]]
     if weight.dtype == torch.bfloat16:  # read turned round where it lies

@@ -171,9 +171,7 @@ def weigh_pooled(x: Tensor, g: Tensor, which: Tensor, geometry: list[int]) -> Te
     total, rows = kh * kw * ci, n * (p // 2) * q
     t = weigh_first_tiles(x.dtype, total, 2 * k)
     high, columns = triton.cdiv(total, t["BM"]), triton.cdiv(2 * k, t["BN"])
-    parts = weigh_parts(x.dtype, rows, t["BR"], clients * high * columns, t["num_warps"])
-    each = triton.cdiv(triton.cdiv(rows, parts), t["BR"]) * t["BR"]
-    parts = triton.cdiv(rows, each)
+    parts, each = weigh_parts(t, x.dtype, rows, clients * high * columns)
     dtype = x.dtype if parts == 1 else torch.float32
     sums = torch.empty((parts, clients, 2 * k, total), dtype=dtype, device=x.device)
     _weigh_pooled[(high, columns * parts, clients)](

@@ -54,9 +54,7 @@ class PooledConvolution(torch.autograd.Function):
         slopes = g.permute(0, 2, 3, 1).contiguous()
         dx = dweight = dbias = None
         if ctx.needs_input_grad[0]:
-            kernel, *how = backwards(
-                x.shape, filled(weight.movedim(0, -1)).movedim(-1, 0), ONE, ctx.padding, ONE
-            )
+            kernel, *how = backwards(x.shape, weight, ONE, ctx.padding, ONE)
             spread = filled(torch.ops.kedge.unpool(slopes[None], which[None]))
             dx = torch.ops.kedge.convolve(spread, kernel[None], None, *how)[0].permute(0, 3, 1, 2)
         if ctx.needs_input_grad[1]:

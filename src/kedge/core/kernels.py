@@ -190,9 +190,7 @@ def weigh(x: Tensor, g: Tensor, geometry: list[int], beside: torch.cuda.Stream |
     total, rows = kh * kw * ci, n * p * q
     t = weigh_tiles(x.dtype, total, k)
     high, columns = triton.cdiv(total, t["BM"]), triton.cdiv(k, t["BN"])
-    parts = weigh_parts(x.dtype, rows, t["BR"], clients * high * columns)
-    each = triton.cdiv(triton.cdiv(rows, parts), t["BR"]) * t["BR"]
-    parts = triton.cdiv(rows, each)
+    parts, each = weigh_parts(t, x.dtype, rows, clients * high * columns)
     found = torch.empty((clients, k, total), dtype=x.dtype, device=x.device)
     sums = found[None] if parts == 1 else found.new_empty((parts, *found.shape), dtype=torch.float32)
     whole = found if parts == 1 or x.dtype == torch.float32 else torch.empty_like(sums[0])

@@ -76,20 +76,21 @@ def weigh_tiles(dtype: torch.dtype, total: int, out: int) -> dict[str, int]:
     }
 
 
-def weigh_parts(dtype: torch.dtype, rows: int, step: int, each: int, warps: int = 4) -> int:
-    """Into how many parts `weigh` cuts the rows, to be summed after, where `each` programs take a part.
+def weigh_parts(t: dict[str, int], dtype: torch.dtype, rows: int, tiles: int) -> tuple[int, int]:
+    """Into how many parts, of how many rows, `weigh` cuts the rows, if a part is so many tiles of `t`.
 
     Enough that all processors have work, and none much more than others: one program to each suffices if the
     parts are short, and in bfloat16 if there is only one part or programs are large; else two or four.
     """
     count = 1
     for aim in (PROCESSORS, 2 * PROCESSORS, 4 * PROCESSORS):
-        count = max(1, min(parts(rows, 4 * step), aim // each))
-        large = dtype == torch.bfloat16 and (count == 1 or warps > 4)
-        enough = aim > PROCESSORS or large or parts(rows, count) <= 10 * step
-        if count * each >= 0.9 * aim and enough:
+        count = max(1, min(parts(rows, 4 * t["BR"]), aim // tiles))
+        large = dtype == torch.bfloat16 and (count == 1 or t["num_warps"] > 4)
+        enough = aim > PROCESSORS or large or parts(rows, count) <= 10 * t["BR"]
+        if count * tiles >= 0.9 * aim and enough:
             break
-    return count
+    each = parts(parts(rows, count), t["BR"]) * t["BR"]
+    return parts(rows, each), each
 
 
 def pool_tiles(channels: int) -> dict[str, int]:
