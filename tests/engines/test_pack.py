@@ -1,7 +1,8 @@
 """Runs packed into one stack end as they would have alone."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -10,13 +11,13 @@ from torch import Tensor
 
 from kedge.algorithms import METHODS, fedavg, fedbug, feddyn, scaffold
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune
-from kedge.core.model import from_module, seeded
+from kedge.core.model import Model, from_module, seeded
 from kedge.core.optimizers import SGD
 from kedge.core.server import Reply
 from kedge.core.tree import flatten
 from kedge.data.augment import Augment
 from kedge.data.datasets import synthetic
-from kedge.data.federation import federate
+from kedge.data.federation import Federation, federate
 from kedge.data.partition import DirichletClasses
 from kedge.engines.captured import Captured
 from kedge.engines.pack import Pack, Waiting
@@ -49,7 +50,7 @@ def task_of(
 
 
 def carried_out(
-    tasks: list[Task], kind: type[Stacked] = Stacked
+    tasks: list[Task], kind: Callable[[Model, Federation], Stacked] = Stacked
 ) -> tuple[list[Progress | BaseException], Pack]:
     """How the runs end in one pack."""
     engines = [kind(task.model, task.federation) for task in tasks]
@@ -150,6 +151,21 @@ def test_memory_that_does_not_suffice_halves_the_pack(monkeypatch: pytest.Monkey
     assert pack.at_once
     assert max(widths) > 8
     assert min(widths) <= 8
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's compiler warns of torch itself
+def test_a_compiled_pack_has_one_program_for_all_steps() -> None:
+    """What every client begins with is its anchor, too, but only before its first step."""
+    tasks = [
+        replace(task_of(fedavg(), seed, rounds=2), participation=Participation(per_round=1))
+        for seed in (0, 1)
+    ]
+    module = [seeded(lambda: MODELS["mlp"]((1, 8, 8), 4, hidden=(8,)), seed) for seed in (0, 1)]
+    small = [replace(task, model=from_module(own)) for task, own in zip(tasks, module, strict=True)]
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        ended, pack = carried_out(small, partial(Stacked, compiled=True))
+    assert [type(end) for end in ended] == [Progress, Progress], ended
+    assert pack.stacks[0][1].compiled
 
 
 def test_a_run_that_fails_leaves_the_others_alone() -> None:

@@ -209,9 +209,10 @@ class Stacked:
     ) -> Carry:
         """The carry after all steps of the plan."""
         data, own, carry, device = self.federation, begun.plan, begun.carry, begun.lr.device
-        # As they were sent, or as the client left them. A copy: a program that saw the carry's own here
+        # As they were sent, or as the client left them. Copies: a program that saw the carry's own here
         # would be made anew for the second step, when they are no longer that.
         statistics = tree_map(torch.clone, carry["buffers"])
+        anchor = tree_map(torch.clone, begun.shared) if begun.apart else begun.shared
         index = torch.from_numpy(own.index).to(device)
         weight = torch.from_numpy(own.weight).to(device, begun.lr.dtype)
         alive = torch.from_numpy(own.alive).to(device)
@@ -227,7 +228,7 @@ class Stacked:
             )
             carry = advance(
                 carry, data.pool.x, data.pool.y, index[number], weight[number], key[number], moves[number],
-                alive[number], begun.facts, statistics, begun.shared, begun.cast, begun.lr,
+                alive[number], begun.facts, statistics, anchor, begun.cast, begun.lr,
             )  # fmt: skip
         return carry
 
