@@ -98,3 +98,22 @@ def test_the_trial_runs_every_number_of_streams_and_the_engine_gets_the_best(
         engine = auto.build(auto.Choice("captured", True, 4, "", 2), task.model, task.federation)
     assert isinstance(engine, Captured)
     assert engine.streams == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_tries_them_in_truth_and_a_run_takes_the_best(own_cache: Path) -> None:
+    work = replace(WORKLOADS["overhead"], clients=4, per_round=4)
+    task, stage = work.task("cuda"), Stage(fedavg(), 1, work.local())
+    said: list[str] = []
+    given = task.model, task.federation, stage, 4
+    first = auto.choose(*given, rounds=10**8, name="captured", say=said.append)
+    assert any("trying 1, 2, 4 streams" in message for message in said), said
+    assert first.streams in (1, 2, 4)
+    assert list(streams.read(own_cache / "streams.json", said.append).values()) == [first.streams]
+    said.clear()
+    assert auto.choose(*given, rounds=1, name="captured", say=said.append).streams == first.streams
+    assert not any("trying" in message for message in said)
+    engine = auto.build(first, task.model, task.federation)
+    assert isinstance(engine, Captured)
+    assert engine.streams == first.streams

@@ -9,6 +9,7 @@ from torch import Tensor
 from kedge.core.client import Carry
 from kedge.core.tree import Leaves, Tree
 from kedge.data.batches import Ints, Plan
+from kedge.engines.engine import Order
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,3 +32,11 @@ class Known(NamedTuple):
     plan: Plan
     facts: Leaves
     lr: Tensor
+
+
+class Coming(NamedTuple):
+    """Rows of a round to come: what is known of its order, the client of each, and how many are real."""
+
+    order: Order
+    rows: list[int]
+    real: int

@@ -24,7 +24,7 @@ from kedge.core.server import Reply
 from kedge.core.tree import Leaves
 from kedge.data.batches import Plan
 from kedge.data.federation import Federation
-from kedge.engines.begun import Begun, Known
+from kedge.engines.begun import Begun, Coming, Known
 from kedge.engines.engine import Order, staged, trainable
 from kedge.engines.graphs import Beside, Replayed
 from kedge.engines.lanes import Lanes
@@ -64,6 +64,7 @@ class Captured(Stacked):
         self.ends: dict[Any, Replayed] = {}
         self.looks: dict[Any, Replayed] = {}
         self.ahead = ahead
+        self.foreseen: Callable[[], object] | None = None  # what the host does while the device trains
         self.drawn: dict[Any, Drawn] = {}
         self.drawing = ThreadPoolExecutor(1, "kedge-batches")
         self.tables: WeakKeyDictionary[Plan, Tensor] = WeakKeyDictionary()
@@ -105,15 +106,15 @@ class Captured(Stacked):
         plan, facts, lr = self.drawn.pop(key)
         return Known(plan.result(), facts, lr)
 
-    def draw_ahead(self, order: Order, padding: int | None = None) -> list[Future[Plan]]:
-        """Begin to draw the next round's batches beside the device's work."""
+    def draw_ahead(self, order: Order, padding: int | None = None) -> list[Coming]:
+        """Begin to draw the next round's batches beside the device's work; of which rows, by chunks."""
         if self.ahead is None:
             return []
         self.drawn = {key: one for key, one in self.drawn.items() if key[0] >= order.round}
         after = order._replace(round=order.round + 1, stage_round=order.stage_round + 1)
         clients = list(self.ahead(after.round))
         size = self.chunk or len(clients)
-        plans = []
+        coming = []
         for start in range(0, len(clients), size):
             some = clients[start : start + size]
             rows = self.rows(some)[0] if padding is None else [*some, *[some[0]] * padding]
@@ -122,8 +123,8 @@ class Captured(Stacked):
                 draw = partial(self.drawn_now, self.stage, self.model, after, rows, len(some))
                 facts, lr = self.facts_of(rows), self.rate(self.stage, after)
                 self.drawn[key] = Drawn(self.drawing.submit(draw), facts, lr)
-            plans.append(self.drawn[key].plan)
-        return plans
+            coming.append(Coming(after, rows, len(some)))
+        return coming
 
     def table(self, plan: Plan) -> Tensor:
         """The plan's table, ready to be sent."""

@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kedge.core.client import Carry
 from kedge.core.tree import Tree, stack, tree_map
-from kedge.data.batches import Plan, lockstep
+from kedge.data.batches import Ints, Plan, lockstep
 from kedge.data.dataset import Dataset
-from kedge.engines.begun import Begun
-from kedge.engines.engine import Totals
+from kedge.engines.begun import Begun, Known
+from kedge.engines.engine import Order, Totals
 
 
 def merged(pools: Sequence[Dataset]) -> tuple[Dataset, list[int]]:
@@ -40,36 +41,53 @@ def same(left: Dataset, right: Dataset) -> bool:
     return torch.equal(left.x, right.x) and torch.equal(left.y, right.y)
 
 
-def joined(parts: Sequence[Begun], offsets: Sequence[int], plan: Plan | None = None) -> Begun:
+def known_together(known: Sequence[Known], counts: Sequence[int], offsets: Sequence[int]) -> Known:
+    """What is known of the rows of several runs, so many of each, as one stack."""
+    rates = spread([{"lr": own.lr} for own in known], counts)
+    plan = side_by_side([own.plan for own in known], offsets)
+    return Known(plan, one([own.facts for own in known]), rates["lr"])
+
+
+def joined(
+    orders: Sequence[Order],
+    carries: Sequence[Carry],
+    members: Sequence[Sequence[Ints]],
+    offsets: Sequence[int],
+    known: Known,
+) -> Begun:
     """The rows of several runs as one stack, whose pool has each run's samples from an offset on.
 
-    Their carries are bare (stacked.py). `plan` is that of all, where it is there already.
+    Their carries are bare (stacked.py).
     """
-    counts = [len(part.members) for part in parts]
+    counts = [len(own) for own in members]
+    shared, carry = spread([order.shared for order in orders], counts), one(carries)
+    return Begun(
+        members=[own + at if at else own for some, at in zip(members, offsets, strict=True) for own in some],
+        plan=known.plan,
+        carry={**carry, "params": {**shared, **carry["params"]}},  # every client begins with what is shared
+        facts=known.facts,
+        shared=shared,
+        cast=spread([order.cast for order in orders], counts),
+        lr=known.lr,
+        apart=True,
+    )
 
-    def spread(trees: Sequence[Tree]) -> dict[str, Any]:
-        if max(counts) == 1:
-            return stack(trees)
-        rows = [
+
+def spread(trees: Sequence[Tree], counts: Sequence[int]) -> dict[str, Any]:
+    """So many rows of each tree, one tree after another."""
+    if max(counts) == 1:
+        return stack(trees)
+    return one(
+        [
             tree_map(lambda v, count=count: v.expand(count, *v.shape), tree)
             for tree, count in zip(trees, counts, strict=True)
         ]
-        return tree_map(lambda *v: torch.cat(v), rows[0], *rows[1:])
-
-    def one(trees: Sequence[Tree]) -> dict[str, Any]:
-        return tree_map(lambda *v: torch.cat(v), trees[0], *trees[1:])
-
-    shared, carry = spread([part.shared for part in parts]), one([part.carry for part in parts])
-    return Begun(
-        members=[own + at for part, at in zip(parts, offsets, strict=True) for own in part.members],
-        plan=plan or side_by_side([part.plan for part in parts], offsets),
-        carry={**carry, "params": {**shared, **carry["params"]}},  # every client begins with what is shared
-        facts=one([part.facts for part in parts]),
-        shared=shared,
-        cast=spread([part.cast for part in parts]),
-        lr=spread([{"lr": part.lr} for part in parts])["lr"],
-        apart=True,
     )
+
+
+def one(trees: Sequence[Tree]) -> dict[str, Any]:
+    """The rows of all trees."""
+    return tree_map(lambda *v: torch.cat(v), trees[0], *trees[1:])
 
 
 def side_by_side(plans: Sequence[Plan], offsets: Sequence[int]) -> Plan:

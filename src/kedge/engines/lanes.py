@@ -118,16 +118,15 @@ class Lanes:
             here.wait_stream(stream)
 
     def run(self, masks: Sequence[Any]) -> None:
-        """All steps of the round."""
+        """All steps of the round; single ones first, for the device begins with a short graph sooner."""
         at = 0
         while at < len(masks):
             same = next((n for n in range(at, len(masks)) if masks[n] != masks[at]), len(masks)) - at
-            for steps in (UNROLLED, 1):
-                for _ in range(same // steps):
-                    self.graphs[masks[at], steps].replay()
-                at, same = at + same // steps * steps, same % steps
-                if not same:
-                    break
+            for _ in range(same % UNROLLED):
+                self.graphs[masks[at], 1].replay()
+            for _ in range(same // UNROLLED):
+                self.graphs[masks[at], UNROLLED].replay()
+            at += same
 
     def carry(self) -> Carry:
         """What the rows have become; of one stack its own tensors, which the next round overwrites."""

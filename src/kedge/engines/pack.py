@@ -8,10 +8,8 @@ order.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,8 +18,9 @@ from kedge.core.optimizers import SGD, Adam
 from kedge.core.server import Reply
 from kedge.data.batches import Plan
 from kedge.data.federation import Federation
+from kedge.engines.begun import Begun, Coming, Known
 from kedge.engines.engine import Asked, Asking, Mean, Order, T, divided, moved_on, told_of, trainable
-from kedge.engines.joining import joined, membership, merged, of_run, side_by_side
+from kedge.engines.joining import joined, known_together, membership, merged, of_run
 from kedge.engines.programs import bucket
 from kedge.engines.stacked import Stacked
 
@@ -38,6 +37,15 @@ class Waiting(NamedTuple):
     clients: Sequence[int]
 
 
+class Ahead(NamedTuple):
+    """What is known of the next round of some runs, if they ask for it: of which rows, and what."""
+
+    stages: list[Stage]
+    coming: list[Coming]
+    plans: list[Plan]
+    whole: Known
+
+
 class Pack:
     """The common stack of several runs."""
 
@@ -50,8 +58,7 @@ class Pack:
         self.stacks: list[tuple[Program, Stacked]] = []
         self.programs: dict[int, tuple[Stage, Program]] = {}  # by the stage's id, which it keeps
         self.at_once = 0  # rows of a stack; 0: all
-        self.joining = ThreadPoolExecutor(1, "kedge-plans")
-        self.ahead: dict[tuple[int, ...], Future[tuple[list[Plan], Plan]]] = {}  # by runs
+        self.ahead: dict[tuple[int, ...], Ahead] = {}  # by runs
 
     def carry_out(self, runs: Sequence[Asking[T]], ended: Callable[[int, T | BaseException], None]) -> None:
         """All runs to their ends, which are told as they come: its result, or the error that a run raised."""
@@ -101,27 +108,21 @@ class Pack:
         width = max(engine.width for engine in engines)
         stack = self.stack(engines[0], width)
         padding = bucket(sum(len(a.clients) for a in asked)) - sum(len(a.clients) for a in asked)
-        parts, firsts, at = [], [], 0
-        for place, (_, engine, order, clients) in enumerate(asked):
-            rows = [*clients, *[clients[0]] * (padding if stack.compiled and not place else 0)]
+        rows, firsts, at = [], [], 0
+        for place, (_, engine, _, clients) in enumerate(asked):
             engine.width = width
-            stage, model = engine.stage, engine.model
-            parts.append(engine.begun(stage, model, order, rows, len(clients), False, bare=True))
+            rows.append([*clients, *[clients[0]] * (padding if stack.compiled and not place else 0)])
             firsts.append(at)
-            at += len(rows)
-        offsets = [self.offsets[a.number] for a in asked]
-        begun = joined(parts, offsets, self.drawn(asked, [part.plan for part in parts]))
-        stack.foreseen = partial(self.draw_ahead, stack, asked, offsets, padding if stack.compiled else 0)
-        try:
-            carry = stack.advanced(stack.stage, stack.model, begun, stack.compiled)
-        finally:
-            stack.foreseen = None  # it holds the stack, which must go when it is dropped
+            at += len(rows[-1])
+        begun, plans = self.begun(asked, rows)
+        carry = stack.advanced(stack.stage, stack.model, begun, stack.compiled)
         ends = [first + len(a.clients) for a, first in zip(asked, firsts, strict=True)]
         living = membership(tuple(firsts), tuple(ends), at, begun.lr.device)
         slots, uploads, admitted, totals = stack.ended(begun, carry, living)
         sums = [of_run(totals, number) for number in range(len(asked))]
         means = [{slot: divided(*one) for slot, one in own.items()} for own in sums]
-        opened = [{k for mask in set(p.plan.masks) for k in trainable(stack.model, mask)} for p in parts]
+        opened = [{k for mask in set(plan.masks) for k in trainable(stack.model, mask)} for plan in plans]
+        self.look_ahead(stack, asked, padding if stack.compiled else 0)
         told = told_of(uploads, admitted)  # the host waits for the device: what it can do is done before
         fine = all(told[0])  # else one run's NaN is in the sums of all
         replies = []
@@ -136,6 +137,43 @@ class Pack:
             replies.append(mean.reply(frozenset(opened[place]), means[place] if fine else None))
         return replies
 
+    def begun(self, asked: Sequence[Waiting], rows: Sequence[list[int]]) -> tuple[Begun, list[Plan]]:
+        """The rows of all before their first step, and the plan of each run."""
+        offsets = [self.offsets[a.number] for a in asked]
+        coming = [Coming(a.order, own, len(a.clients)) for a, own in zip(asked, rows, strict=True)]
+        ahead = self.ahead.pop(tuple(a.number for a in asked), None)
+        if ahead is None or not foreseen(ahead, asked, coming):
+            ahead = self.known(asked, coming)
+        carries = [
+            engine.start(engine.stage, order, own, False, bare=True)
+            for (_, engine, order, _), own in zip(asked, rows, strict=True)
+        ]
+        members = [[a.engine.federation.clients[c] for c in own] for a, own in zip(asked, rows, strict=True)]
+        return joined([a.order for a in asked], carries, members, offsets, ahead.whole), ahead.plans
+
+    def known(self, asked: Sequence[Waiting], coming: Sequence[Coming]) -> Ahead:
+        """What is known beforehand of rounds of these runs."""
+        stages = [a.engine.stage for a in asked]
+        own = [
+            a.engine.beforehand(stage, a.engine.model, *one, False)
+            for a, stage, one in zip(asked, stages, coming, strict=True)
+        ]
+        counts, offsets = [len(one.rows) for one in coming], [self.offsets[a.number] for a in asked]
+        whole = known_together(own, counts, offsets)
+        return Ahead(stages, [*coming], [one.plan for one in own], whole)
+
+    def look_ahead(self, stack: Stacked, asked: Sequence[Waiting], padding: int) -> None:
+        """Let every run draw the batches of its next round, the first with the padding, and join them."""
+        who = tuple(a.number for a in asked)
+        self.ahead = {runs: one for runs, one in self.ahead.items() if not set(runs) & set(who)}
+        coming = [
+            engine.draw_ahead(order, 0 if place else padding)
+            for place, (_, engine, order, _) in enumerate(asked)
+        ]
+        if all(len(own) == 1 for own in coming):
+            self.ahead[who] = self.known(asked, [own for (own,) in coming])
+            stack.table(self.ahead[who].whole.plan)
+
     def program(self, stage: Stage) -> Program:
         """The stage's program; of equal ones always the same, which are soon compared."""
         if id(stage) not in self.programs:
@@ -143,26 +181,6 @@ class Pack:
             same = (known for _, known in self.programs.values() if known == own)
             self.programs[id(stage)] = stage, next(same, own)
         return self.programs[id(stage)][1]
-
-    def draw_ahead(
-        self, stack: Stacked, asked: Sequence[Waiting], offsets: Sequence[int], padding: int
-    ) -> None:
-        """Let every run draw the batches of its next round, the first with the padding, and join them."""
-        plans = [
-            engine.draw_ahead(order, 0 if place else padding)
-            for place, (_, engine, order, _) in enumerate(asked)
-        ]
-        if all(len(own) == 1 for own in plans):
-            who = tuple(a.number for a in asked)
-            self.ahead[who] = self.joining.submit(joined_plan, stack, [own for (own,) in plans], offsets)
-
-    def drawn(self, asked: Sequence[Waiting], plans: Sequence[Plan]) -> Plan | None:
-        """The plan of these runs together, if it was foreseen as it came."""
-        ahead = self.ahead.pop(tuple(a.number for a in asked), None)
-        if ahead is None:
-            return None
-        of, whole = ahead.result()
-        return whole if all(a is b for a, b in zip(of, plans, strict=True)) else None
 
     def stack(self, like: Stacked, width: int) -> Stacked:
         """The common stack for a stage like this engine's."""
@@ -179,14 +197,14 @@ class Pack:
         return stack
 
 
-def joined_plan(
-    stack: Stacked, plans: Sequence[Future[Plan]], offsets: Sequence[int]
-) -> tuple[list[Plan], Plan]:
-    """These plans as they come, and all of them as one, with its table."""
-    found = [plan.result() for plan in plans]
-    whole = side_by_side(found, offsets)
-    stack.table(whole)
-    return found, whole
+def foreseen(ahead: Ahead, asked: Sequence[Waiting], coming: Sequence[Coming]) -> bool:
+    """Whether the rounds came as they were foreseen."""
+
+    def key(one: Coming) -> tuple[Any, ...]:
+        return one.order.round, one.order.stage_round, one.order.seed, one.rows, one.real
+
+    same = all(stage is a.engine.stage for stage, a in zip(ahead.stages, asked, strict=True))
+    return same and list(map(key, ahead.coming)) == list(map(key, coming))
 
 
 def program_of(stage: Stage) -> Program:

@@ -6,7 +6,6 @@ that a varying number of participants does not make new programs.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,7 +21,7 @@ from kedge.core.server import Reply
 from kedge.core.tree import Leaves, Tree, row, stack, tree_map
 from kedge.data.batches import Plan, plan, step_counts, survey
 from kedge.data.federation import Federation
-from kedge.engines.begun import Begun, Known
+from kedge.engines.begun import Begun, Coming, Known
 from kedge.engines.engine import Mean, Order, T, Told, Totals, counted, done_now, sent, told_of, trainable
 from kedge.engines.memory import Memories
 from kedge.engines.programs import bucket, compiled, stacked_end, stacked_step, stacked_survey
@@ -40,12 +39,12 @@ class Stacked:
         self.memories = Memories()
         self.chunk, self.compiled = chunk, compiled
         self.programs: dict[Any, Callable[..., Any]] = {}
-        self.foreseen: Callable[[], object] | None = None  # what the host does while a device trains
 
     def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
         """Start a stage; memories of the slots in `kept` go on."""
         self.stage, self.model = stage, fitted(stage.algorithm, self.network)
         self.programs = {}
+        self.blank: dict[int, Carry] = {}  # bare carries, by the number of rows
         self.memories.begin(stage.algorithm, self.model, params, kept)
         sizes = np.array([len(own) for own in self.federation.clients])
         self.width = int(step_counts(sizes, stage.local)[0].max())
@@ -166,7 +165,7 @@ class Stacked:
         """The plan's table."""
         return torch.from_numpy(plan.table)
 
-    def draw_ahead(self, order: Order, padding: int | None = None) -> list[Future[Plan]]:
+    def draw_ahead(self, order: Order, padding: int | None = None) -> list[Coming]:
         """Nothing is drawn ahead where the host itself trains."""
         return []
 
@@ -193,14 +192,12 @@ class Stacked:
         real: int,
         compiled: bool,
         tuning: bool = False,
-        bare: bool = False,
     ) -> Begun:
-        """These rows before their first step, dead after the first `real`; `bare`: without what is shared."""
+        """These rows before their first step, dead after the first `real`."""
         own, facts, lr = self.beforehand(stage, model, order, rows, real, tuning)
-        memories = [self.memories.of(c, order.shared, order.buffers) for c in rows]
+        carry = self.start(stage, order, rows, compiled)
         if tuning:
-            memories = [{**memory, "slots": {}} for memory in memories]
-        carry = self.start(stage, memories, order, len(rows), compiled, bare)
+            carry["state"] = {}
         members = [self.federation.clients[c] for c in rows]
         return Begun(members, own, carry, facts, order.shared, {} if tuning else order.cast, lr)
 
@@ -249,18 +246,19 @@ class Stacked:
         return sums
 
     def start(
-        self,
-        stage: Stage,
-        memories: list[dict[str, Any]],
-        order: Order,
-        count: int,
-        compiled: bool,
-        bare: bool,
+        self, stage: Stage, order: Order, rows: Sequence[int], compiled: bool, bare: bool = False
     ) -> Carry:
-        """The stacked carry: what is the same for all is expanded, what clients keep is stacked."""
+        """The stacked carry: what is the same for all is expanded, what clients keep is stacked.
+
+        `bare`: without what is shared; where clients keep nothing, it is the same in every round.
+        """
+        constant = bare and not (self.memories.needed or self.memories.local or order.buffers)
+        if constant and len(rows) in self.blank:
+            return self.blank[len(rows)]
+        memories = [self.memories.of(c, order.shared, order.buffers) for c in rows]
 
         def spread(v: Tensor) -> Tensor:
-            wide = v.expand(count, *v.shape)
+            wide = v.expand(len(rows), *v.shape)
             return wide.contiguous() if compiled else wide  # one layout, one program
 
         own = started(stage.local, memories[0]["params"], order.buffers, {})
@@ -269,6 +267,8 @@ class Stacked:
         if self.model.statistics == "local":
             carry["buffers"] = stack([m["buffers"] for m in memories])
         carry["state"] = stack([m["slots"] for m in memories])
+        if constant:
+            self.blank[len(rows)] = carry
         return carry
 
     def program(self, key: Any, function: Callable[..., Any], compile: bool) -> Callable[..., Any]:
