@@ -8,7 +8,6 @@ from kedge.core.tiles import (
     PROCESSORS,
     SHARED,
     convolve_tiles,
-    cut_rows,
     few_tiles,
     first_tiles,
     parts,
@@ -17,7 +16,7 @@ from kedge.core.tiles import (
     seen,
     seen_places,
     weigh_first_tiles,
-    weigh_in_pairs,
+    weigh_parts,
     weigh_tiles,
 )
 
@@ -92,22 +91,12 @@ def test_tiles_grow_with_the_work_and_never_leave_processors_idle_for_it() -> No
 @pytest.mark.parametrize("tiles", [1, 4, 10, 13, 52, 100, 130, 5000])
 def test_parts_of_a_sum_over_rows_give_every_processor_about_the_same(dtype: torch.dtype, tiles: int) -> None:
     t = {"BR": 32, "num_warps": 4}
-    count, each = cut_rows(t, dtype, 39200, tiles)
+    count, each = weigh_parts(t, dtype, 39200, tiles)
     assert each % t["BR"] == 0
     assert (count - 1) * each < 39200 <= count * each  # all rows, and no part without one
     if tiles < PROCESSORS:
         share = count * tiles / PROCESSORS
         assert share / -(-share // 1) >= 0.9
-
-
-def test_weights_are_summed_in_pairs_where_that_gives_each_processor_one_program() -> None:
-    second = [5, 5, 1, 1, 1, 1, 0, 0, 1, 1, 10, 10]  # the standard CNN's
-    pays = {c: weigh_in_pairs(torch.bfloat16, c, 64, 64, second) for c in (1, 2, 4, 8, 10, 100)}
-    assert [c for c, does in pays.items() if does] == [4]
-    assert not weigh_in_pairs(torch.float32, 4, 64, 64, second)
-    for changed in ({3: 2}, {9: 2}, {1: 3}, {11: 9}):  # stride, dilation, window, an odd number in a row
-        other = [changed.get(number, v) for number, v in enumerate(second)]
-        assert not any(weigh_in_pairs(torch.bfloat16, c, 64, 64, other) for c in range(1, 133))
 
 
 def test_first_layers_sum_for_four_outputs_with_the_room_of_one() -> None:

@@ -20,6 +20,7 @@ from kedge.data.datasets import synthetic
 from kedge.data.federation import Federation, federate
 from kedge.data.partition import DirichletClasses
 from kedge.engines.captured import Captured
+from kedge.engines.engine import Order
 from kedge.engines.pack import Pack, Waiting
 from kedge.engines.stacked import Stacked
 from kedge.models import MODELS
@@ -134,23 +135,35 @@ def test_runs_that_differ(case: str) -> None:
     check(tasks)
 
 
-def test_memory_that_does_not_suffice_halves_the_pack(monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = [task_of(fedavg(), seed) for seed in range(4)]
+@pytest.mark.parametrize(("room", "alone"), [(8, 0), (4, 0), (3, 4 * 3)])
+def test_memory_that_does_not_suffice_halves_the_pack(
+    room: int, alone: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Down to one run in the common stack; only one that does not fit there trains on its own engine."""
+    four = Participation(per_round=4)
+    tasks = [replace(task_of(fedavg(), seed), participation=four) for seed in range(4)]
     widths: list[int] = []
-    advance = Stacked.advanced
+    by_themselves: list[Stacked] = []
+    advance, train = Stacked.advanced, Stacked.round
 
     def short(self: Stacked, stage, model, begun, *rest, **named):  # type: ignore[no-untyped-def]
         if begun.apart:
             widths.append(len(begun.members))
-            if widths[-1] > 8:
-                raise torch.OutOfMemoryError("as if")
+            if widths[-1] > room:
+                raise RuntimeError("broken off") from torch.OutOfMemoryError("as if")
         return advance(self, stage, model, begun, *rest, **named)
 
+    def counted(self: Stacked, order: Order, clients: Sequence[int]) -> Reply:
+        by_themselves.append(self)
+        return train(self, order, clients)
+
     monkeypatch.setattr(Stacked, "advanced", short)
+    monkeypatch.setattr(Stacked, "round", counted)
     pack = check(tasks)
     assert pack.at_once
-    assert max(widths) > 8
-    assert min(widths) <= 8
+    assert max(widths) == 16
+    assert min(widths) == max(room, 4)
+    assert sum(engine in pack.engines for engine in by_themselves) == alone
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's compiler warns of torch itself

@@ -18,13 +18,14 @@ from kedge.data.federation import Federation
 from kedge.engines.auto import Choice
 from kedge.engines.pack import Pack
 from kedge.running import execute as executing
-from kedge.running import packing
+from kedge.running import packing, runner
 from kedge.running.bar import Together
 from kedge.running.execute import execute, finished, recorded
 from kedge.running.folder import locked
 from kedge.running.grouping import Member
+from kedge.running.measuring import measured
 from kedge.running.packing import Abandoned, Outcome, Ready, carry_out
-from kedge.running.task import Interrupted
+from kedge.running.task import Interrupted, Progress, Task
 
 
 def carried(some: Sequence[Member], **named: Any) -> dict[str, Exception | None]:
@@ -195,6 +196,41 @@ def test_one_that_diverges_leaves_the_others_alone(tmp_path: Path) -> None:
     assert not finished(tmp_path / "run1")
     execute(experiments[0], tmp_path / "alone")
     assert distance(tmp_path / "run0", tmp_path / "alone") < 1e-12
+
+
+def test_runs_without_memory_beside_the_stack_go_on_in_smaller_packs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two of four find no room to measure after their third round, and have saved the second."""
+    experiments = [experiment(seed=seed, method="scaffold", engine__precision="fp64") for seed in range(4)]
+    full = {2, 3}
+
+    def short(task: Task, engine: Any, stage: Any, progress: Progress, tests: Any) -> Any:
+        if progress.round == 3 and task.seed in full:
+            full.remove(task.seed)
+            raise RuntimeError("capture was broken off") from torch.OutOfMemoryError("as if")
+        return measured(task, engine, stage, progress, tests)
+
+    monkeypatch.setattr(runner, "measured", short)
+    said: list[str] = []
+    ended = carried(members(tmp_path, experiments), say=said.append)
+    assert ended == {f"run{number}": None for number in range(4)}
+    assert any("2 run(s) go on" in message and "at most 2 side by side" in message for message in said)
+    for number, one in enumerate(experiments):
+        execute(one, tmp_path / f"alone{number}")
+        assert distance(tmp_path / f"run{number}", tmp_path / f"alone{number}") < 1e-12
+        assert [line["round"] for line in lines(tmp_path / f"run{number}")] == [1, 2, 3, 4]
+
+
+def test_a_run_alone_without_memory_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def short(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("as if")
+
+    monkeypatch.setattr(runner, "measured", short)
+    said: list[str] = []
+    ended = carried(members(tmp_path, [experiment(seed=seed) for seed in range(4)]), say=said.append)
+    assert [str(ended[f"run{number}"]) for number in range(4)] == ["as if"] * 4
+    assert sum("out of memory" in message for message in said) == 2  # packs of four, of two, and each alone
 
 
 def test_an_error_does_not_hold_on_to_its_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

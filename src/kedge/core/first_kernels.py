@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kedge.core.few_kernels import few_values, few_weights
 from kedge.core.kernels import leading
-from kedge.core.tiles import cut_rows, first_tiles, weigh_first_tiles
+from kedge.core.tiles import first_tiles, weigh_first_tiles, weigh_parts
 
 
 @triton.jit
@@ -171,7 +171,7 @@ def weigh_pooled(x: Tensor, g: Tensor, which: Tensor, geometry: list[int]) -> Te
     total, rows = kh * kw * ci, n * (p // 2) * q
     t = weigh_first_tiles(x.dtype, total, 2 * k)
     high, columns = triton.cdiv(total, t["BM"]), triton.cdiv(2 * k, t["BN"])
-    parts, each = cut_rows(t, x.dtype, rows, clients * high * columns)
+    parts, each = weigh_parts(t, x.dtype, rows, clients * high * columns)
     dtype = x.dtype if parts == 1 else torch.float32
     sums = torch.empty((parts, clients, 2 * k, total), dtype=dtype, device=x.device)
     _weigh_pooled[(high, columns * parts, clients)](

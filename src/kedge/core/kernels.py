@@ -12,18 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kedge.core.convolution import paired
 from kedge.core.few_kernels import convolve_few
 from kedge.core.operators import out_channels
-from kedge.core.tiles import (
-    convolve_tiles,
-    cut_rows,
-    row_by_row,
-    seen,
-    seen_places,
-    weigh_in_pairs,
-    weigh_tiles,
-)
+from kedge.core.tiles import convolve_tiles, row_by_row, seen, seen_places, weigh_parts, weigh_tiles
 
 
 @triton.jit
@@ -193,48 +184,27 @@ def weigh(x: Tensor, g: Tensor, geometry: list[int], beside: torch.cuda.Stream |
 
     Its memory is the current stream's, which must wait for the other one next.
     """
-    kh, kw, *_, p, q = geometry
-    clients, n, _, _, ci = x.shape
-    k = g.shape[4]
-    pairs = weigh_in_pairs(x.dtype, clients, ci, k, geometry)
-    if pairs:
-        g, geometry = g.view(clients, n, p, q // 2, 2 * k), paired(geometry)
-    sums = weigh_parts(x, g, geometry, pairs, beside)
-    if len(sums) == 1 and not pairs:
-        return sums[0]
-    found = torch.empty((clients, k, kh * kw * ci), dtype=x.dtype, device=x.device)
-    whole = found if pairs or x.dtype == torch.float32 else torch.empty_like(sums[0])
-    with torch.cuda.stream(beside):
-        if pairs:
-            left, right = sums[0].view(clients, 2, k, kh, kw + 1, ci).unbind(1)
-            torch.add(left[..., :-1, :], right[..., 1:, :], out=found.view(clients, k, kh, kw, ci))
-        else:
-            torch.sum(sums, 0, out=whole)
-        if whole is not found:
-            found.copy_(whole)
-    return found
-
-
-def weigh_parts(
-    x: Tensor, g: Tensor, geometry: list[int], exact: bool, beside: torch.cuda.Stream | None
-) -> Tensor:
-    """The same as sums over parts of the rows, [parts, C, k, window · c]; `exact`: float32 even of one."""
     kh, kw, sh, sw, _, _, ph, pw, dh, dw, p, q = geometry
     clients, n, h, width, ci = x.shape
     k = g.shape[4]
     total, rows = kh * kw * ci, n * p * q
     t = weigh_tiles(x.dtype, total, k)
     high, columns = triton.cdiv(total, t["BM"]), triton.cdiv(k, t["BN"])
-    parts, each = cut_rows(t, x.dtype, rows, clients * high * columns)
-    dtype = torch.float32 if exact or parts > 1 else x.dtype
-    sums = torch.empty((parts, clients, k, total), dtype=dtype, device=x.device)
+    parts, each = weigh_parts(t, x.dtype, rows, clients * high * columns)
+    found = torch.empty((clients, k, total), dtype=x.dtype, device=x.device)
+    sums = found[None] if parts == 1 else found.new_empty((parts, *found.shape), dtype=torch.float32)
+    whole = found if parts == 1 or x.dtype == torch.float32 else torch.empty_like(sums[0])
     with torch.cuda.stream(beside):
         _weigh[(high, columns * parts, clients)](
             x, g, sums, n, clients, each, H=h, W=width, P=p, Q=q, K=k,
             CI=ci, KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw, DH=dh, DW=dw, COLUMNS=columns,
             WHOLE=not ph and not pw, SPLIT=x.dtype == torch.float32, **t,
         )  # fmt: skip
-    return sums
+        if parts > 1:
+            torch.sum(sums, 0, out=whole)
+        if whole is not found:
+            found.copy_(whole)
+    return found
 
 
 def gradients(

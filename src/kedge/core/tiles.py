@@ -76,21 +76,7 @@ def weigh_tiles(dtype: torch.dtype, total: int, out: int) -> dict[str, int]:
     }
 
 
-def weigh_in_pairs(dtype: torch.dtype, clients: int, channels: int, out: int, geometry: list[int]) -> bool:
-    """Whether `weigh` takes two neighbours in a row as one with twice the channels (convolution.py).
-
-    That reads a quarter less of what wide windows share, and pays where every processor then has one program
-    and nothing is left to be summed; products grow by one column of the window.
-    """
-    kh, kw, _, stride, *_, dilation, _, q = geometry
-    if dtype != torch.bfloat16 or stride > 1 or dilation > 1 or kw < 5 or q % 2:
-        return False
-    t = weigh_tiles(dtype, kh * (kw + 1) * channels, 2 * out)
-    tiles = clients * parts(kh * (kw + 1) * channels, t["BM"]) * parts(2 * out, t["BN"])
-    return 0.9 * PROCESSORS <= tiles <= PROCESSORS
-
-
-def cut_rows(t: dict[str, int], dtype: torch.dtype, rows: int, tiles: int) -> tuple[int, int]:
+def weigh_parts(t: dict[str, int], dtype: torch.dtype, rows: int, tiles: int) -> tuple[int, int]:
     """Into how many parts, of how many rows, `weigh` cuts the rows, if a part is so many tiles of `t`.
 
     Enough that all processors have work, and none much more than others: one program to each suffices if the

@@ -6,7 +6,7 @@ round in one table on the device, of which each step takes the next row. While t
 draws the next round's batches.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from kedge.core.algorithm import Stage
+from kedge.core.algorithm import Stage, Tune
 from kedge.core.client import Carry
 from kedge.core.errors import RequestError
 from kedge.core.model import Model
@@ -25,7 +25,7 @@ from kedge.core.tree import Leaves
 from kedge.data.batches import Plan
 from kedge.data.federation import Federation
 from kedge.engines.begun import Begun, Coming, Known
-from kedge.engines.engine import Order, staged, trainable
+from kedge.engines.engine import Order, ran_out, staged, trainable
 from kedge.engines.graphs import Beside, Replayed
 from kedge.engines.lanes import Lanes
 from kedge.engines.programs import stacked_step
@@ -89,12 +89,33 @@ class Captured(Stacked):
         while True:
             try:
                 return super().round(order, clients)
-            except torch.cuda.OutOfMemoryError:
-                at_once = min(self.chunk or len(clients), len(clients))
-                if at_once == 1:
+            except Exception as error:
+                if not self.fewer(error, len(clients)):
                     raise
-            self.chunk = -(-at_once // 2)
             self.forget()
+
+    def tuned(self, order: Order, clients: Sequence[int], tune: Tune) -> Iterator[tuple[int, Leaves, Leaves]]:
+        """Each client's model fine-tuned; where memory does not suffice, fewer at once."""
+        done = 0
+        while done < len(clients):
+            try:
+                for own in super().tuned(order, clients[done:], tune):
+                    yield own
+                    done += 1
+            except Exception as error:
+                if not self.fewer(error, len(clients) - done):
+                    raise
+            else:
+                return
+            self.forget()
+
+    def fewer(self, error: Exception, clients: int) -> bool:
+        """Whether memory ran out and it may suffice for half of these at once, which is tried next."""
+        at_once = min(self.chunk or clients, clients)
+        if at_once == 1 or not ran_out(error):
+            return False
+        self.chunk = -(-at_once // 2)
+        return True
 
     def beforehand(
         self, stage: Stage, model: Model, order: Order, rows: Sequence[int], real: int, tuning: bool

@@ -152,6 +152,13 @@ class Mean:
         return Reply({**whole, "slots": means}, self.size, trained, tuple(self.rejected), metrics)
 
 
+def ran_out(error: BaseException | None) -> bool:
+    """Whether this is about a device's memory; a capture or compilation that breaks off tells it only so."""
+    while error is not None and not isinstance(error, torch.OutOfMemoryError):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
 def told_of(uploads: dict[str, Any], admitted: Tensor) -> Told:
     """Of every row whether it is admitted, and its loss: the host waits here."""
     return admitted.tolist(), uploads["loss"].tolist()

@@ -11,15 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import torch
-
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.optimizers import SGD, Adam
 from kedge.core.server import Reply
 from kedge.data.batches import Plan
 from kedge.data.federation import Federation
 from kedge.engines.begun import Begun, Coming, Known
-from kedge.engines.engine import Asked, Asking, Mean, Order, T, divided, moved_on, told_of, trainable
+from kedge.engines.engine import Asked, Asking, Mean, Order, T, divided, moved_on, ran_out, told_of, trainable
 from kedge.engines.joining import joined, known_together, membership, merged, of_run
 from kedge.engines.programs import bucket
 from kedge.engines.stacked import Stacked
@@ -68,10 +66,12 @@ class Pack:
             for number, reply in replies.items():
                 try:
                     asked[number] = moved_on(runs[number], reply)
+                    continue
                 except StopIteration as end:
                     ended(number, end.value)
                 except BaseException as error:
                     ended(number, error)
+                self.engines[number].forget()  # its memory is for the others
             replies = {**self.replies(asked)}
 
     def replies(self, asked: Mapping[int, Asked]) -> dict[int, Reply | BaseException]:
@@ -93,14 +93,17 @@ class Pack:
         if len(asked) > 1 and self.at_once and sum(rows) > self.at_once:
             half = len(asked) // 2
             return [*self.trained(asked[:half]), *self.trained(asked[half:])]
-        if len(asked) == 1:
-            return [asked[0].engine.round(asked[0].order, asked[0].clients)]
-        try:
-            return self.side_by_side(asked)
-        except torch.OutOfMemoryError:
+        if len(asked) > 1 or sum(rows) <= self.at_once:  # where memory is short, no run has its own stack
+            try:
+                return self.side_by_side(asked)
+            except Exception as error:
+                if not ran_out(error):
+                    raise
             self.at_once = -(-sum(rows) // 2)
-        self.stacks.clear()
-        return self.trained(asked)
+            for _, stack in self.stacks:
+                stack.forget()
+            self.stacks.clear()
+        return self.trained(asked) if len(asked) > 1 else [asked[0].engine.round(*asked[0][2:])]
 
     def side_by_side(self, asked: Sequence[Waiting]) -> list[Reply]:
         """One stack of all their clients."""

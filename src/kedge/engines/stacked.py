@@ -86,15 +86,9 @@ class Stacked:
         function = partial(stacked_end, algorithm, self.model, momentum, begun.apart)
         end = self.program("end", function, self.compiled)
         found: tuple[dict[str, Any], dict[str, Any], Tensor, Totals] = end(
-            carry,
-            begun.facts,
-            begun.shared,
-            begun.cast,
-            begun.lr,
-            *counted(begun.plan, begun.lr),
-            living,
-            sums,
-        )
+            carry, begun.facts, begun.shared, begun.cast, begun.lr,
+            *counted(begun.plan, begun.lr), living, sums,
+        )  # fmt: skip
         return found
 
     def taken(
@@ -284,6 +278,9 @@ class Stacked:
     def repeated(self, name: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function as it is."""
         return function
+
+    def forget(self) -> None:
+        """Nothing is held that the next round could not do without."""
 
     def personal(self, client: int, shared: Leaves, buffers: Leaves) -> tuple[Leaves, Leaves]:
         """A client's own model: the shared leaves with those it keeps."""

@@ -21,7 +21,7 @@ from kedge.core.precision import computing_in
 from kedge.data.federation import Federation
 from kedge.engines.auto import Choice, build
 from kedge.engines.captured import Ahead
-from kedge.engines.engine import Asking
+from kedge.engines.engine import Asking, ran_out
 from kedge.engines.joining import same
 from kedge.engines.pack import Pack
 from kedge.engines.programs import never_fall_back
@@ -43,16 +43,17 @@ from kedge.running.runner import asking
 from kedge.running.task import Interrupted, Observer, Progress, Task
 
 Raised = TypeVar("Raised", bound=BaseException)
-Ended = tuple[int, BaseException | None, str]  # number of a run, its error, that one's traceback
+Ended = tuple[int, BaseException | None, str, bool]  # of a run: number, error, traceback, out of memory
 PATIENCE = 0.2  # seconds between looks for a signal, where waiting does not let them through
 
 
 class Outcome(NamedTuple):
-    """How a run ended: by itself, or with an error and its traceback."""
+    """How a run ended: by itself, or with an error, its traceback, and whether it is about memory."""
 
     member: Member
     error: Exception | None = None
     trace: str = ""
+    short: bool = False
 
 
 class Ready(NamedTuple):
@@ -81,8 +82,9 @@ def carry_out(
     for group in groups(members):
         waiting = deque(group)
         chosen = next(filter(None, (member.engine for member in group)), None)
+        most = limit
         while waiting:
-            chosen = yield from next_pack(waiting, chosen, limit, shown, say, stop)
+            chosen, most = yield from next_pack(waiting, chosen, most, shown, say, stop)
             torch.cuda.empty_cache()  # what is free decides how many fit next
 
 
@@ -93,8 +95,11 @@ def next_pack(
     shown: bool | None,
     say: Callable[[str], None],
     stop: Callable[[], bool],
-) -> Generator[Outcome, None, dict[str, Any] | None]:
-    """Some of those who wait; returns the engine that was chosen for them, and holds for the rest."""
+) -> Generator[Outcome, None, tuple[dict[str, Any] | None, int]]:
+    """Some of those who wait; returns the engine that was chosen for them, and the limit: both for the rest.
+
+    Runs that memory did not suffice for beside their common stack wait again, to go on in smaller packs.
+    """
     wanted = waiting[0].experiment.engine
     if (chosen["name"] if chosen else wanted.name) == "sequential":
         limit = 1
@@ -111,13 +116,22 @@ def next_pack(
         except Exception as error:  # of this engine, hence of all these runs
             bared = bare(error)
             yield from (Outcome(one.member, *bared) for one in ready)
-            return chosen
+            return chosen, limit
+        again = []
         if pack and chosen:
-            yield from together(ready, pack, chosen, shown, stop)
+            for outcome in together(ready, pack, chosen, shown, stop):
+                if outcome.short:
+                    again.append(outcome.member._replace(start="on"))
+                else:
+                    yield outcome
         else:
             for one in ready:
                 yield alone(one, shown, stop)
-    return chosen
+    if again:
+        limit = max(1, len(ready) // 2)
+        waiting.extend(again)
+        say(f"out of memory: {len(again)} run(s) go on from what they saved, at most {limit} side by side")
+    return chosen, limit
 
 
 def gathered(
@@ -216,7 +230,11 @@ def together(
 
         def tell(number: int, end: Progress | BaseException) -> None:
             told.add(number)
-            ended.put((number, *(bare(end) if isinstance(end, BaseException) else (None, ""))))
+            if isinstance(end, BaseException):
+                short = ran_out(end)  # before its causes are cut off
+                ended.put((number, *bare(end), short))
+            else:
+                ended.put((number, None, "", False))
 
         def carried() -> None:
             torch.set_num_threads(chosen["threads"])  # OpenMP and dynamo keep these by thread
@@ -233,10 +251,10 @@ def together(
         try:
             thread.start()
             for _ in ready:
-                number, error, trace = heard(ended)
+                number, error, trace, short = heard(ended)
                 bar.ended(number, error)
                 if error is None or isinstance(error, Exception):
-                    yield Outcome(ready[number].member, error, trace)
+                    yield Outcome(ready[number].member, error, trace, short)
                 elif isinstance(error, Interrupted):
                     interrupted = True
                 else:
