@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kedge.core.few_kernels import few_values, few_weights
-from kedge.core.kernels import leading
+from kedge.core.kernels import leading, sum_parts
 from kedge.core.tiles import first_tiles, weigh_first_tiles, weigh_parts
 
 
@@ -172,10 +172,12 @@ def weigh_pooled(x: Tensor, g: Tensor, which: Tensor, geometry: list[int]) -> Te
     t = weigh_first_tiles(x.dtype, total, 2 * k)
     high, columns = triton.cdiv(total, t["BM"]), triton.cdiv(2 * k, t["BN"])
     parts, each = weigh_parts(t, x.dtype, rows, clients * high * columns)
-    dtype = x.dtype if parts == 1 else torch.float32
-    sums = torch.empty((parts, clients, 2 * k, total), dtype=dtype, device=x.device)
+    found = torch.empty((clients, 2 * k, total), dtype=x.dtype, device=x.device)
+    sums = found[None] if parts == 1 else found.new_empty((parts, *found.shape), dtype=torch.float32)
     _weigh_pooled[(high, columns * parts, clients)](
         x, g, which, sums, n, clients, each, H=h, W=width, P=p, Q=q, K=k, CI=ci, KH=kh, KW=kw,
         PH=ph, PW=pw, COLUMNS=columns, WHOLE=not ph and not pw, SPLIT=x.dtype == torch.float32, **t,
     )  # fmt: skip
-    return sums[0] if parts == 1 else sums.sum(0).to(x.dtype)
+    if parts > 1:
+        sum_parts(sums, found)
+    return found

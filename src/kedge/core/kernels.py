@@ -14,7 +14,14 @@ from torch import Tensor
 
 from kedge.core.few_kernels import convolve_few
 from kedge.core.operators import out_channels
-from kedge.core.tiles import convolve_tiles, row_by_row, seen, seen_places, weigh_parts, weigh_tiles
+from kedge.core.tiles import (
+    convolve_tiles,
+    row_by_row,
+    seen,
+    seen_places,
+    sum_tiles,
+    weigh_cut,
+)
 
 
 @triton.jit
@@ -155,15 +162,39 @@ def leading(v):
     return (v.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
 
 
+@triton.jit
+def _sum_parts(parts, whole, SIZE, PARTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """whole[i] = Σ parts[p, i]: all of a column at once, always in the same order."""
+    p = tl.arange(0, ROWS)
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = (p < PARTS)[:, None] & (i < SIZE)[None, :]
+    values = tl.load(parts + p[:, None] * SIZE + i[None, :], mask=inside, other=0.0)
+    tl.store(whole + i, tl.sum(values, 0).to(whole.dtype.element_ty), mask=i < SIZE)
+
+
 def convolve(x: Tensor, w: Tensor, bias: Tensor | None, geometry: list[int], turned: bool) -> Tensor:
     """[C, N, H, W, c] with kernels to [C, N, P, Q, k]; TURNED, a kernel serves its own backward pass."""
+    y = room(x, w, geometry, turned)
+    convolve_into(y, x, w, bias, geometry, turned)
+    return y
+
+
+def room(x: Tensor, w: Tensor, geometry: list[int], turned: bool) -> Tensor:
+    """For what `convolve` gives."""
+    k = out_channels(w.shape, geometry, turned)
+    return torch.empty((*x.shape[:2], *geometry[-2:], k), dtype=x.dtype, device=x.device)
+
+
+def convolve_into(
+    y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, geometry: list[int], turned: bool
+) -> None:
+    """The same, into memory that is there."""
     kh, kw, sh, sw, uh, uw, ph, pw, dh, dw, p, q = geometry
     clients, n, h, width, ci = x.shape
-    k = out_channels(w.shape, geometry, turned)
-    y = torch.empty((clients, n, p, q, k), dtype=x.dtype, device=x.device)
+    k = y.shape[4]
     if ci % 16:
         convolve_few(x, w, bias, y, geometry, turned)
-        return y
+        return
     whole = not ph and not pw and uh == uw == 1
     places = seen_places(h, kh, sh, uh, ph, dh, p)
     t = convolve_tiles(x.dtype, clients, n * p * q, ci, k)
@@ -176,46 +207,49 @@ def convolve(x: Tensor, w: Tensor, bias: Tensor | None, geometry: list[int], tur
         WHOLE=whole, TURNED=turned, BIAS=bias is not None,
         R=down.start, S=right.start, RH=len(down), RW=len(right), APART=apart, **t,
     )  # fmt: skip
-    return y
 
 
-def weigh(x: Tensor, g: Tensor, geometry: list[int], beside: torch.cuda.Stream | None = None) -> Tensor:
-    """[C, N, H, W, c] with [C, N, P, Q, k] to [C, k, window · c]; on another stream, if one is given.
-
-    Its memory is the current stream's, which must wait for the other one next.
-    """
+def weigh(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
+    """[C, N, H, W, c] with [C, N, P, Q, k] to [C, k, window · c]."""
     kh, kw, sh, sw, _, _, ph, pw, dh, dw, p, q = geometry
     clients, n, h, width, ci = x.shape
     k = g.shape[4]
     total, rows = kh * kw * ci, n * p * q
-    t = weigh_tiles(x.dtype, total, k)
+    t, parts, each = weigh_cut(x.dtype, clients, rows, total, k)
     high, columns = triton.cdiv(total, t["BM"]), triton.cdiv(k, t["BN"])
-    parts, each = weigh_parts(t, x.dtype, rows, clients * high * columns)
     found = torch.empty((clients, k, total), dtype=x.dtype, device=x.device)
     sums = found[None] if parts == 1 else found.new_empty((parts, *found.shape), dtype=torch.float32)
-    whole = found if parts == 1 or x.dtype == torch.float32 else torch.empty_like(sums[0])
-    with torch.cuda.stream(beside):
-        _weigh[(high, columns * parts, clients)](
-            x, g, sums, n, clients, each, H=h, W=width, P=p, Q=q, K=k,
-            CI=ci, KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw, DH=dh, DW=dw, COLUMNS=columns,
-            WHOLE=not ph and not pw, SPLIT=x.dtype == torch.float32, **t,
-        )  # fmt: skip
-        if parts > 1:
-            torch.sum(sums, 0, out=whole)
-        if whole is not found:
-            found.copy_(whole)
+    _weigh[(high, columns * parts, clients)](
+        x, g, sums, n, clients, each, H=h, W=width, P=p, Q=q, K=k,
+        CI=ci, KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw, DH=dh, DW=dw, COLUMNS=columns,
+        WHOLE=not ph and not pw, SPLIT=x.dtype == torch.float32, **t,
+    )  # fmt: skip
+    if parts > 1:
+        sum_parts(sums, found)
     return found
+
+
+def sum_parts(parts: Tensor, whole: Tensor) -> None:
+    """Σ over the first axis, put into `whole`."""
+    t = sum_tiles(len(parts))
+    _sum_parts[(triton.cdiv(whole.numel(), t["BLOCK"]),)](parts, whole, whole.numel(), PARTS=len(parts), **t)
 
 
 def gradients(
     x: Tensor, w: Tensor, g: Tensor, geometry: list[int], back: list[int], turned: bool
 ) -> tuple[Tensor, Tensor]:
-    """Those of a convolution by its input and its kernels, side by side: one fills what the other leaves."""
+    """Those of a convolution by its input and its kernels, side by side: one fills what the other leaves.
+
+    The kernels' come first and on the stream itself: they take two programs, one after the other. All memory
+    is that stream's; what the other one writes into is taken before, for what `weigh` gives back is in use.
+    """
     here = torch.cuda.current_stream()
     beside = stream_beside(here.cuda_stream)
+    dx = room(g, w, back, turned)
     beside.wait_stream(here)  # and so for all that lay in its memory before
-    dx = convolve(g, w, None, back, turned)
-    dw = weigh(x, g, geometry, beside)
+    dw = weigh(x, g, geometry)
+    with torch.cuda.stream(beside):
+        convolve_into(dx, g, w, None, back, turned)
     here.wait_stream(beside)
     return dx, dw
 

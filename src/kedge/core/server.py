@@ -26,6 +26,7 @@ class Reply(NamedTuple):
     trained: frozenset[str]  # leaves that trained on some client
     rejected: tuple[Rejection, ...]
     metrics: dict[str, float]
+    average: Leaves | None = None  # the shared leaves with the mean delta, where they are added already
 
 
 class Server(NamedTuple):
@@ -59,7 +60,7 @@ def server_update(algorithm: Algorithm, server: Server, reply: Reply, population
     """
     mean = reply.mean
     update = mean["delta"]
-    average = together(torch._foreach_add, server.shared, update)
+    average = reply.average or together(torch._foreach_add, server.shared, update)
     slots = dict(server.slots)
     cohort = Cohort(round, reply.size, population, server.shared)
     for c in algorithm.corrections:

@@ -1,7 +1,7 @@
 """Arithmetic on dicts of tensors.
 
 All state of kedge is nested dicts of tensors (a Tree); parameters are flat ones (Leaves). Nothing here
-modifies its arguments.
+modifies its arguments. (A Tree is a Mapping to type checkers, which let it hold narrower ones then.)
 """
 
 import math
@@ -67,7 +67,7 @@ def tree_map(function: Callable[..., Tensor], tree: Tree, *others: Tree) -> dict
     """The tree with function applied to every tensor (and to those at the same places of the others)."""
     return {
         k: tree_map(function, v, *(o[k] for o in others))
-        if isinstance(v, Mapping)
+        if isinstance(v, dict)
         else function(v, *(o[k] for o in others))
         for k, v in tree.items()
     }
@@ -75,7 +75,7 @@ def tree_map(function: Callable[..., Tensor], tree: Tree, *others: Tree) -> dict
 
 def together(function: Callable[..., Sequence[Tensor]], tree: Tree, *others: Tree) -> dict[str, Any]:
     """The same with a function of lists: all tensors at once, which is one launch on a GPU."""
-    if tree and not any(isinstance(v, Mapping) for v in tree.values()):
+    if tree and not any(isinstance(v, dict) for v in tree.values()):
         return dict(zip(tree, function(*([one[k] for k in tree] for one in (tree, *others))), strict=True))
     lists: list[list[Tensor]] = [[] for _ in (tree, *others)]
 

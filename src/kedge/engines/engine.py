@@ -141,15 +141,17 @@ class Mean:
             else:
                 self.totals[slot], self.mass[slot] = total, mass
 
-    def reply(self, trained: frozenset[str], means: dict[str, Any] | None = None) -> Reply:
-        """The means of what was taken in; by slot, where the caller has them already."""
+    def reply(
+        self, trained: frozenset[str], means: dict[str, Any] | None = None, average: Leaves | None = None
+    ) -> Reply:
+        """The means of what was taken in; by slot, and added up, where the caller has them already."""
         if not self.size:
             return Reply({}, 0, trained, tuple(self.rejected), {})
         if means is None:
             means = {slot: divided(total, self.mass[slot]) for slot, total in self.totals.items()}
         whole = means.pop("")
         metrics = {"train.loss": self.loss / self.size}
-        return Reply({**whole, "slots": means}, self.size, trained, tuple(self.rejected), metrics)
+        return Reply({**whole, "slots": means}, self.size, trained, tuple(self.rejected), metrics, average)
 
 
 def ran_out(error: BaseException | None) -> bool:

@@ -1,6 +1,6 @@
 """CUDA graphs: work recorded once on tensors in fixed places, and done again without launching its parts."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -105,7 +105,7 @@ def paired(place: Any, value: Any) -> list[tuple[Tensor, Tensor]]:
     """The tensors at the same places of two trees; a dict's by their names, in whatever order they are."""
     if isinstance(place, Tensor):
         return [(place, value)]
-    if isinstance(place, Mapping):
+    if isinstance(place, dict):
         return [pair for k, own in place.items() for pair in paired(own, value[k])]
     if isinstance(place, tuple | list):
         return [pair for own, other in zip(place, value, strict=True) for pair in paired(own, other)]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kedge.core.client import Carry
-from kedge.core.tree import Tree, stack, tree_map
+from kedge.core.tree import Leaves, Tree, stack, tree_map
 from kedge.data.batches import Ints, Plan, lockstep
 from kedge.data.dataset import Dataset
 from kedge.engines.begun import Begun, Known
@@ -54,13 +54,14 @@ def joined(
     members: Sequence[Sequence[Ints]],
     offsets: Sequence[int],
     known: Known,
+    shared: Leaves | None = None,
 ) -> Begun:
     """The rows of several runs as one stack, whose pool has each run's samples from an offset on.
 
-    Their carries are bare (stacked.py).
+    Their carries are bare (stacked.py). `shared` are what the orders share as rows, where they are there.
     """
     counts = [len(own) for own in members]
-    shared, carry = spread([order.shared for order in orders], counts), one(carries)
+    shared, carry = shared or spread([order.shared for order in orders], counts), one(carries)
     return Begun(
         members=[own + at if at else own for some, at in zip(members, offsets, strict=True) for own in some],
         plan=known.plan,

@@ -11,14 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import torch
+
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.optimizers import SGD, Adam
 from kedge.core.server import Reply
+from kedge.core.tree import Leaves, together
 from kedge.data.batches import Plan
 from kedge.data.federation import Federation
 from kedge.engines.begun import Begun, Coming, Known
 from kedge.engines.engine import Asked, Asking, Mean, Order, T, divided, moved_on, ran_out, told_of, trainable
-from kedge.engines.joining import joined, known_together, membership, merged, of_run
+from kedge.engines.joining import joined, known_together, membership, merged, of_run, spread
 from kedge.engines.programs import bucket
 from kedge.engines.stacked import Stacked
 
@@ -42,6 +45,8 @@ class Ahead(NamedTuple):
     coming: list[Coming]
     plans: list[Plan]
     whole: Known
+    averages: Sequence[Leaves] = ()  # what the servers will most likely send
+    rows: Leaves | None = None  # that as rows of the stack
 
 
 class Pack:
@@ -125,7 +130,11 @@ class Pack:
         sums = [of_run(totals, number) for number in range(len(asked))]
         means = [{slot: divided(*one) for slot, one in own.items()} for own in sums]
         opened = [{k for mask in set(plan.masks) for k in trainable(stack.model, mask)} for plan in plans]
-        self.look_ahead(stack, asked, padding if stack.compiled else 0)
+        averages = [
+            together(torch._foreach_add, a.order.shared, own[""]["delta"])
+            for a, own in zip(asked, means, strict=True)
+        ]
+        self.look_ahead(stack, asked, averages, padding if stack.compiled else 0)
         told = told_of(uploads, admitted)  # the host waits for the device: what it can do is done before
         fine = all(told[0])  # else one run's NaN is in the sums of all
         replies = []
@@ -137,7 +146,8 @@ class Pack:
             )  # fmt: skip
             for kept in after:
                 engine.memories.keep(*kept)
-            replies.append(mean.reply(frozenset(opened[place]), means[place] if fine else None))
+            found = (means[place], averages[place]) if fine else (None, None)
+            replies.append(mean.reply(frozenset(opened[place]), *found))
         return replies
 
     def begun(self, asked: Sequence[Waiting], rows: Sequence[list[int]]) -> tuple[Begun, list[Plan]]:
@@ -152,7 +162,10 @@ class Pack:
             for (_, engine, order, _), own in zip(asked, rows, strict=True)
         ]
         members = [[a.engine.federation.clients[c] for c in own] for a, own in zip(asked, rows, strict=True)]
-        return joined([a.order for a in asked], carries, members, offsets, ahead.whole), ahead.plans
+        orders = [a.order for a in asked]
+        as_averaged = all(o.shared is own for o, own in zip(orders, ahead.averages, strict=False))
+        shared = ahead.rows if as_averaged else None
+        return joined(orders, carries, members, offsets, ahead.whole, shared), ahead.plans
 
     def known(self, asked: Sequence[Waiting], coming: Sequence[Coming]) -> Ahead:
         """What is known beforehand of rounds of these runs."""
@@ -165,8 +178,13 @@ class Pack:
         whole = known_together(own, counts, offsets)
         return Ahead(stages, [*coming], [one.plan for one in own], whole)
 
-    def look_ahead(self, stack: Stacked, asked: Sequence[Waiting], padding: int) -> None:
-        """Let every run draw the batches of its next round, the first with the padding, and join them."""
+    def look_ahead(
+        self, stack: Stacked, asked: Sequence[Waiting], averages: list[Leaves], padding: int
+    ) -> None:
+        """Let every run draw the batches of its next round, the first with the padding, and join them.
+
+        Of runs with one row each that is also done with what their servers will send, if they only average.
+        """
         who = tuple(a.number for a in asked)
         self.ahead = {runs: one for runs, one in self.ahead.items() if not set(runs) & set(who)}
         coming = [
@@ -174,8 +192,11 @@ class Pack:
             for place, (_, engine, order, _) in enumerate(asked)
         ]
         if all(len(own) == 1 for own in coming):
-            self.ahead[who] = self.known(asked, [own for (own,) in coming])
-            stack.table(self.ahead[who].whole.plan)
+            known = self.known(asked, [own for (own,) in coming])
+            stack.table(known.whole.plan)
+            if all(len(one.rows) == 1 for one in known.coming):
+                known = known._replace(averages=averages, rows=spread(averages, [1] * len(averages)))
+            self.ahead[who] = known
 
     def program(self, stage: Stage) -> Program:
         """The stage's program; of equal ones always the same, which are soon compared."""
