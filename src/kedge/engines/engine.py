@@ -162,8 +162,10 @@ def ran_out(error: BaseException | None) -> bool:
 
 
 def told_of(uploads: dict[str, Any], admitted: Tensor) -> Told:
-    """Of every row whether it is admitted, and its loss: the host waits here."""
-    return admitted.tolist(), uploads["loss"].tolist()
+    """Of every row whether it is admitted, and its loss: the host waits here, once."""
+    loss = uploads["loss"]
+    flags, losses = torch.stack((admitted.to(loss.dtype), loss)).tolist()
+    return [bool(flag) for flag in flags], losses
 
 
 def divided(total: Tree, mass: Tensor) -> dict[str, Any]:

@@ -62,6 +62,7 @@ class Pack:
         self.programs: dict[int, tuple[Stage, Program]] = {}  # by the stage's id, which it keeps
         self.at_once = 0  # rows of a stack; 0: all
         self.ahead: dict[tuple[int, ...], Ahead] = {}  # by runs
+        self.held: Any = None  # plans of the last round, given back while the device trains
 
     def carry_out(self, runs: Sequence[Asking[T]], ended: Callable[[int, T | BaseException], None]) -> None:
         """All runs to their ends, which are told as they come: its result, or the error that a run raised."""
@@ -134,6 +135,7 @@ class Pack:
             together(torch._foreach_add, a.order.shared, own[""]["delta"])
             for a, own in zip(asked, means, strict=True)
         ]
+        self.held = plans, begun.plan
         self.look_ahead(stack, asked, averages, padding if stack.compiled else 0)
         told = told_of(uploads, admitted)  # the host waits for the device: what it can do is done before
         fine = all(told[0])  # else one run's NaN is in the sums of all
