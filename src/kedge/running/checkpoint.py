@@ -8,6 +8,7 @@ renamed.
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -39,13 +40,10 @@ def save(folder: Path, number: int, state: State) -> None:
         shutil.rmtree(leftover)
     try:
         temporary.mkdir()
-        contents = {
-            "tensors.safetensors": safetensors.torch.save(packed(state.tensors)),
-            "state.json": json.dumps(state.facts, indent=1).encode(),
-        }
-        for name, content in contents.items():
-            write(temporary / name, content)
-        manifest = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+        write(temporary / "state.json", json.dumps(state.facts, indent=1).encode())
+        write_tensors(temporary / "tensors.safetensors", packed(state.tensors))
+        shutil.copymode(temporary / "state.json", temporary / "tensors.safetensors")
+        manifest = {path.name: checksum(path) for path in sorted(temporary.iterdir(), reverse=True)}
         write(
             temporary / "manifest.json", json.dumps({"round": number, "sha256": manifest}, indent=1).encode()
         )
@@ -58,6 +56,25 @@ def save(folder: Path, number: int, state: State) -> None:
     sync_folder(folder)
     for old in versions(folder)[KEEP:]:
         shutil.rmtree(old)
+
+
+def write_tensors(path: Path, tensors: Leaves) -> None:
+    """The file, lastingly; written without a copy in memory, and other threads go on meanwhile."""
+    try:
+        safetensors.torch.save_file(tensors, path)
+    except SafetensorError as error:
+        code = re.search(r"\(os error (\d+)\)", str(error))
+        if code is None:
+            raise
+        raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def checksum(path: Path) -> str:
+    """The sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def packed(tree: Tree) -> Leaves:

@@ -23,6 +23,7 @@ from kedge.running.costing import Ledger, Place
 from kedge.running.history import Entry, Scribe
 from kedge.running.measuring import evaluates, measured, number
 from kedge.running.probing import before_round, drift
+from kedge.running.saver import Saver
 from kedge.running.saving import restored, state_of, write_models
 from kedge.running.task import Interrupted, Observer, Progress, Task
 
@@ -59,6 +60,7 @@ def asking(
     if saved:
         progress = restored(task, engine, saved, folder)
     ledger, tests = Ledger(task, progress.history), HeldOut(task.federation)
+    saver = Saver(folder / "checkpoint", engine.beside) if folder else None
     scribe = Scribe(folder, saved.facts["lengths"] if saved else {}, progress.history, observer)
     try:
         while progress.stage < len(task.stages):
@@ -79,13 +81,18 @@ def asking(
             stop = observer.stop() and not ends(task, progress)
             if stop:
                 scribe.write()
-            if folder and (due or stop or ends(task, progress)):
-                state = state_of(engine, progress, scribe.files, chosen)
-                checkpoint.save(folder / "checkpoint", progress.round, state)
+            if saver and (due or stop or ends(task, progress)):
+                saver.save(progress.round, state_of(engine, progress, scribe.files, chosen))
             if stop:
+                if saver:
+                    saver.wait()
                 raise Interrupted
+        if saver:
+            saver.wait()
     except BaseException as error:
         scribe.write_despite(error)
+        if saver:
+            saver.wait_despite(error)
         raise
     finally:
         scribe.close()

@@ -1,0 +1,56 @@
+"""When checkpoints are written: at once, or beside the run where its engine works on a device of its own.
+
+No tensor that a checkpoint holds is ever changed in place, so a thread can copy and write it while the next
+rounds train. One is written at a time; what could not be written is told at the next, or at the end.
+"""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+
+from kedge.core.tree import flatten
+from kedge.running import checkpoint
+
+
+class Saver:
+    """The checkpoints of one run."""
+
+    def __init__(self, folder: Path, beside: bool) -> None:
+        """`beside`: write in a thread."""
+        self.folder = folder
+        self.thread = ThreadPoolExecutor(1, "kedge-checkpoint") if beside else None
+        self.writing: Future[None] | None = None
+
+    def save(self, number: int, state: checkpoint.State) -> None:
+        """Write the state after so many rounds, or begin to."""
+        self.wait()
+        if self.thread is None:
+            checkpoint.save(self.folder, number, state)
+            return
+        flat = flatten(state.tensors)  # the dicts are not the thread's: a run puts others' entries into them
+        on_gpu = any(v.is_cuda for v in flat.values())
+        ready = torch.cuda.current_stream().record_event() if on_gpu else None
+        self.writing = self.thread.submit(written, self.folder, number, state._replace(tensors=flat), ready)
+
+    def wait(self) -> None:
+        """Until the last one stands; its error, if it does not."""
+        writing, self.writing = self.writing, None
+        if writing is not None:
+            writing.result()
+
+    def wait_despite(self, error: BaseException) -> None:
+        """The same before an error ends the run, which is told first."""
+        try:
+            self.wait()
+        except Exception as other:
+            error.add_note(f"Besides, the last checkpoint could not be written: {other}")
+
+
+def written(folder: Path, number: int, state: checkpoint.State, ready: torch.cuda.Event | None) -> None:
+    """Write a version, in a thread; what is on a GPU is copied beside what that does next."""
+    if ready is not None:
+        ready.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()) if ready else nullcontext():  # type: ignore[no-untyped-call]
+        checkpoint.save(folder, number, state)
