@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 import torch
+import torch._inductor.config
 
 from kedge.bench import networks
+from kedge.bench.central import compiled_central
 from kedge.bench.networks import Setting, Warm, Way, fitting, speeds, timed, ways
 from kedge.bench.profile import Profile
 from kedge.cli.bench import asked, check_streams, numbers_of_streams
 from kedge.core.errors import RequestError
+from kedge.engines.tracing import traced
 
 
 def test_rows_are_compared_with_the_plain_loop_and_with_central(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,3 +158,28 @@ def test_wrong_numbers_of_streams(device: str, streams: str, said: str) -> None:
 def test_streams_that_fit_no_round() -> None:
     with pytest.raises(RequestError, match="--streams 3,7: a round has 1 or 10 rows here"):
         check_streams([3, 7], [1, 10, 9])
+
+
+@pytest.mark.parametrize("message", ["expected size 2==2, stride 9==1 at dim=1", "something else"])
+def test_central_training_takes_the_usual_layout_where_the_compiler_errs(
+    message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layouts: list[bool] = []
+
+    def erring(*args: Any, **named: Any) -> Any:
+        layouts.append(torch._inductor.config.layout_optimization)
+        if len(layouts) == 1:
+            raise AssertionError(message)
+        return traced(*args, **named)
+
+    monkeypatch.setattr("kedge.bench.central.traced", erring)
+    setting = Setting("standard-cnn", 1, 1)
+    data = setting.federation("cpu")
+    task = setting.task(data, "fp32")
+    given = task.model, task.stages[0].local, task.federation, 2, 1
+    if "stride" not in message:
+        with pytest.raises(AssertionError, match="something else"):
+            compiled_central(*given)
+        return
+    assert compiled_central(*given)(0) == 2
+    assert layouts[1:] == [False]

@@ -1,12 +1,14 @@
 """The ceiling: one model trained on the samples of all clients together, compiled and, on a GPU, captured."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
+import torch._inductor.config
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from kedge.algorithms import fedavg
 from kedge.bench.loops import Round
@@ -39,25 +41,53 @@ def central_step(
 def compiled_central(model: Model, local: Local, data: Federation, batch: int, steps: int) -> Round:
     """Rounds of so many steps of so large a batch."""
     device = data.pool.x.device
-    params, buffers = (cast(v, data.dtype, device) for v in model.init(0))
-    carry = in_place(started(local, params, buffers, {}))
-    lr = torch.tensor(local.optimizer.rate(0), dtype=data.dtype, device=device)
-    fixed = in_place({"anchor": params, "buffers": buffers, "cast": {}, "facts": {}, "lr": lr})
     index = torch.zeros(batch, dtype=torch.int64, device=device)
     with fastest_convolutions():
-        arguments = carry, fixed, index, data.pool.x, data.pool.y
-        function = partial(central_step, model, local, data)
-        step = partial(traced(function, *arguments, repeatable=False), *arguments)
-        graph = captured(step, torch.cuda.graph_pool_handle())[0] if device.type == "cuda" else None
+        try:
+            step = central_program(model, local, data, index, in_place)
+        except AssertionError as error:
+            # Where images are 1×1, torch's compiler may expect a kernel's gradient with channels last, as the
+            # kernel is, and cuDNN gives it with channels first. Then kernels have them first, too.
+            if "stride" not in str(error):
+                raise
+            with torch._inductor.config.patch(layout_optimization=False):
+                step = central_program(model, local, data, index, copied)
 
     def round(number: int) -> int:
         order = torch.randint(len(data.pool), (steps, batch), device=device)
         for some in order:
-            arguments[2].copy_(some)  # the graph moves the arguments' memory, so they are held here
-            graph.replay() if graph else step()
+            index.copy_(some)
+            step()
         return steps * batch
 
     return round
+
+
+def central_program(
+    model: Model, local: Local, data: Federation, index: Tensor, placed: Callable[[Any], Any]
+) -> Callable[[], object]:
+    """One step on the samples in `index`, again and again, of a model that is put in its place."""
+    device = data.pool.x.device
+    params, buffers = (cast(v, data.dtype, device) for v in model.init(0))
+    lr = torch.tensor(local.optimizer.rate(0), dtype=data.dtype, device=device)
+    carry = placed(started(local, params, buffers, {}))
+    fixed = placed({"anchor": params, "buffers": buffers, "cast": {}, "facts": {}, "lr": lr})
+    arguments = carry, fixed, index, data.pool.x, data.pool.y
+    program = traced(partial(central_step, model, local, data), *arguments, repeatable=False)
+    step = partial(program, *arguments)
+    if device.type != "cuda":
+        return step
+    graph, _ = captured(step, torch.cuda.graph_pool_handle())
+
+    def replay(held: Any = arguments) -> None:  # the graph moves the arguments' memory
+        graph.replay()
+
+    return replay
+
+
+def copied(tree: Any) -> Any:
+    """The tree's tensors as copies in the usual layout."""
+    return tree_map_only(Tensor, partial(torch.clone, memory_format=torch.contiguous_format), tree)
 
 
 @contextmanager

@@ -20,7 +20,8 @@ from kedge.core.tiles import (
     seen,
     seen_places,
     sum_tiles,
-    weigh_cut,
+    weigh_parts,
+    weigh_tiles,
 )
 
 
@@ -215,8 +216,9 @@ def weigh(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
     clients, n, h, width, ci = x.shape
     k = g.shape[4]
     total, rows = kh * kw * ci, n * p * q
-    t, parts, each = weigh_cut(x.dtype, clients, rows, total, k)
+    t = weigh_tiles(x.dtype, total, k)
     high, columns = triton.cdiv(total, t["BM"]), triton.cdiv(k, t["BN"])
+    parts, each = weigh_parts(t, x.dtype, rows, clients * high * columns)
     found = torch.empty((clients, k, total), dtype=x.dtype, device=x.device)
     sums = found[None] if parts == 1 else found.new_empty((parts, *found.shape), dtype=torch.float32)
     _weigh[(high, columns * parts, clients)](

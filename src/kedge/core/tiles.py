@@ -76,33 +76,6 @@ def weigh_tiles(dtype: torch.dtype, total: int, out: int) -> dict[str, int]:
     }
 
 
-def weigh_cut(
-    dtype: torch.dtype, clients: int, rows: int, total: int, out: int
-) -> tuple[dict[str, int], int, int]:
-    """How `weigh` cuts its work, tiles and rows: `weigh_tiles`, how many parts, how many rows each.
-
-    In bfloat16 tiles are half as high where rows are cut for more than one program to a processor.
-    """
-
-    def cut(t: dict[str, int]) -> tuple[dict[str, int], int, int]:
-        return t, *weigh_parts(t, dtype, rows, tiles(t))
-
-    def tiles(t: dict[str, int]) -> int:
-        return clients * parts(total, t["BM"]) * parts(out, t["BN"])
-
-    t, count, each = cut(weigh_tiles(dtype, total, out))
-    if (
-        dtype == torch.bfloat16
-        and (t["BM"], t["BN"]) == (128, 64)
-        and count > 1
-        and count * tiles(t) > PROCESSORS
-    ):
-        lower = cut({**t, "BM": 64})
-        if lower[1] > 1:
-            return lower
-    return t, count, each
-
-
 def weigh_parts(t: dict[str, int], dtype: torch.dtype, rows: int, tiles: int) -> tuple[int, int]:
     """Into how many parts, of how many rows, `weigh` cuts the rows, if a part is so many tiles of `t`.
 
