@@ -15,7 +15,8 @@ from tests.running.plain_torch import NO_MOMENTUM, also, task_of
 from kedge.algorithms import METHODS, fedavg, fedper
 from kedge.core.algorithm import Tune
 from kedge.core.errors import Diverged
-from kedge.core.server import Rejection
+from kedge.core.server import Rejection, Reply
+from kedge.engines.engine import Order
 from kedge.engines.pack import Pack
 from kedge.engines.stacked import Stacked
 from kedge.measure.latest import Latest
@@ -196,7 +197,7 @@ def test_who_is_interrupted_while_waiting_for_a_line_still_has_it(tmp_path: Path
     engine.unheard = [KeyboardInterrupt()]
     with pytest.raises(KeyboardInterrupt):
         watched(task, engine, tmp_path)
-    assert order(engine) == "r1 r2 l1"
+    assert order(engine) == "r1 r2 r3 l1"  # it waits beside the third, which is brought to its end
     assert [line["round"] for line in lines(tmp_path)] == [1]
 
 
@@ -225,12 +226,76 @@ def test_a_run_of_a_pack_works_beside_where_its_engine_does(tmp_path: Path) -> N
     assert kept(tmp_path / "late") == kept(tmp_path / "plain")
 
 
-def test_the_time_of_a_line_is_not_counted_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock of which every reading is a second later: two readings around what is waited for."""
-    ticks = iter(range(1000))
-    monkeypatch.setattr("time.perf_counter", lambda: float(next(ticks)))
-    times = {}
+def test_no_second_is_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock of which every reading is a second later; what is done beside a round is in its time alone."""
     for make_engine in (late, plain):
+        ticks = iter(range(1000))
+        monkeypatch.setattr("time.perf_counter", lambda ticks=ticks: float(next(ticks)))
         task = task_of((fedper(), 4))
-        times[make_engine] = [line["time"]["seconds"] for line in run(task, make_engine(task)).history]
-    assert times[late] == times[plain]
+        times = [line["time"] for line in run(task, make_engine(task)).history]
+        assert sum(one["seconds"] for one in times) <= next(ticks)
+        measuring = [one["seconds"] - one["train_seconds"] for one in times]
+        assert (measuring[1] < measuring[0]) == (make_engine is late)  # all of it beside the third round
+
+
+def test_a_round_is_measured_while_the_next_one_trains(tmp_path: Path) -> None:
+    """But for the first, and the last of the run."""
+    task = task_of((fedper(), 4))
+    engine = late(task)
+    train, look = engine.round, engine.aside
+
+    def logged_round(order: Order, clients: Sequence[int]) -> Reply:
+        engine.log.append(f"train {order.round + 1}")
+        return train(order, clients)
+
+    def logged_look(work: Any) -> Any:
+        engine.log.append("look")
+        return look(work)
+
+    engine.round, engine.aside = logged_round, logged_look  # type: ignore[method-assign]
+    run(task, engine, tmp_path)
+    assert " ".join(engine.log[1:]) == (
+        "train 1 round 1 look train 2 round 2 train 3 look round 3 train 4 look round 4 look"
+    )
+
+
+def test_what_fails_while_a_round_trains_is_that_runs_affair(tmp_path: Path) -> None:
+    """Of two runs in a pack one cannot write its second line, which it learns beside its fourth round."""
+    task = task_of((fedavg(), 4))
+    engines = [late(task), late(task)]
+    pack = Pack(engines, lambda whole: Stacked(task.model, whole))
+
+    def full(line: dict[str, Any]) -> None:
+        if line["round"] == 2:
+            raise OSError("disk")
+
+    watch = [Observer(), Observer(line=full)]
+    folders = [make(tmp_path / name) for name in "ab"]
+    places = list(zip(engines, folders, strict=True))
+    ended: dict[int, Any] = {}
+    pack.carry_out(
+        [asking(task, *given, observer=own) for given, own in zip(places, watch, strict=True)],
+        ended.__setitem__,
+    )
+    assert isinstance(ended[0], Progress)
+    assert [line["round"] for line in lines(folders[0])] == [1, 2, 3, 4]
+    assert str(ended[1]) == "disk"
+    assert [line["round"] for line in lines(folders[1])] == [1, 2]
+
+
+def test_an_error_of_the_next_round_does_not_lose_what_was_left_of_the_last(tmp_path: Path) -> None:
+    """The third round fails before it trains: the second is measured and written then."""
+    task = task_of((fedper(), 4))
+    engine = late(task)
+    train = engine.round
+
+    def failing(order: Order, clients: Sequence[int]) -> Reply:
+        if order.round == 2:
+            raise OSError("device")
+        return train(order, clients)
+
+    engine.round = failing  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="device"):
+        run(task, engine, tmp_path)
+    assert [line["round"] for line in lines(tmp_path)] == [1, 2]
+    assert "personal.local.accuracy" in lines(tmp_path)[1]

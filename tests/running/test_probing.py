@@ -135,7 +135,7 @@ def test_a_probe_sees_everybody_and_leaves_the_engine_as_it_was(engine: Made, wi
     before = {k: v for k, v in place.save().items()}
     server, algorithm = progress.server, task.stages[0].algorithm
     order = Order(2, 2, 0, server.shared, server.buffers, broadcast(algorithm, server))
-    found = answered(probe(algorithm, place, order, 4, width), place.round)
+    found = answered(probe(algorithm, place, order, 4, width), place)
     after = place.save()
     assert [*before] == [*after]
     assert all(same(before[k], after[k]) for k in before)

@@ -121,7 +121,7 @@ def rounds_of(
     state = begun_on(task, engine)
 
     def round(number: int) -> int:
-        samples = answered(asking_round(task, state, number), engine.round)
+        samples = answered(asking_round(task, state, number), engine)
         tell(state["server"], engine)
         return samples
 

@@ -101,7 +101,7 @@ def together(tasks: Sequence[Task], rounds: int, device: str, streams: int = 1) 
 def alone(task: Task, rounds: int, device: str) -> Ended:
     """One run by itself."""
     engine = stack(task, task.federation, device, task.takes_part)
-    return answered(timed(task, engine, rounds, device), engine.round)
+    return answered(timed(task, engine, rounds, device), engine)
 
 
 def timed(task: Task, engine: Engine, rounds: int, device: str, clock: bool = True) -> Asking[Ended]:

@@ -6,10 +6,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from kedge.core.client import Carry
-from kedge.core.tree import Leaves, Tree
+from kedge.core.algorithm import Stage
+from kedge.core.client import Carry, started
+from kedge.core.tree import Leaves, Tree, stack, tree_map
 from kedge.data.batches import Ints, Plan
 from kedge.engines.engine import Order
+from kedge.engines.memory import Memories
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,3 +42,25 @@ class Coming(NamedTuple):
     order: Order
     rows: list[int]
     real: int
+
+
+def first_carry(
+    stage: Stage, memories: Memories, order: Order, rows: Sequence[int], compiled: bool, bare: bool
+) -> Carry:
+    """A stack before its first step: what is the same for all is expanded, what clients keep is stacked.
+
+    `bare`: without what is shared.
+    """
+    own = [memories.of(c, order.shared, order.buffers) for c in rows]
+
+    def spread(v: Tensor) -> Tensor:
+        wide = v.expand(len(rows), *v.shape)
+        return wide.contiguous() if compiled else wide  # one layout, one program
+
+    first = started(stage.local, own[0]["params"], order.buffers, {})
+    carry = tree_map(spread, {**first, "params": {} if bare else first["params"]})
+    carry["params"] |= stack([{k: m["params"][k] for k in memories.local} for m in own])
+    if memories.model.statistics == "local":
+        carry["buffers"] = stack([m["buffers"] for m in own])
+    carry["state"] = stack([m["slots"] for m in own])
+    return carry

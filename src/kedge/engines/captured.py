@@ -85,14 +85,17 @@ class Captured(Stacked):
 
     def round(self, order: Order, clients: Sequence[int]) -> Reply:
         """Train these clients from the order; where memory does not suffice, fewer at once."""
-        self.foreseen = partial(self.draw_ahead, order)
-        while True:
-            try:
-                return super().round(order, clients)
-            except Exception as error:
-                if not self.fewer(error, len(clients)):
-                    raise
-            self.forget()
+        self.foreseen, self.since = partial(self.draw_ahead, order), self.mark()
+        try:
+            while True:
+                try:
+                    return super().round(order, clients)
+                except Exception as error:
+                    if not self.fewer(error, len(clients)):
+                        raise
+                self.forget()
+        finally:
+            self.since = None
 
     def tuned(self, order: Order, clients: Sequence[int], tune: Tune) -> Iterator[tuple[int, Leaves, Leaves]]:
         """Each client's model fine-tuned; where memory does not suffice, fewer at once."""
@@ -169,7 +172,11 @@ class Captured(Stacked):
 
     def aside(self, work: Callable[[], Result]) -> Callable[[], Result]:
         """Begin the work on a stream of its own; a function that waits for its result, on the CPU."""
-        return self.side.launched(work)
+        return self.side.launched(work, self.since)
+
+    def mark(self) -> Any:
+        """Where the main stream is now."""
+        return torch.cuda.current_stream().record_event()
 
     def end(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Memories, uploads, flags and sums; those of a chunk are needed beyond the next chunk's end."""

@@ -32,17 +32,45 @@ class Order(NamedTuple):
     cast: Tree
 
 
+class Chores:
+    """What a run does while its next round trains, once: `now` keeps an error, which `done` raises."""
+
+    def __init__(self, work: Callable[[], object] = lambda: None) -> None:
+        self.work: Callable[[], object] | None = work
+        self.error: BaseException | None = None
+
+    def now(self) -> None:
+        """Do it, unless it is done."""
+        work, self.work = self.work, None
+        if work is not None:
+            try:
+                work()
+            except BaseException as error:  # the round must come to its end before the run hears of it
+                self.error = error
+
+    def done(self) -> None:
+        """Do it, unless it is done; what went wrong."""
+        self.now()
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+
+
+NONE = Chores()
+
+
 class Asked(NamedTuple):
     """A round that a run waits for."""
 
     order: Order
     clients: Sequence[int]
+    meanwhile: Chores = NONE
 
 
 Asking = Generator[Asked, Reply, T]  # a run: it asks for rounds, is sent the replies, and ends in a T
 
 
-def answered(run: Asking[T], train: Callable[[Order, Sequence[int]], Reply]) -> T:
+def answered(run: Asking[T], engine: "Engine") -> T:
     """Carry a run out, its rounds trained one after another; errors of a round are the run's."""
     reply: Reply | BaseException | None = None
     while True:
@@ -51,9 +79,17 @@ def answered(run: Asking[T], train: Callable[[Order, Sequence[int]], Reply]) -> 
         except StopIteration as end:
             return cast(T, end.value)
         try:
-            reply = train(*asked)
+            reply = trained(engine, asked)
         except BaseException as error:
             reply = error
+
+
+def trained(engine: "Engine", asked: Asked) -> Reply:
+    """The reply to what a run asked for; what it does meanwhile is done by then."""
+    engine.meanwhile = asked.meanwhile
+    reply = engine.round(asked.order, asked.clients)
+    asked.meanwhile.done()
+    return reply
 
 
 def moved_on(run: Asking[T], reply: Reply | BaseException | None) -> Asked:
@@ -74,7 +110,12 @@ class Engine(Protocol):
     none of their values, and may use `repeated`. Works are done in the order they were begun; another may
     begin before the result of the first is taken. `beside` says that `aside` does not wait for the device, so
     that who does something else before asking gains.
+
+    `meanwhile` is what the run does while its round trains: set before `round`, done by an engine that is
+    `beside` once the device is at work; others may leave it.
     """
+
+    meanwhile: Chores
 
     @property
     def at_once(self) -> int: ...

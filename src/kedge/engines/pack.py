@@ -20,7 +20,20 @@ from kedge.core.tree import Leaves, together
 from kedge.data.batches import Plan
 from kedge.data.federation import Federation
 from kedge.engines.begun import Begun, Coming, Known
-from kedge.engines.engine import Asked, Asking, Mean, Order, T, divided, moved_on, ran_out, told_of, trainable
+from kedge.engines.engine import (
+    Asked,
+    Asking,
+    Chores,
+    Mean,
+    Order,
+    T,
+    divided,
+    moved_on,
+    ran_out,
+    told_of,
+    trainable,
+    trained,
+)
 from kedge.engines.joining import joined, known_together, membership, merged, of_run, spread
 from kedge.engines.programs import bucket
 from kedge.engines.stacked import Stacked
@@ -36,6 +49,7 @@ class Waiting(NamedTuple):
     engine: Stacked
     order: Order
     clients: Sequence[int]
+    meanwhile: Chores
 
 
 class Ahead(NamedTuple):
@@ -91,6 +105,11 @@ class Pack:
                 replies |= {one.number: r for one, r in zip(some, self.trained(some), strict=True)}
             except Exception as error:  # every run that waits for this must hear of it
                 replies |= {one.number: error for one in some}
+        for one in waiting:
+            try:
+                one.meanwhile.done()
+            except BaseException as error:  # this run's affair
+                replies[one.number] = error
         return {number: replies[number] for number in asked}
 
     def trained(self, asked: Sequence[Waiting]) -> list[Reply]:
@@ -109,7 +128,7 @@ class Pack:
             for _, stack in self.stacks:
                 stack.forget()
             self.stacks.clear()
-        return self.trained(asked) if len(asked) > 1 else [asked[0].engine.round(*asked[0][2:])]
+        return self.trained(asked) if len(asked) > 1 else [trained(asked[0].engine, Asked(*asked[0][2:]))]
 
     def side_by_side(self, asked: Sequence[Waiting]) -> list[Reply]:
         """One stack of all their clients."""
@@ -118,12 +137,13 @@ class Pack:
         stack = self.stack(engines[0], width)
         padding = bucket(sum(len(a.clients) for a in asked)) - sum(len(a.clients) for a in asked)
         rows, firsts, at = [], [], 0
-        for place, (_, engine, _, clients) in enumerate(asked):
+        for place, (_, engine, _, clients, _) in enumerate(asked):
             engine.width = width
             rows.append([*clients, *[clients[0]] * (padding if stack.compiled and not place else 0)])
             firsts.append(at)
             at += len(rows[-1])
         begun, plans = self.begun(asked, rows)
+        since = stack.mark()
         carry = stack.advanced(stack.stage, stack.model, begun, stack.compiled)
         ends = [first + len(a.clients) for a, first in zip(asked, firsts, strict=True)]
         living = membership(tuple(firsts), tuple(ends), at, begun.lr.device)
@@ -136,11 +156,19 @@ class Pack:
             for a, own in zip(asked, means, strict=True)
         ]
         self.held = plans, begun.plan
-        self.look_ahead(stack, asked, averages, padding if stack.compiled else 0)
+        drawing = [
+            a.engine.draw_ahead(a.order, padding if stack.compiled and not place else 0)
+            for place, a in enumerate(asked)
+        ]
+        for a in asked:
+            a.engine.since = since
+            a.meanwhile.now()
+            a.engine.since = None
+        self.look_ahead(stack, asked, averages, drawing)
         told = told_of(uploads, admitted)  # the host waits for the device: what it can do is done before
         fine = all(told[0])  # else one run's NaN is in the sums of all
         replies = []
-        for place, ((_, engine, _, clients), first) in enumerate(zip(asked, firsts, strict=True)):
+        for place, ((_, engine, _, clients, _), first) in enumerate(zip(asked, firsts, strict=True)):
             mean = Mean(engine.stage.algorithm)
             after = engine.taken(
                 clients, first, mean, begun.facts, carry, slots, uploads, admitted, told,
@@ -161,7 +189,7 @@ class Pack:
             ahead = self.known(asked, coming)
         carries = [
             engine.start(engine.stage, order, own, False, bare=True)
-            for (_, engine, order, _), own in zip(asked, rows, strict=True)
+            for (_, engine, order, *_), own in zip(asked, rows, strict=True)
         ]
         members = [[a.engine.federation.clients[c] for c in own] for a, own in zip(asked, rows, strict=True)]
         orders = [a.order for a in asked]
@@ -181,20 +209,20 @@ class Pack:
         return Ahead(stages, [*coming], [one.plan for one in own], whole)
 
     def look_ahead(
-        self, stack: Stacked, asked: Sequence[Waiting], averages: list[Leaves], padding: int
+        self,
+        stack: Stacked,
+        asked: Sequence[Waiting],
+        averages: list[Leaves],
+        drawing: Sequence[Sequence[Coming]],
     ) -> None:
-        """Let every run draw the batches of its next round, the first with the padding, and join them.
+        """Join what is known of the next round, whose batches every run draws.
 
         Of runs with one row each that is also done with what their servers will send, if they only average.
         """
         who = tuple(a.number for a in asked)
         self.ahead = {runs: one for runs, one in self.ahead.items() if not set(runs) & set(who)}
-        coming = [
-            engine.draw_ahead(order, 0 if place else padding)
-            for place, (_, engine, order, _) in enumerate(asked)
-        ]
-        if all(len(own) == 1 for own in coming):
-            known = self.known(asked, [own for (own,) in coming])
+        if all(len(own) == 1 for own in drawing):
+            known = self.known(asked, [own for (own,) in drawing])
             stack.table(known.whole.plan)
             if all(len(one.rows) == 1 for one in known.coming):
                 known = known._replace(averages=averages, rows=spread(averages, [1] * len(averages)))

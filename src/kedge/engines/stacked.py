@@ -15,14 +15,26 @@ import torch
 from torch import Tensor
 
 from kedge.core.algorithm import Stage, Tune, fitted, tuning
-from kedge.core.client import Carry, started
+from kedge.core.client import Carry
 from kedge.core.model import Model
 from kedge.core.server import Reply
-from kedge.core.tree import Leaves, Tree, row, stack, tree_map
+from kedge.core.tree import Leaves, Tree, row, tree_map
 from kedge.data.batches import Plan, plan, step_counts, survey
 from kedge.data.federation import Federation
-from kedge.engines.begun import Begun, Coming, Known
-from kedge.engines.engine import Mean, Order, T, Told, Totals, counted, done_now, sent, told_of, trainable
+from kedge.engines.begun import Begun, Coming, Known, first_carry
+from kedge.engines.engine import (
+    NONE,
+    Mean,
+    Order,
+    T,
+    Told,
+    Totals,
+    counted,
+    done_now,
+    sent,
+    told_of,
+    trainable,
+)
 from kedge.engines.memory import Memories
 from kedge.engines.programs import bucket, compiled, stacked_end, stacked_step, stacked_survey
 
@@ -32,6 +44,8 @@ class Stacked:
 
     at_once = 20  # models evaluated side by side
     beside = False
+    meanwhile = NONE
+    since: Any = None  # of a device: what is done aside need not wait for later work of the main stream
 
     def __init__(self, model: Model, federation: Federation, chunk: int = 0, compiled: bool = False) -> None:
         self.network, self.model, self.federation = model, model, federation
@@ -71,6 +85,7 @@ class Stacked:
         trained |= {k for mask in set(begun.plan.masks) for k in trainable(self.model, mask)}
         living = torch.arange(len(rows), device=begun.lr.device) < len(clients)
         slots, uploads, admitted, totals = self.ended(begun, carry, living)
+        self.meanwhile.now()
         told = told_of(uploads, admitted)
         return self.taken(clients, 0, mean, begun.facts, carry, slots, uploads, admitted, told, totals)
 
@@ -242,25 +257,11 @@ class Stacked:
     def start(
         self, stage: Stage, order: Order, rows: Sequence[int], compiled: bool, bare: bool = False
     ) -> Carry:
-        """The stacked carry: what is the same for all is expanded, what clients keep is stacked.
-
-        `bare`: without what is shared; where clients keep nothing, it is the same in every round.
-        """
+        """The stacked carry; a bare one is without what is shared, and kept where clients keep nothing."""
         constant = bare and not (self.memories.needed or self.memories.local or order.buffers)
         if constant and len(rows) in self.blank:
             return self.blank[len(rows)]
-        memories = [self.memories.of(c, order.shared, order.buffers) for c in rows]
-
-        def spread(v: Tensor) -> Tensor:
-            wide = v.expand(len(rows), *v.shape)
-            return wide.contiguous() if compiled else wide  # one layout, one program
-
-        own = started(stage.local, memories[0]["params"], order.buffers, {})
-        carry = tree_map(spread, {**own, "params": {} if bare else own["params"]})
-        carry["params"] |= stack([{k: m["params"][k] for k in self.memories.local} for m in memories])
-        if self.model.statistics == "local":
-            carry["buffers"] = stack([m["buffers"] for m in memories])
-        carry["state"] = stack([m["slots"] for m in memories])
+        carry = first_carry(stage, self.memories, order, rows, compiled, bare)
         if constant:
             self.blank[len(rows)] = carry
         return carry
@@ -278,6 +279,10 @@ class Stacked:
     def repeated(self, name: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function as it is."""
         return function
+
+    def mark(self) -> Any:
+        """Where the main stream of a device is now."""
+        return None
 
     def forget(self) -> None:
         """Nothing is held that the next round could not do without."""

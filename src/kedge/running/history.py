@@ -1,8 +1,7 @@
 """The history of a run: a line a round, in the order of the rounds; the newest may wait for its numbers.
 
 A line's `time` is what the run spent on its round: `train_seconds` until the server was updated, `seconds`
-with all that is measured. Of an evaluation beside the next round that is the time to begin it and the time
-the run waited for its numbers, not what the device took for them.
+with all that is measured. What is done while the next round trains is in that one's time, and counted once.
 """
 
 import time
@@ -38,13 +37,16 @@ class Scribe:
         self.history, self.observer = history, observer
         self.waiting: tuple[Entry, Cost] | None = None
 
-    def take(self, entry: Entry, cost: Cost) -> None:
+    def take(self, entry: Entry, cost: Cost, training: bool = False) -> None:
         """The next round's line, which is to wait; the one before it is written."""
-        self.write()
+        self.write(training)
         self.waiting = entry, cost
 
-    def write(self) -> None:
-        """Write the line that waits, if one does, as soon as its numbers are there."""
+    def write(self, training: bool = False) -> None:
+        """Write the line that waits, if one does, as soon as its numbers are there.
+
+        `training`: while a round trains, whose time this is then.
+        """
         if self.waiting is None:
             return
         entry, cost = self.waiting
@@ -55,7 +57,7 @@ class Scribe:
         line = {
             **entry.line,
             **{k: number(v) for k, v in metrics.items()},
-            "time": {**entry.time, "seconds": entry.time["seconds"] + waited},
+            "time": {**entry.time, "seconds": entry.time["seconds"] + (0 if training else waited)},
             "cost": cost._asdict(),
         }
         if self.files:
@@ -64,13 +66,6 @@ class Scribe:
                 self.files["clients"].append({"round": line["round"], **by_client})
         self.history.append(line)
         self.observer.line(line)
-
-    def write_despite(self, error: BaseException) -> None:
-        """Write the line that waits while an error ends the run, which is what is told in any case."""
-        try:
-            self.write()
-        except Exception as other:
-            error.add_note(f"Besides, the line of the round before could not be written: {other}")
 
     def diverged(self, line: dict[str, Any]) -> None:
         """The last line of a run that diverged; only the file has it."""

@@ -4,11 +4,14 @@ A run is a pure function of its task: the engine trains, the server updates, the
 round. Where a folder is given, everything is on disk as it happens, and a run killed at any moment goes
 on exactly.
 
-An engine that evaluates beside what it trains is given the next round before the numbers of the last are
-asked for; that line is then written when the next round is done, unless somebody needs it before.
+An engine that evaluates beside what it trains is given the next round as soon as the server is updated: the
+last one is measured and written while the next trains. Its numbers are asked for a round later still, unless
+somebody needs them before.
 """
 
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +19,9 @@ from kedge.core.algorithm import Stage
 from kedge.core.errors import Diverged
 from kedge.core.server import Reply, broadcast, hand_over, opened, server_update
 from kedge.core.tree import cast, finite
-from kedge.engines.engine import Asked, Asking, Engine, Order, answered
+from kedge.engines.engine import NONE, Asked, Asking, Chores, Engine, Order, answered
 from kedge.measure.evaluate import HeldOut
+from kedge.measure.wanted import Measure
 from kedge.running import checkpoint
 from kedge.running.costing import Ledger, Place
 from kedge.running.history import Entry, Scribe
@@ -26,6 +30,8 @@ from kedge.running.probing import before_round, drift
 from kedge.running.saver import Saver
 from kedge.running.saving import restored, state_of, write_models
 from kedge.running.task import Interrupted, Observer, Progress, Task
+
+Rest = Callable[[bool], Entry]  # whether the next round trains -> what there is of the last
 
 
 def run(
@@ -37,7 +43,7 @@ def run(
     observer: Observer | None = None,
 ) -> Progress:
     """Run all stages, from the newest checkpoint in the folder if there is one."""
-    return answered(asking(task, engine, folder, checkpoint_every, chosen, observer), engine.round)
+    return answered(asking(task, engine, folder, checkpoint_every, chosen, observer), engine)
 
 
 def asking(
@@ -62,6 +68,26 @@ def asking(
     ledger, tests = Ledger(task, progress.history), HeldOut(task.federation)
     saver = Saver(folder / "checkpoint", engine.beside) if folder else None
     scribe = Scribe(folder, saved.facts["lengths"] if saved else {}, progress.history, observer)
+    chores = NONE  # what is left to do of the last round
+
+    def finished(rest: Rest, stage: Stage, at: Place, asked_to: bool | None) -> bool:
+        """Measure and write what there is of a round; whether to stop, which may be known: then, unless it
+        is so, the next round trains."""
+        training = asked_to is False
+        entry = rest(training)
+        cost = ledger.entry(at, entry.line["clients"], len(entry.line["rejected"]))
+        scribe.take(entry, cost, training)
+        due = folder is not None and progress.round % checkpoint_every == 0
+        late = engine.beside and entry.measured is not None
+        if due or not late or stage.until or stage_over(task, progress):
+            scribe.write(training)
+        stop = observer.stop() and not ends(task, progress) if asked_to is None else asked_to
+        if stop:
+            scribe.write()
+        if saver and (due or stop or ends(task, progress)):
+            saver.save(progress.round, state_of(engine, progress, scribe.files, chosen))
+        return stop
+
     try:
         while progress.stage < len(task.stages):
             stage = task.stages[progress.stage]
@@ -71,28 +97,25 @@ def asking(
                 next_stage(task, engine, progress)
                 continue
             at = Place(progress.stage, progress.round, progress.stage_round)
-            entry = yield from one_round(task, engine, stage, progress, scribe, tests)
-            line = entry.line
-            scribe.take(entry, ledger.entry(at, line["clients"], len(line["rejected"])))
-            due = folder is not None and progress.round % checkpoint_every == 0
-            late = engine.beside and entry.measured is not None
-            if due or not late or stage.until or stage_over(task, progress):
-                scribe.write()
-            stop = observer.stop() and not ends(task, progress)
-            if stop:
-                scribe.write()
-            if saver and (due or stop or ends(task, progress)):
-                saver.save(progress.round, state_of(engine, progress, scribe.files, chosen))
-            if stop:
+            rest = yield from one_round(task, engine, stage, progress, scribe, tests, chores)
+            stop = None
+            if may_wait(task, engine, stage, progress):
+                stop = observer.stop()
+                if not stop:
+                    chores = Chores(partial(finished, rest, stage, at, stop))
+                    continue
+            chores = NONE
+            if finished(rest, stage, at, stop):
                 if saver:
                     saver.wait()
                 raise Interrupted
         if saver:
             saver.wait()
     except BaseException as error:
-        scribe.write_despite(error)
+        despite(error, "the end of the round before", chores.done)
+        despite(error, "the line of the round before", scribe.write)
         if saver:
-            saver.wait_despite(error)
+            despite(error, "the last checkpoint", saver.wait)
         raise
     finally:
         scribe.close()
@@ -101,10 +124,41 @@ def asking(
     return progress
 
 
+def despite(error: BaseException, what: str, write: Callable[[], None]) -> None:
+    """Write this while an error ends the run, which is what is told in any case."""
+    try:
+        write()
+    except Exception as other:
+        if other is not error:
+            error.add_note(f"Besides, {what} could not be written: {other}")
+
+
+def may_wait(task: Task, engine: Engine, stage: Stage, progress: Progress) -> bool:
+    """Whether the next round may begin before the last is measured and written.
+
+    The first one may not: what measures is made then.
+    """
+    tunes = bool(task.tune_every and progress.round % task.tune_every == 0)
+    return (
+        engine.beside
+        and progress.stage_round > 1
+        and stage.until is None
+        and not stage_over(task, progress)
+        and not tunes
+        and task.measure == Measure()
+    )
+
+
 def one_round(
-    task: Task, engine: Engine, stage: Stage, progress: Progress, scribe: Scribe, tests: HeldOut
-) -> Asking[Entry]:
-    """Sample, train, update, begin to measure: what the history will have of the round."""
+    task: Task,
+    engine: Engine,
+    stage: Stage,
+    progress: Progress,
+    scribe: Scribe,
+    tests: HeldOut,
+    chores: Chores,
+) -> Asking[Rest]:
+    """Sample, train, update; what begins to measure, and gives what the history will have of the round."""
     began = time.perf_counter()
     algorithm, server, data = stage.algorithm, progress.server, task.federation
     clients = task.takes_part(progress.round)
@@ -117,7 +171,8 @@ def one_round(
         broadcast(algorithm, server),
     )
     before = yield from before_round(task, engine, stage, order, clients, server)
-    reply = yield Asked(order, clients)
+    reply = yield Asked(order, clients, chores)
+    chores.done()
     line: dict[str, Any] = {"round": progress.round + 1, "stage": progress.stage, "method": algorithm.name}
     if task.precision in ("tf32", "bf16"):
         line["precision"] = task.precision
@@ -135,17 +190,22 @@ def one_round(
         progress.stage_round + 1,
     )
     progress.seen |= set(clients)
-    line |= {k: number(v) for k, v in reply.metrics.items()}
-    line |= drift(task, engine, stage, progress, reply)
-    line |= before.after_round(task, line, server)
-    told = measured(task, engine, stage, progress, tests) if evaluates(task, progress.round) else None
-    samples = sum(len(data.clients[c]) for c in clients) * stage.local.epochs
-    spent = {
-        "seconds": time.perf_counter() - began,
-        "train_seconds": trained,
-        "samples_per_second": samples / trained,
-    }
-    return Entry(line, told, spent)
+
+    def rest(training: bool) -> Entry:
+        since = time.perf_counter()
+        own = line | {k: number(v) for k, v in reply.metrics.items()}
+        own |= drift(task, engine, stage, progress, reply)
+        own |= before.after_round(task, own, server)
+        told = measured(task, engine, stage, progress, tests) if evaluates(task, progress.round) else None
+        samples = sum(len(data.clients[c]) for c in clients) * stage.local.epochs
+        spent = {
+            "seconds": before.seconds + trained + (0 if training else time.perf_counter() - since),
+            "train_seconds": trained,
+            "samples_per_second": samples / trained,
+        }
+        return Entry(own, told, spent)
+
+    return rest
 
 
 def fail(line: dict[str, Any], reply: Reply, scribe: Scribe) -> None:

@@ -40,13 +40,6 @@ class Saver:
         if writing is not None:
             writing.result()
 
-    def wait_despite(self, error: BaseException) -> None:
-        """The same before an error ends the run, which is told first."""
-        try:
-            self.wait()
-        except Exception as other:
-            error.add_note(f"Besides, the last checkpoint could not be written: {other}")
-
 
 def written(folder: Path, number: int, state: checkpoint.State, ready: torch.cuda.Event | None) -> None:
     """Write a version, in a thread; what is on a GPU is copied beside what that does next."""
