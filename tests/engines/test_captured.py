@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.contract.test_resume import stop_after
 from tests.engines.recorded import on_the_cpu
 from torch import Tensor
 
@@ -34,7 +35,7 @@ from kedge.engines.sequential import Sequential
 from kedge.models import MODELS
 from kedge.running.runner import asking, run
 from kedge.running.sampling import Participation
-from kedge.running.task import Progress, Task
+from kedge.running.task import Interrupted, Progress, Task
 
 on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 METHODS: dict[str, Algorithm] = {
@@ -155,6 +156,21 @@ class TestOnTheGPU:
         found = final(whole, captured(whole), tmp_path)
         assert all(torch.equal(v, found[k]) for k, v in expected.items())
 
+    def test_checkpoints_are_written_while_graphs_of_the_next_stage_are_captured(
+        self, tmp_path: Path
+    ) -> None:
+        """A state large enough that its thread still copies and writes it by then; and a run that goes on."""
+        one = task_of(scaffold(), "cuda", network="mlp", hidden=(4096, 512))
+        stages = [replace(one.stages[0], rounds=2), Stage(fedavg(), 4, one.stages[0].local)]
+        task = replace(one, stages=tuple(stages))
+        whole = run(task, captured(task), checkpoint_every=1)
+        with pytest.raises(Interrupted):
+            run(task, captured(task), tmp_path, 1, observer=stop_after(4))
+        found = run(task, captured(task), tmp_path, 1)
+        expected = flatten(whole.server._asdict())
+        assert all(torch.equal(v, expected[k]) for k, v in flatten(found.server._asdict()).items())
+        assert [line["round"] for line in found.history] == [1, 2, 3, 4, 5, 6]
+
     def test_kernels_lie_with_channels_last(self) -> None:
         given = {
             "kernel": torch.randn(2, 4, 3, 5, 5, device="cuda"),
@@ -229,6 +245,18 @@ class TestAnywhere:
         with on_the_cpu():
             found = final(task, captured(task, streams=streams))
         assert apart(reference(task), found) < 1e-10
+
+    def test_a_run_of_stages_that_saves_beside_them_goes_on(self, tmp_path: Path) -> None:
+        one = task_of(scaffold(), "cpu")
+        stages = [replace(one.stages[0], rounds=2), Stage(fedavg(), 4, one.stages[0].local)]
+        task = replace(one, stages=tuple(stages))
+        with on_the_cpu():
+            whole = run(task, captured(task))
+            with pytest.raises(Interrupted):
+                run(task, captured(task), tmp_path, 1, observer=stop_after(4))
+            found = run(task, captured(task), tmp_path, 1)
+        expected = flatten(whole.server._asdict())
+        assert all(torch.equal(v, expected[k]) for k, v in flatten(found.server._asdict()).items())
 
     @pytest.mark.parametrize("tuning", [False, True], ids=["training", "fine-tuning"])
     def test_memory_that_does_not_suffice_halves_the_stack(

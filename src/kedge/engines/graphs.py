@@ -21,7 +21,8 @@ def captured(
         (trial or work)()
     torch.cuda.current_stream().wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=memory):
+    # Threads that draw batches or write checkpoints may go on meanwhile.
+    with torch.cuda.graph(graph, pool=memory, capture_error_mode="thread_local"):
         result = work()
     return graph, result
 
