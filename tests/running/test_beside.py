@@ -15,7 +15,7 @@ from tests.running.plain_torch import NO_MOMENTUM, also, task_of
 from kedge.algorithms import METHODS, fedavg, fedper
 from kedge.core.algorithm import Tune
 from kedge.core.errors import Diverged
-from kedge.core.server import Rejection, Reply
+from kedge.core.server import Rejection, Reply, server_update
 from kedge.engines.engine import Order
 from kedge.engines.pack import Pack
 from kedge.engines.stacked import Stacked
@@ -299,3 +299,35 @@ def test_an_error_of_the_next_round_does_not_lose_what_was_left_of_the_last(tmp_
         run(task, engine, tmp_path)
     assert [line["round"] for line in lines(tmp_path)] == [1, 2]
     assert "personal.local.accuracy" in lines(tmp_path)[1]
+
+
+@pytest.mark.parametrize(("make_engine", "last"), [(late, 3), (plain, 2)])
+def test_a_server_that_is_not_finite_ends_the_run_with_its_round(
+    make_engine: Any, last: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Heard of beside the third round, where one works beside; that round leaves nothing."""
+    task = task_of((fedavg(), 4))
+    rounds: list[int] = []
+
+    def overflowing(*given: Any) -> Any:
+        rounds.append(given[-1] + 1)
+        server = server_update(*given)
+        broken = {k: v * float("inf") for k, v in server.shared.items()}
+        return server._replace(shared=broken) if rounds[-1] == 2 else server
+
+    monkeypatch.setattr("kedge.running.runner.server_update", overflowing)
+    engine = make_engine(task)
+    asked: list[int] = []
+    train = engine.round
+
+    def counted(order: Order, clients: Sequence[int]) -> Reply:
+        asked.append(order.round + 1)
+        reply: Reply = train(order, clients)
+        return reply
+
+    engine.round = counted
+    with pytest.raises(Diverged, match="diverged in round 2: the server's update gave"):
+        run(task, engine, tmp_path)
+    assert asked[-1] == last
+    assert rounds == [1, 2]
+    assert [(line["round"], "diverged" in line) for line in lines(tmp_path)] == [(1, False), (2, True)]

@@ -181,8 +181,6 @@ def one_round(
         fail(line, reply, scribe)
     if reply.size:
         server = server_update(algorithm, server, reply, len(data.clients), progress.round)
-        if not finite({"shared": server.shared, "buffers": server.buffers, "slots": server.slots}):
-            fail(line, reply, scribe)
     trained = time.perf_counter() - began - before.seconds
     progress.server, progress.round, progress.stage_round = (
         server,
@@ -193,6 +191,8 @@ def one_round(
 
     def rest(training: bool) -> Entry:
         since = time.perf_counter()
+        if not finite({"shared": server.shared, "buffers": server.buffers, "slots": server.slots}):
+            fail(line, reply, scribe)
         own = line | {k: number(v) for k, v in reply.metrics.items()}
         own |= drift(task, engine, stage, progress, reply)
         own |= before.after_round(task, own, server)
@@ -211,9 +211,10 @@ def one_round(
 def fail(line: dict[str, Any], reply: Reply, scribe: Scribe) -> None:
     """End a diverging run: its last line says so, and the error names round, clients and method."""
     scribe.diverged(line)
-    who = ", ".join(str(r.client) for r in reply.rejected) or "the server's update"
+    rejected = ", ".join(str(r.client) for r in reply.rejected)
+    who = f"client {rejected}" if rejected else "the server's update"
     raise Diverged(
-        f"{line['method']} diverged in round {line['round']}: client {who} gave numbers that are not finite. "
+        f"{line['method']} diverged in round {line['round']}: {who} gave numbers that are not finite. "
         "Lower optimizer.lr, set training.clip, or leave such uploads out: training.on_divergence = 'drop'. "
         "The history up to this round is kept."
     )
