@@ -70,10 +70,12 @@ def asking(
     scribe = Scribe(folder, saved.facts["lengths"] if saved else {}, progress.history, observer)
     chores = NONE  # what is left to do of the last round
 
-    def finished(rest: Rest, stage: Stage, at: Place, asked_to: bool | None) -> bool:
-        """Measure and write what there is of a round; whether to stop, which may be known: then, unless it
-        is so, the next round trains."""
-        training = asked_to is False
+    def finished(rest: Rest, stage: Stage, at: Place, stop: bool | None) -> bool:
+        """Measure a round and write what there is of it; whether to stop after it.
+
+        That is asked here, unless it was before: if not, the next round trains already.
+        """
+        training = stop is False
         entry = rest(training)
         cost = ledger.entry(at, entry.line["clients"], len(entry.line["rejected"]))
         scribe.take(entry, cost, training)
@@ -81,7 +83,8 @@ def asking(
         late = engine.beside and entry.measured is not None
         if due or not late or stage.until or stage_over(task, progress):
             scribe.write(training)
-        stop = observer.stop() and not ends(task, progress) if asked_to is None else asked_to
+        if stop is None:
+            stop = observer.stop() and not ends(task, progress)
         if stop:
             scribe.write()
         if saver and (due or stop or ends(task, progress)):
