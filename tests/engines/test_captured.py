@@ -21,14 +21,14 @@ from kedge.core.model import from_module, seeded
 from kedge.core.optimizers import SGD, Adam, Optimizer
 from kedge.core.precision import DTYPES, Precision, computing_in, in_precision
 from kedge.core.server import opened
-from kedge.core.tree import flatten
+from kedge.core.tree import cast, flatten
 from kedge.data.augment import Augment
 from kedge.data.datasets import synthetic
 from kedge.data.federation import federate
 from kedge.data.partition import DirichletClasses
 from kedge.engines.auto import choose
 from kedge.engines.captured import Captured
-from kedge.engines.engine import Engine, Order
+from kedge.engines.engine import Asked, Chores, Engine, Order, trained
 from kedge.engines.graphs import in_place
 from kedge.engines.pack import Pack
 from kedge.engines.sequential import Sequential
@@ -170,6 +170,35 @@ class TestOnTheGPU:
         expected = flatten(whole.server._asdict())
         assert all(torch.equal(v, expected[k]) for k, v in flatten(found.server._asdict()).items())
         assert [line["round"] for line in found.history] == [1, 2, 3, 4, 5, 6]
+
+    @pytest.mark.parametrize("method", ["fedavg", "fedexp", "fedper"])
+    def test_every_round_is_measured_as_in_the_reference(self, method: str) -> None:
+        """Though the next one trains meanwhile; FedExP has a view that is computed when it is looked at."""
+        histories = []
+        for device in ("cpu", "cuda"):
+            one = task_of(METHODS[method], device)
+            task = replace(one, stages=(replace(one.stages[0], rounds=6),))
+            engine = captured(task) if device == "cuda" else Sequential(task.model, task.federation)
+            histories.append(run(task, engine).history)
+        for left, right in zip(*histories, strict=True):
+            names = [k for k, v in left.items() if isinstance(v, float) and k != "time"]
+            assert any(k.endswith("loss") for k in names)
+            assert all(abs(left[k] - right[k]) <= 1e-9 * max(1.0, abs(left[k])) for k in names)
+
+    def test_what_a_run_does_meanwhile_does_not_wait_for_its_round(self) -> None:
+        task = task_of(fedavg(), "cuda", local=Local(200, 16, SGD(0.001)))
+        stage, engine = task.stages[0], captured(task)
+        params, buffers = (cast(v, torch.float64, "cuda") for v in task.model.init(0))
+        engine.begin(stage, params, frozenset())
+        order, pending = Order(0, 0, 0, params, buffers, {}), []
+
+        def work() -> None:
+            assert float(sum(v.square().sum() for v in params.values())) > 0
+            pending.append(not torch.cuda.default_stream().query())
+
+        for _ in range(2):  # the first time all is compiled
+            trained(engine, Asked(order, [0, 1, 2, 3], Chores(work)))
+        assert pending[-1]
 
     def test_kernels_lie_with_channels_last(self) -> None:
         given = {

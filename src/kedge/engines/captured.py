@@ -8,6 +8,7 @@ draws the next round's batches.
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
@@ -85,17 +86,14 @@ class Captured(Stacked):
 
     def round(self, order: Order, clients: Sequence[int]) -> Reply:
         """Train these clients from the order; where memory does not suffice, fewer at once."""
-        self.foreseen, self.since = partial(self.draw_ahead, order), self.mark()
-        try:
-            while True:
-                try:
-                    return super().round(order, clients)
-                except Exception as error:
-                    if not self.fewer(error, len(clients)):
-                        raise
-                self.forget()
-        finally:
-            self.since = None
+        self.foreseen = partial(self.draw_ahead, order)
+        while True:
+            try:
+                return super().round(order, clients)
+            except Exception as error:
+                if not self.fewer(error, len(clients)):
+                    raise
+            self.forget()
 
     def tuned(self, order: Order, clients: Sequence[int], tune: Tune) -> Iterator[tuple[int, Leaves, Leaves]]:
         """Each client's model fine-tuned; where memory does not suffice, fewer at once."""
@@ -172,11 +170,18 @@ class Captured(Stacked):
 
     def aside(self, work: Callable[[], Result]) -> Callable[[], Result]:
         """Begin the work on a stream of its own; a function that waits for its result, on the CPU."""
-        return self.side.launched(work, self.since)
+        return self.side.launched(work)
 
     def mark(self) -> Any:
         """Where the main stream is now."""
         return torch.cuda.current_stream().record_event()
+
+    @contextmanager
+    def apart(self, since: Any) -> Iterator[None]:
+        """What is launched here waits for the main stream as it was then, not for what it trains since."""
+        self.side.stream.wait_event(since)
+        with torch.cuda.stream(self.side.stream):
+            yield
 
     def end(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Memories, uploads, flags and sums; those of a chunk are needed beyond the next chunk's end."""

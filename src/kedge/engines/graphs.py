@@ -68,12 +68,9 @@ class Beside:
     def __init__(self) -> None:
         self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
-    def launched(self, work: Callable[[], Any], since: torch.cuda.Event | None = None) -> Callable[[], Any]:
-        """Begin the work, after what was launched so far, or until then; what waits for its result."""
-        if since is None:
-            self.stream.wait_stream(torch.cuda.current_stream())
-        else:
-            self.stream.wait_event(since)
+    def launched(self, work: Callable[[], Any]) -> Callable[[], Any]:
+        """Begin the work, after what was launched so far; a function that waits for its result."""
+        self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             result = tree_map_only(Tensor, to_host, work())
             done = self.stream.record_event()

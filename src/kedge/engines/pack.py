@@ -161,9 +161,8 @@ class Pack:
             for place, a in enumerate(asked)
         ]
         for a in asked:
-            a.engine.since = since
-            a.meanwhile.now()
-            a.engine.since = None
+            with a.engine.apart(since):
+                a.meanwhile.now()
         self.look_ahead(stack, asked, averages, drawing)
         told = told_of(uploads, admitted)  # the host waits for the device: what it can do is done before
         fine = all(told[0])  # else one run's NaN is in the sums of all

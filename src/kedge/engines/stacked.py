@@ -6,6 +6,7 @@ that a varying number of participants does not make new programs.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -45,7 +46,6 @@ class Stacked:
     at_once = 20  # models evaluated side by side
     beside = False
     meanwhile = NONE
-    since: Any = None  # of a device: what is done aside need not wait for later work of the main stream
 
     def __init__(self, model: Model, federation: Federation, chunk: int = 0, compiled: bool = False) -> None:
         self.network, self.model, self.federation = model, model, federation
@@ -81,11 +81,13 @@ class Stacked:
         """One chunk: its uploads go into `mean`; what its clients will remember is returned."""
         rows, _ = self.rows(clients)
         begun = self.begun(self.stage, self.model, order, rows, len(clients), self.compiled)
+        since = self.mark()
         carry = self.advanced(self.stage, self.model, begun, self.compiled)
         trained |= {k for mask in set(begun.plan.masks) for k in trainable(self.model, mask)}
         living = torch.arange(len(rows), device=begun.lr.device) < len(clients)
         slots, uploads, admitted, totals = self.ended(begun, carry, living)
-        self.meanwhile.now()
+        with self.apart(since):
+            self.meanwhile.now()
         told = told_of(uploads, admitted)
         return self.taken(clients, 0, mean, begun.facts, carry, slots, uploads, admitted, told, totals)
 
@@ -193,15 +195,9 @@ class Stacked:
                 yield client, own["params"], own["buffers"]
 
     def begun(
-        self,
-        stage: Stage,
-        model: Model,
-        order: Order,
-        rows: Sequence[int],
-        real: int,
-        compiled: bool,
+        self, stage: Stage, model: Model, order: Order, rows: Sequence[int], real: int, compiled: bool,
         tuning: bool = False,
-    ) -> Begun:
+    ) -> Begun:  # fmt: skip
         """These rows before their first step, dead after the first `real`."""
         own, facts, lr = self.beforehand(stage, model, order, rows, real, tuning)
         carry = self.start(stage, order, rows, compiled)
@@ -248,9 +244,8 @@ class Stacked:
         sums: Leaves = {}
         for number in range(len(index)):
             part = look(
-                carry["params"], carry["buffers"],
-                data.pool.x, data.pool.y, where[number], real[number],
-            )  # fmt: skip
+                carry["params"], carry["buffers"], data.pool.x, data.pool.y, where[number], real[number]
+            )
             sums = {k: v + sums[k] if sums else v for k, v in part.items()}
         return sums
 
@@ -281,8 +276,12 @@ class Stacked:
         return function
 
     def mark(self) -> Any:
-        """Where the main stream of a device is now."""
+        """Where a device's stream is now."""
         return None
+
+    def apart(self, since: Any) -> AbstractContextManager[None]:
+        """What is done here need not wait for what a device began since."""
+        return nullcontext()
 
     def forget(self) -> None:
         """Nothing is held that the next round could not do without."""
