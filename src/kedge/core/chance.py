@@ -24,6 +24,7 @@ from kedge.core.errors import RequestError
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)  # added to the key after every round
 ROUNDS = 10
+BROADCAST = 2  # rounds after which every word depends on the whole counter
 MASK = 0xFFFFFFFF
 
 Integers = int | NDArray[np.integer]
@@ -55,7 +56,7 @@ def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words])
     m0, m1 = np.uint64(MULTIPLIERS[0]), np.uint64(MULTIPLIERS[1])
     w0, w1 = np.uint64(WEYL[0]), np.uint64(WEYL[1])
     mask, half = np.uint64(MASK), np.uint64(32)
-    for _ in range(ROUNDS):
+    for _ in range(BROADCAST):
         product0, product1 = c0 * m0, c2 * m1
         c0, c1, c2, c3 = (
             (product1 >> half) ^ (c1 ^ k0),
@@ -63,6 +64,19 @@ def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words])
             (product0 >> half) ^ (c3 ^ k1),
             product0 & mask,
         )
+        k0, k1 = (k0 + w0) & mask, (k1 + w1) & mask
+    # From here on all are as large as what comes out: in place, for new memory takes longer than the sums.
+    c0, c1, c2, c3 = (v.copy() for v in np.broadcast_arrays(c0, c1, c2, c3))
+    product0, product1, high = (np.empty_like(c0) for _ in range(3))
+    for _ in range(ROUNDS - BROADCAST):
+        np.multiply(c0, m0, out=product0)
+        np.multiply(c2, m1, out=product1)
+        for product, word, k in ((product1, c1, k0), (product0, c3, k1)):
+            np.right_shift(product, half, out=high)
+            np.bitwise_xor(word, k, out=word)
+            np.bitwise_xor(word, high, out=word)
+            np.bitwise_and(product, mask, out=product)
+        c0, c1, c2, c3, product0, product1 = c1, product1, c3, product0, c0, c2
         k0, k1 = (k0 + w0) & mask, (k1 + w1) & mask
     return c0, c1, c2, c3
 
