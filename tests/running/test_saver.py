@@ -114,7 +114,7 @@ def test_who_stops_has_it_on_disk(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "checkpoint/000002/state.json").read_text())["round"] == 2
 
 
-def test_a_disk_that_is_full_for_tensors_is_an_error_of_the_system(tmp_path: Path) -> None:
+def test_a_file_of_tensors_that_cannot_be_written_is_an_error_of_the_system(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="No such file"):
         checkpoint.write_tensors(tmp_path / "gone" / "x.safetensors", {"a": torch.zeros(2)})
 

@@ -33,7 +33,10 @@ class Order(NamedTuple):
 
 
 class Chores:
-    """What a run does while its next round trains, once: `now` keeps an error, which `done` raises."""
+    """What a run does while its next round trains, once: `now` keeps an error, which `done` raises.
+
+    An engine does it now, if it can; the run sees to it that it is done when it has the reply.
+    """
 
     def __init__(self, work: Callable[[], object] = lambda: None) -> None:
         self.work: Callable[[], object] | None = work
@@ -56,7 +59,7 @@ class Chores:
             raise error
 
 
-NONE = Chores()
+NO_CHORES = Chores()
 
 
 class Asked(NamedTuple):
@@ -64,7 +67,7 @@ class Asked(NamedTuple):
 
     order: Order
     clients: Sequence[int]
-    meanwhile: Chores = NONE
+    meanwhile: Chores = NO_CHORES
 
 
 Asking = Generator[Asked, Reply, T]  # a run: it asks for rounds, is sent the replies, and ends in a T
@@ -85,11 +88,9 @@ def answered(run: Asking[T], engine: "Engine") -> T:
 
 
 def trained(engine: "Engine", asked: Asked) -> Reply:
-    """The reply to what a run asked for; what it does meanwhile is done by then."""
+    """The reply to what a run asked for."""
     engine.meanwhile = asked.meanwhile
-    reply = engine.round(asked.order, asked.clients)
-    asked.meanwhile.done()
-    return reply
+    return engine.round(asked.order, asked.clients)
 
 
 def moved_on(run: Asking[T], reply: Reply | BaseException | None) -> Asked:

@@ -105,11 +105,6 @@ class Pack:
                 replies |= {one.number: r for one, r in zip(some, self.trained(some), strict=True)}
             except Exception as error:  # every run that waits for this must hear of it
                 replies |= {one.number: error for one in some}
-        for one in waiting:
-            try:
-                one.meanwhile.done()
-            except BaseException as error:  # this run's affair
-                replies[one.number] = error
         return {number: replies[number] for number in asked}
 
     def trained(self, asked: Sequence[Waiting]) -> list[Reply]:

@@ -16,7 +16,7 @@ from kedge.core.server import Reply
 from kedge.core.tree import Leaves, Tree, add, finite, tree_map
 from kedge.data.batches import Plan, plan
 from kedge.data.federation import Federation
-from kedge.engines.engine import NONE, Mean, Order, T, counted, done_now, lr_times, trainable
+from kedge.engines.engine import NO_CHORES, Mean, Order, T, counted, done_now, lr_times, trainable
 from kedge.engines.memory import Memories
 
 
@@ -25,7 +25,7 @@ class Sequential:
 
     at_once = 1
     beside = False
-    meanwhile = NONE
+    meanwhile = NO_CHORES
 
     def __init__(self, model: Model, federation: Federation) -> None:
         self.network, self.model, self.federation = model, model, federation

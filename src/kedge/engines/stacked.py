@@ -24,7 +24,7 @@ from kedge.data.batches import Plan, plan, step_counts, survey
 from kedge.data.federation import Federation
 from kedge.engines.begun import Begun, Coming, Known, first_carry
 from kedge.engines.engine import (
-    NONE,
+    NO_CHORES,
     Mean,
     Order,
     T,
@@ -45,7 +45,7 @@ class Stacked:
 
     at_once = 20  # models evaluated side by side
     beside = False
-    meanwhile = NONE
+    meanwhile = NO_CHORES
 
     def __init__(self, model: Model, federation: Federation, chunk: int = 0, compiled: bool = False) -> None:
         self.network, self.model, self.federation = model, model, federation

@@ -43,7 +43,7 @@ def save(folder: Path, number: int, state: State) -> None:
         write(temporary / "state.json", json.dumps(state.facts, indent=1).encode())
         write_tensors(temporary / "tensors.safetensors", packed(state.tensors))
         shutil.copymode(temporary / "state.json", temporary / "tensors.safetensors")
-        manifest = {path.name: checksum(path) for path in sorted(temporary.iterdir(), reverse=True)}
+        manifest = {path.name: checksum(path) for path in sorted(temporary.iterdir())}
         write(
             temporary / "manifest.json", json.dumps({"round": number, "sha256": manifest}, indent=1).encode()
         )

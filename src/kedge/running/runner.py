@@ -19,7 +19,7 @@ from kedge.core.algorithm import Stage
 from kedge.core.errors import Diverged
 from kedge.core.server import Reply, broadcast, hand_over, opened, server_update
 from kedge.core.tree import cast, finite
-from kedge.engines.engine import NONE, Asked, Asking, Chores, Engine, Order, answered
+from kedge.engines.engine import NO_CHORES, Asked, Asking, Chores, Engine, Order, answered
 from kedge.measure.evaluate import HeldOut
 from kedge.measure.wanted import Measure
 from kedge.running import checkpoint
@@ -68,7 +68,7 @@ def asking(
     ledger, tests = Ledger(task, progress.history), HeldOut(task.federation)
     saver = Saver(folder / "checkpoint", engine.beside) if folder else None
     scribe = Scribe(folder, saved.facts["lengths"] if saved else {}, progress.history, observer)
-    chores = NONE  # what is left to do of the last round
+    chores = NO_CHORES  # what is left to do of the last round
 
     def finished(rest: Rest, stage: Stage, at: Place, stop: bool | None) -> bool:
         """Measure a round and write what there is of it; whether to stop after it.
@@ -107,7 +107,7 @@ def asking(
                 if not stop:
                     chores = Chores(partial(finished, rest, stage, at, stop))
                     continue
-            chores = NONE
+            chores = NO_CHORES
             if finished(rest, stage, at, stop):
                 if saver:
                     saver.wait()
