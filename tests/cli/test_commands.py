@@ -167,3 +167,16 @@ def test_output_that_nobody_reads_to_the_end_ends_quietly() -> None:
     assert ended.stderr.read() == b""
     ended.stderr.close()
     assert ended.wait(60) == 1
+
+
+def test_it_tells_its_version() -> None:
+    answer = kedge("--version")
+    assert answer.code == 0
+    assert answer.out == f"kedge {library.__version__}\n"
+
+
+def test_a_command_that_compiles_nothing_does_not_wait_for_the_compiler() -> None:
+    heavy = "torch._dynamo", "torch._inductor", "sympy", "torchvision", "matplotlib", "plotly", "ray", "flwr"
+    asked = f"import sys, kedge.cli; print([name for name in {heavy} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"

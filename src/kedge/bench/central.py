@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch._inductor.config
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
@@ -50,7 +49,9 @@ def compiled_central(model: Model, local: Local, data: Federation, batch: int, s
             # kernel is, and cuDNN gives it with channels first. Then kernels have them first, too.
             if "stride" not in str(error):
                 raise
-            with torch._inductor.config.patch(layout_optimization=False):
+            from torch._inductor import config
+
+            with config.patch(layout_optimization=False):
                 step = central_program(model, local, data, index, copied)
 
     def round(number: int) -> int:

@@ -1,5 +1,7 @@
 """The command line: one file a command."""
 
+from typing import Annotated
+
 import typer
 
 from kedge.cli.allocator import keep_freed_memory
@@ -13,6 +15,7 @@ from kedge.cli.plot import command as plot
 from kedge.cli.run import command as run
 from kedge.cli.sweep import command as sweep
 from kedge.cli.theory import command as theory
+from kedge.version import __version__
 
 app = typer.Typer(
     name="kedge",
@@ -21,6 +24,24 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def tell_version(wanted: bool) -> None:
+    """Print it and end."""
+    if wanted:
+        typer.echo(f"kedge {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=tell_version, is_eager=True, help="Show it and exit.")
+    ] = False,
+) -> None:
+    """What comes before a command's name."""
+
+
 app.command("run")(run)
 app.command("sweep")(sweep)
 app.command("compare")(compare)

@@ -8,7 +8,6 @@ from types import FunctionType
 from typing import Any
 
 import torch
-import torch._dynamo
 from torch import Tensor
 from torch.func import vmap
 
@@ -152,6 +151,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def never_fall_back() -> None:
     """A hit of dynamo's limit is an error, not eager work without a word; torch keeps this by thread."""
+    import torch._dynamo  # not before something is compiled: it takes a second
+
     torch._dynamo.config.recompile_limit = 1024
     torch._dynamo.config.fail_on_recompile_limit_hit = True
 

@@ -10,13 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch._inductor
-import torch._inductor.config
 from torch import Tensor
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 
@@ -26,6 +22,12 @@ def traced(function: Callable[..., Any], *arguments: Any, repeatable: bool = Tru
     `repeatable`: sums are cut as the shapes say, not as a trial of the moment finds fastest, so that every
     process gets the same bits.
     """
+    # Here and not above: a program that compiles nothing need not wait for torch's compiler to be read in.
+    from torch import _inductor
+    from torch._inductor import config
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
     flat, form = tree_flatten(arguments)
 
     def written(*values: Tensor) -> tuple[()]:
@@ -42,10 +44,10 @@ def traced(function: Callable[..., Any], *arguments: Any, repeatable: bool = Tru
     # With an (empty) environment of shapes, without which torch does not keep programs on disk.
     shapes = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True, allow_non_fake_inputs=True)
     like: list[Any] = [shapes.from_tensor(v) for v in flat]
-    settings = torch._inductor.config.patch(deterministic=repeatable)
+    settings = config.patch(deterministic=repeatable)
     with warnings.catch_warnings(), tracing(TracingContext(shapes)), settings:
         warnings.simplefilter("ignore", DeprecationWarning)  # of torch, about its own deprecated parts
-        program = torch._inductor.compile(graph, like)
+        program = _inductor.compile(graph, like)
 
     def run(*own: Any) -> None:
         program(*tree_leaves(own))
