@@ -6,6 +6,7 @@ of two ways (operators.py). Sums run in one order, so the same call gives the sa
 """
 
 from functools import cache
+from math import gcd
 
 import torch
 import triton
@@ -33,36 +34,50 @@ def _convolve(
     UH: tl.constexpr, UW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, WHOLE: tl.constexpr, TURNED: tl.constexpr, BIAS: tl.constexpr,
     R: tl.constexpr, S: tl.constexpr, RH: tl.constexpr, RW: tl.constexpr, APART: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    TH: tl.constexpr, TW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """y[n, p, q, k] = Σ x[n, p·S + r·D − P, …, c] · w[k, r, s, c]; with U > 1 x is read as if spread by U.
 
     TURNED: the weights lie as [c, −r, −s, k].
     The sum runs over RH · RW places of the window from (R, S) on; the others only ever see padding.
     APART: a tile is of one row of outputs, and leaves out the rows of the window that lie outside for it.
+    Where x is spread a tile is of every U-th output, and takes every T-th place: between are only zeros.
     """
     client = tl.program_id(2).to(tl.int64)
     k = tl.program_id(1) * BN + tl.arange(0, BN)
-    if APART:
-        tiles = tl.cdiv(N * Q, BM)
-        p = tl.program_id(0) // tiles
-        m = (tl.program_id(0) % tiles) * BM + tl.arange(0, BM)
-        there = m < N * Q
-        number, q = m // Q, m % Q
+    if UH > 1 or UW > 1:
+        down, right = tl.program_id(0) % (UH * UW) // UW, tl.program_id(0) % UW
+        m = tl.program_id(0) // (UH * UW) * BM + tl.arange(0, BM)
+        high: tl.constexpr = (P + UH - 1) // UH
+        wide: tl.constexpr = (Q + UW - 1) // UW
+        number, i, j = m // (high * wide), m % (high * wide) // wide, m % wide
+        p, q = i * UH + down, j * UW + right
+        there = (number < N) & (p < P) & (q < Q)
         m = (number * P + p) * Q + q
-        begin = p * SH - PH
-        first = tl.maximum((DH - 1 - begin) // DH, R)
-        rows = tl.minimum((H - 1 - begin) // DH + 1, R + RH) - first
-        top = q * 0 + begin
+        first, begin = met(down - PH, KH, UH, DH), met(right - PW, KW, UW, DW)
+        rows, columns = (KH - first + TH - 1) // TH, (KW - begin + TW - 1) // TW
+        top, left = i + (down - PH + first * DH) // UH, j + (right - PW + begin * DW) // UW
     else:
-        m = tl.program_id(0) * BM + tl.arange(0, BM)
-        there = m < N * P * Q
-        number, q = m // (P * Q), m % Q
-        first, rows = R, RH
-        top = (m % (P * Q) // Q) * SH - PH
-    left = q * SW - PW
-    image = number * (H * W * CI)
-    corner = image + (top * W + left) * CI  # where a window begins
+        begin, columns = S, RW
+        if APART:
+            tiles = tl.cdiv(N * Q, BM)
+            p = tl.program_id(0) // tiles
+            m = (tl.program_id(0) % tiles) * BM + tl.arange(0, BM)
+            there = m < N * Q
+            number, q = m // Q, m % Q
+            m = (number * P + p) * Q + q
+            edge = p * SH - PH
+            first = tl.maximum((DH - 1 - edge) // DH, R)
+            rows = tl.minimum((H - 1 - edge) // DH + 1, R + RH) - first
+            top = q * 0 + edge + first * DH
+        else:
+            m = tl.program_id(0) * BM + tl.arange(0, BM)
+            there = m < N * P * Q
+            number, q = m // (P * Q), m % Q
+            first, rows = R, RH
+            top = (m % (P * Q) // Q) * SH - PH + R * DH
+        left = q * SW - PW + S * DW
+    corner = number * (H * W * CI) + (top * W + left) * CI  # where what is read of a window begins
     total: tl.constexpr = KH * KW * CI
     x += client * N * H * W * CI
     w += client * total * K
@@ -70,18 +85,13 @@ def _convolve(
     inner = tl.arange(0, BK)
     real = (k < K)[None, :]
     # A step is one place of the window, and some of its channels.
-    for start in range(0, rows * RW * CI, BK):
-        down, right = first + start // CI // RW, S + start // CI % RW
-        window = down * KW + right
+    for start in range(0, rows * columns * CI, BK):
+        down, right = start // CI // columns, start // CI % columns
+        window = (first + down * TH) * KW + begin + right * TW
         channel = tl.multiple_of(start % CI, BK)  # else Triton 3.6 reads the images value by value
-        row, column = top + down * DH, left + right * DW
+        row, column = top + down * (DH * TH // UH), left + right * (DW * TW // UW)
+        here = corner + (down * (DH * TH // UH) * W + right * (DW * TW // UW)) * CI
         inside = there
-        if UH > 1 or UW > 1:
-            inside = inside & (row % UH == 0) & (column % UW == 0)
-            row, column = row // UH, column // UW
-            here = image + (row * W + column) * CI
-        else:
-            here = corner + (down * DH * W + right * DW) * CI
         if not WHOLE:
             inside = inside & (column >= 0) & (column < W)
             if not APART:
@@ -98,6 +108,16 @@ def _convolve(
         out += tl.load(bias + client * K + k, mask=k < K, other=0.0).to(tl.float32)[None, :]
     y += client * N * P * Q * K
     tl.store(y + m[:, None] * K + k[None, :], out.to(y.dtype.element_ty), mask=there[:, None] & real)
+
+
+@triton.jit
+def met(start, SIZE: tl.constexpr, U: tl.constexpr, D: tl.constexpr):
+    """The first place of a window from `start` on that meets a value of what is spread; none: its SIZE."""
+    first = SIZE
+    for place in tl.static_range(U):
+        at = U - 1 - place
+        first = tl.where((start + at * D) % U == 0, at, first)
+    return first
 
 
 @triton.jit
@@ -120,7 +140,7 @@ def _weigh(
     total: tl.constexpr = KH * KW * CI
     across = at % (KW * CI)
     down = at // (KW * CI) * DH - PH
-    right = across // CI * DW - PW
+    right = at // CI % KW * DW - PW  # Triton sees that this is one for all channels, but not of across // CI
     offset = (down * W - PW) * CI + across if DW == 1 else (down * W + right) * CI + at % CI
     x += client * N * H * W * CI
     g += client * N * P * Q * K
@@ -201,12 +221,16 @@ def convolve_into(
     t = convolve_tiles(x.dtype, clients, n * p * q, ci, k)
     apart = uh == uw == 1 and row_by_row(places, n, q, t["BM"])
     down, right = seen(places), seen(seen_places(width, kw, sw, uw, pw, dw, q))
-    high = p * triton.cdiv(n * q, t["BM"]) if apart else triton.cdiv(n * p * q, t["BM"])
+    if uh > 1 or uw > 1:
+        high = uh * uw * triton.cdiv(n * triton.cdiv(p, uh) * triton.cdiv(q, uw), t["BM"])
+    else:
+        high = p * triton.cdiv(n * q, t["BM"]) if apart else triton.cdiv(n * p * q, t["BM"])
     _convolve[(high, triton.cdiv(k, t["BN"]), clients)](
         x, w, w if bias is None else bias, y, n, H=h, W=width, P=p, Q=q, K=k,
         CI=ci, KH=kh, KW=kw, SH=sh, SW=sw, UH=uh, UW=uw, PH=ph, PW=pw, DH=dh, DW=dw,
         WHOLE=whole, TURNED=turned, BIAS=bias is not None,
-        R=down.start, S=right.start, RH=len(down), RW=len(right), APART=apart, **t,
+        R=down.start, S=right.start, RH=len(down), RW=len(right), APART=apart,
+        TH=uh // gcd(uh, dh), TW=uw // gcd(uw, dw), **t,
     )  # fmt: skip
 
 
