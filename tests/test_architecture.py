@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "bench": {*DOMAIN, "running", "audit", "api"},
     "report": {*DOMAIN, "running"},
     "api": {*DOMAIN, "running", "report", "audit", "bench"},
-    "cli": {*DOMAIN, "running", "report", "audit", "bench", "api"},
+    "cli": {*DOMAIN, "version", "running", "report", "audit", "bench", "api"},
     "__main__": {"cli"},
     "__init__": {*DOMAIN, "version", "running", "report", "audit", "bench", "api", "cli"},
 }
