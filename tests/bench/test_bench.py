@@ -48,3 +48,11 @@ def test_the_command_prints_a_table_and_json(monkeypatch: pytest.MonkeyPatch) ->
     assert answer.code == 0
     assert {"plain loop", "central"} <= {row["how"] for row in answer.json()["rows"]}
     assert "to plain loop" in kedge("bench", "overhead", "--no-compile", "--repeats", "1").out
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_it_captures_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BLOCK_SECONDS", 0.01)
+    rows = {row.how.removesuffix(" (auto)") for row in bench([SMALL], "cuda", 2)}
+    assert rows == {"plain loop", "sequential", "stacked", "captured", "central"}

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
+from itertools import product
 
 import pytest
 from tests.cli.command import kedge
@@ -15,6 +16,7 @@ from kedge.bench.bench import Row
 from kedge.bench.candidates import Candidate, candidates
 from kedge.bench.loops import Round
 from kedge.bench.methods import Cost, Ratio, method_costs, turn
+from kedge.bench.networks import NETWORKS, Setting, Speed
 from kedge.bench.work import multiply_adds
 from kedge.bench.workloads import METHODS, Workload
 from kedge.core.algorithm import Algorithm
@@ -160,5 +162,39 @@ def test_without_arguments_the_methods_are_left_out(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(COMMAND, "bench", bench)
     monkeypatch.setattr(COMMAND, "method_costs", lambda *rest: asked.append("methods"))
-    assert kedge("bench").code == 0
+    assert kedge("bench", "--device", "cpu").code == 0
     assert asked == ["overhead", "compute"]
+
+
+def test_without_arguments_a_gpu_is_asked_for_networks_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = Speed("resnet18", 100, "captured", "bf16", 1, 2e5, 50.0, 0.9, 12_300_000_000, 7.0)
+
+    def networks(
+        settings: Sequence[Setting], *rest: object, look: None, done: Callable[..., None]
+    ) -> list[Speed]:
+        assert {(one.network, one.clients) for one in settings} == set(product(NETWORKS, (1, 10, 100)))
+        done([row])
+        return [row]
+
+    monkeypatch.setattr(COMMAND, "device_of", lambda choice: "cuda")
+    monkeypatch.setattr(COMMAND, "bench", lambda *rest: [])
+    monkeypatch.setattr(COMMAND, "speeds", networks)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "a GPU")
+    answer = kedge("bench", "--device", "cuda", "--json")
+    assert answer.code == 0, answer.err
+    (found,) = answer.json()["networks"]
+    assert (found["network"], found["clients"], found["memory"]) == ("resnet18", 100, 12_300_000_000)
+    assert "12.30" in kedge("bench", "--device", "cuda").out
+    assert "resnet18" not in kedge("bench", "overhead", "--device", "cuda").out
+
+
+def test_what_is_measured_is_told_before_the_next_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*rest: object) -> list[Row]:
+        raise RequestError("stopped")
+
+    row = Row("overhead", "plain loop", 1234.0, 1.0, 1.0, 0.5)
+    monkeypatch.setattr(COMMAND, "bench", lambda *rest: [row])
+    monkeypatch.setattr(COMMAND, "method_costs", stopped)
+    answer = kedge("bench", "overhead", "methods", "--device", "cpu")
+    assert answer.code == 2
+    assert "1,234" in answer.out

@@ -87,10 +87,11 @@ def test_nothing_is_profiled_before_all_is_timed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(networks, "profiled", lambda one, *rest: note("profile", one, f"profile {one}"))
     profiles: list[Profile] = []
     settings = [Setting(name, 1, 1) for name in "abc"]
-    rows = speeds(settings, ["fp32"], "cpu", 1, look=profiles.append if look else None)
+    tell = lambda rows: done.append(f"told {rows[0]}")  # noqa: E731
+    rows = speeds(settings, ["fp32"], "cpu", 1, look=profiles.append if look else None, done=tell)
     assert list(map(str, rows)) == ["row a", "row b", "row c"]
-    assert done[:6] == ["warm a", "time a", "warm b", "time b", "warm c", "time c"]
-    assert done[6:] == look * ["profile c", "warm a", "profile a", "warm b", "profile b"]
+    assert done[:9] == [f"{what} {name}" for name in "abc" for what in ("warm", "time", "told row")]
+    assert done[9:] == look * ["profile c", "warm a", "profile a", "warm b", "profile b"]
     assert list(map(str, profiles)) == look * ["profile c", "profile a", "profile b"]
 
 

@@ -1,5 +1,6 @@
 """Profiles of rounds: what is counted, and how it is told."""
 
+from collections.abc import Callable
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -104,10 +105,12 @@ def test_the_command_prints_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels = [Kernel(long, 2.0, 1234.56, 0.75), Kernel("everything else (3)", 0.5, 411.5, 0.25)]
     given: list[Any] = []
 
-    def found(*asked: Any) -> list[Speed]:
+    def found(
+        *asked: Any, look: Callable[[Profile], None], done: Callable[[list[Speed]], None]
+    ) -> list[Speed]:
         given.extend(asked)
-        asked[-1](Profile("lenet5", 10, "captured, 2 streams", "tf32", 100, kernels))
-        asked[-1](Profile("lenet5", 10, "stacked", "fp32", 100, []))
+        look(Profile("lenet5", 10, "captured, 2 streams", "tf32", 100, kernels))
+        look(Profile("lenet5", 10, "stacked", "fp32", 100, []))
         return []
 
     monkeypatch.setattr(COMMAND, "speeds", found)
@@ -122,13 +125,13 @@ def test_the_command_prints_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_it_nothing_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
 
-    def found(*asked: Any) -> list[Speed]:
-        given.extend(asked)
+    def found(*asked: Any, look: Any, done: Any) -> list[Speed]:
+        given.append(look)
         return []
 
     monkeypatch.setattr(COMMAND, "speeds", found)
     answer = kedge("bench", "networks", "--device", "cpu", "--json")
-    assert given[-1] is None
+    assert given == [None]
     assert answer.json()["profiles"] == []
 
 

@@ -15,6 +15,7 @@ from kedge.core.algorithm import Stage
 from kedge.core.server import Server, broadcast, opened, server_update
 from kedge.core.tree import cast
 from kedge.engines.auto import build, choose
+from kedge.engines.captured import Captured
 from kedge.engines.engine import Asked, Asking, Engine, Order, answered
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
@@ -52,13 +53,16 @@ def timed_rows(
     """The rows of one workload: warmed up one by one, then measured in turns, median of blocks."""
     task = replace(work.task(device), stages=(Stage(fedavg(), 1, work.local()),))
     data = task.federation
-    compiled = compiled and work.compiled
+    gpu = device.startswith("cuda")
+    compiled = compiled and (work.compiled or gpu)
     engines: dict[str, Callable[[], Round]] = {
         "plain loop": lambda: plain_loop(work, data),
         "sequential": lambda: rounds_of(task, Sequential(task.model, data)),
         "stacked": lambda: rounds_of(task, Stacked(task.model, data)),
     }
-    if compiled:
+    if compiled and gpu:
+        engines["captured"] = lambda: rounds_of(task, Captured(task.model, data, ahead=task.takes_part))
+    elif compiled:
         engines["stacked, compiled"] = lambda: rounds_of(task, Stacked(task.model, data, compiled=True))
     engines["central"] = lambda: central(work, data)
     rounds: dict[str, Round] = {}
@@ -77,11 +81,10 @@ def timed_rows(
         task.stages[0],
         work.per_round,
         LONG_RUN if compiled else 1,
+        streams=1,  # no trial of several
         say=lambda message: None,
     )
-    auto = (
-        "sequential" if choice.name == "sequential" else "stacked, compiled" if choice.compiled else "stacked"
-    )
+    auto = "stacked, compiled" if choice.name == "stacked" and choice.compiled else choice.name
     if auto not in rounds:
         rounds[auto] = rounds_of(task, build(choice, task.model, data))
     say(f"{work.name}: measuring")

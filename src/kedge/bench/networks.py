@@ -127,8 +127,12 @@ def speeds(
     say: Callable[[str], None] = lambda message: None,
     streams: Sequence[int] = (1,),
     look: Callable[[Profile], None] | None = None,
+    done: Callable[[list[Speed]], None] = lambda rows: None,
 ) -> list[Speed]:
-    """The rows, network by network; `look`: it is also given a profile of each, when all have been timed."""
+    """The rows, network by network; `done` is given those of a network as soon as they are there.
+
+    `look`: it is also given a profile of each, when all have been timed.
+    """
     rows: list[Speed] = []
     networks = list(dict.fromkeys(one.network for one in settings))
     # The network that was timed last is still warm; the others must be made again, all at once are too large.
@@ -140,7 +144,8 @@ def speeds(
         every = [way for one in some for way in ways(one, precisions, device, one == usual, streams)]
         warm = [warmed(way, device, say) for way in every]
         if time_it:
-            rows += timed(warm, device, repeats, say)
+            rows += (own := timed(warm, device, repeats, say))
+            done(own)
         if look and profile_it:
             for seen in [profiled(one, device, say) for one in warm]:
                 look(seen)

@@ -2,20 +2,21 @@
 
 import platform
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated
 
 import torch
 import typer
 
-from kedge.bench.bench import bench
+from kedge.bench.bench import Row, bench
 from kedge.bench.candidates import candidates
-from kedge.bench.diagnostics import overheads
+from kedge.bench.diagnostics import Overhead, overheads
 from kedge.bench.freezing import CLIENTS, Phase, agreements, freezing
 from kedge.bench.methods import Cost, method_costs
 from kedge.bench.networks import NETWORKS, Setting, Speed, fitting, speeds
 from kedge.bench.packing import Packing, packing
-from kedge.bench.peers import compare
+from kedge.bench.peers import Peer, compare
 from kedge.bench.profile import Profile
 from kedge.bench.workloads import DIAGNOSTICS, METHODS, PEERS, WORKLOADS, standard
 from kedge.cli.bench_tables import (
@@ -52,7 +53,7 @@ def command(
             "clients; methods: every method's cost beside FedAvg; freezing: every phase of FedBug, Vanilla "
             "and Anti beside FedAvg (networks, methods and freezing take ten minutes or more); packing: runs "
             "of one client a round, alone and side by side; diagnostics: what measure.drift costs. Without "
-            "it, overhead and compute. With --peers: "
+            "it, overhead and compute, and on a GPU networks. With --peers: "
             f"{', '.join(PEERS)}; without it, all of them."
         ),
     ] = None,
@@ -124,34 +125,14 @@ def command(
     kinds(where, precisions)  # refused before anything is measured
     branches = numbers_of_streams(where, streams)
     settings, several = asked(where, networks, clients, precisions, steps)
-    if profile and "networks" not in (workloads or ()):
+    names = workloads or list(PEERS if peers else (*WORKLOADS, *(["networks"] if where == "cuda" else [])))
+    if profile and "networks" not in names:
         raise RequestError("--profile: only networks are profiled; write kedge bench networks --profile.")
-    if "networks" in (workloads or ()):
+    if "networks" in names:
         check_streams(branches, [one.clients for one in settings])
-    if "packing" in (workloads or ()):
+    if "packing" in names:
         check_streams(branches, [runs])
     many, single = (Setting(STANDARD, count, local_steps(where, steps, 2)) for count in (CLIENTS, 1))
-    names = workloads or list(PEERS if peers else WORKLOADS)
-    chosen = [WORKLOADS[name] for name in names if name in WORKLOADS and not peers]
-    both = [standard(steps) if steps and name == "standard" else PEERS[name] for name in names if peers]
-    others = compare(both, where, repeats, compiled, say)
-    rows = bench(chosen, where, repeats, compiled, say)
-    costs: list[Cost] = []
-    if METHODS.name in (workloads or ()):
-        listed = candidates(len(METHODS.task("cpu").model.units))
-        costs = method_costs(listed, METHODS, where, repeats, compiled, say)
-    phases: list[Phase] = []
-    if "freezing" in (workloads or ()):
-        phases = freezing(many, kinds(where, precisions, "tf32"), where, repeats, compiled, say)
-    packs: list[Packing] = []
-    if "packing" in (workloads or ()):
-        packs = packing(single, kinds(where, precisions, "tf32", "bf16"), where, runs, repeats, say, branches)
-    looks = overheads(DIAGNOSTICS, where, repeats, say) if DIAGNOSTICS.name in (workloads or ()) else []
-    found: list[Speed] = []
-    profiles: list[Profile] = []
-    if "networks" in (workloads or ()):  # last, since the profiler slows what is timed after it
-        look = profiles.append if profile else None
-        found = speeds(settings, several, where, repeats, say, branches, look)
     machine = {
         "device": torch.cuda.get_device_name()
         if where == "cuda"
@@ -159,6 +140,47 @@ def command(
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
     }
+
+    def tell(table: Callable[..., None], *of: object) -> None:
+        """At once, so that nothing is lost should what comes after it be stopped."""
+        if not as_json:
+            table(*of)
+
+    rows: list[Row] = []
+    others: list[Peer] = []
+    for name in names:
+        if peers:
+            peer = standard(steps) if steps and name == "standard" else PEERS[name]
+            others += (beside := compare([peer], where, repeats, compiled, say))
+            tell(print_peers, peer, beside)
+        elif name in WORKLOADS:
+            rows += (own := bench([WORKLOADS[name]], where, repeats, compiled, say))
+            tell(print_engines, WORKLOADS[name], own)
+    costs: list[Cost] = []
+    if METHODS.name in names:
+        listed = candidates(len(METHODS.task("cpu").model.units))
+        costs = method_costs(listed, METHODS, where, repeats, compiled, say)
+        tell(print_methods, METHODS, costs)
+    phases: list[Phase] = []
+    if "freezing" in names:
+        phases = freezing(many, kinds(where, precisions, "tf32"), where, repeats, compiled, say)
+        tell(print_freezing, many, phases)
+    packs: list[Packing] = []
+    if "packing" in names:
+        packs = packing(single, kinds(where, precisions, "tf32", "bf16"), where, runs, repeats, say, branches)
+        tell(print_packing, single, packs)
+    looks: list[Overhead] = []
+    if DIAGNOSTICS.name in names:
+        looks = overheads(DIAGNOSTICS, where, repeats, say)
+        tell(print_overheads, DIAGNOSTICS, looks)
+    found: list[Speed] = []
+    profiles: list[Profile] = []
+    if "networks" in names:  # last, since the profiler slows what is timed after it
+        look = profiles.append if profile else None
+        done = partial(tell, print_networks)
+        found = speeds(settings, several, where, repeats, say, branches, look=look, done=done)
+        for one in profiles:
+            tell(print_profile, one)
     if as_json:
         show(
             {
@@ -175,22 +197,6 @@ def command(
             }
         )
         return
-    for work in chosen:
-        print_engines(work, [row for row in rows if row.workload == work.name])
-    if found:
-        print_networks(found)
-    for one in profiles:
-        print_profile(one)
-    if costs:
-        print_methods(METHODS, costs)
-    if phases:
-        print_freezing(many, phases)
-    if packs:
-        print_packing(single, packs)
-    if looks:
-        print_overheads(DIAGNOSTICS, looks)
-    for work in both:
-        print_peers(work, [row for row in others if row.workload == work.name])
     console().print(
         f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}", highlight=False
     )
