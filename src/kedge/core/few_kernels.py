@@ -66,7 +66,7 @@ def few_values(
     line = (m.to(tl.uint32) // Q).to(tl.int32)  # of outputs, counted through all images
     number = (m.to(tl.uint32) // (P * Q)).to(tl.int32)
     down, across = at // (KW * CI) * DH, at % (KW * CI)
-    right, channel = across // CI * DW, across % CI
+    right, channel = at // CI % KW * DW, at % CI
     inside = (m < N * P * Q)[:, None] & (at < KH * KW * CI)[None, :]
     if WHOLE:
         corner = (m * SW + line * (SH * W - SW * Q) + number * ((H - SH * P) * W)) * CI
