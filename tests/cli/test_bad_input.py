@@ -108,10 +108,18 @@ def test_a_wrong_command_says_why(words: list[str], message: str) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_cuda_without_a_device_is_explained() -> None:
-    answer = kedge("run", "quickstart", "--device", "cuda")
-    assert answer.code == 2
-    assert "torch sees no CUDA device here. Use --device cpu or auto." in answer.err
+@pytest.mark.parametrize(
+    "words",
+    [("run", "quickstart", "--set", "rounds=1"), ("bench", "overhead", "--no-compile", "--repeats", "1")],
+)
+def test_without_cuda_a_command_says_so_and_falls_back(words: tuple[str, ...], tmp_path: Path) -> None:
+    out: list[str | Path] = ["--out", tmp_path / "run"] if words[0] == "run" else []
+    answer = kedge(*words, "--device", "cuda", *out)
+    assert answer.code == 0
+    assert answer.err.count("torch sees no CUDA device here: this runs on the CPU") == 1
+    if out:
+        kept = json.loads((tmp_path / "run" / "environment.json").read_text())
+        assert kept["engine"]["device"] == "cpu"
 
 
 def test_a_toml_file_with_a_syntax_error_is_named(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from kedge.cli.options import Debug, Json, console, guarded, say, show
 from kedge.core.errors import RequestError, nearest
 from kedge.core.precision import DTYPES, Precision
 from kedge.engines.programs import bucket
-from kedge.running.assemble import device_of
+from kedge.running.assemble import NO_CUDA, device_of
 from kedge.running.config import EngineChoice
 from kedge.running.schema import checked, parameters
 
@@ -122,6 +122,8 @@ def command(
         raise RequestError(f"--runs {runs}: need at least 2 to train side by side.")
     wanted = checked(parameters(EngineChoice)["device"][0], device, "--device")
     where = device_of(EngineChoice(device=wanted))
+    if wanted == "cuda" and where != "cuda":
+        say(NO_CUDA)
     kinds(where, precisions)  # refused before anything is measured
     branches = numbers_of_streams(where, streams)
     settings, several = asked(where, networks, clients, precisions, steps)

@@ -27,6 +27,8 @@ from kedge.running.probing import check_measures, watched
 from kedge.running.schema import parameters
 from kedge.running.task import Task
 
+NO_CUDA = "engine.device: 'cuda' is asked for, and torch sees no CUDA device here: this runs on the CPU"
+
 
 def assemble(experiment: Experiment) -> Task:
     """The task an experiment describes, with its data on the device."""
@@ -145,12 +147,8 @@ def check_precision(precision: Precision, device: torch.device) -> None:
 
 
 def device_of(choice: EngineChoice) -> str:
-    """The device asked for, or the best there is."""
-    if choice.device == "cuda" and not torch.cuda.is_available():
-        raise RequestError(
-            "engine.device = 'cuda': torch sees no CUDA device here. Use --device cpu or auto."
-        )
-    return ("cuda" if torch.cuda.is_available() else "cpu") if choice.device == "auto" else choice.device
+    """The CPU where it is asked for or all there is; who asked for CUDA has to be told then (`NO_CUDA`)."""
+    return "cuda" if choice.device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def check_augment(federation: Federation) -> None:

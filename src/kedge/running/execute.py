@@ -19,7 +19,7 @@ from kedge.data.saved import FILE
 from kedge.engines.auto import Choice, build, choose
 from kedge.engines.engine import Engine
 from kedge.measure.cells import Reading, cells, reading
-from kedge.running.assemble import assemble
+from kedge.running.assemble import NO_CUDA, assemble
 from kedge.running.config import EngineChoice, Experiment, resolve
 from kedge.running.dealing import check_kept, holdings_of
 from kedge.running.document import read
@@ -179,6 +179,9 @@ def settled(tasks: Sequence[Task], wanted: EngineChoice, say: Callable[[str], No
     """Every engine setting with its final value, for runs that train at once; torch's threads are set."""
     torch.set_num_threads(wanted.threads or torch.get_num_threads())
     first = tasks[0]
+    device = first.federation.pool.x.device
+    if wanted.device == "cuda" and device.type != "cuda":
+        say(NO_CUDA)
     choice = choose(
         first.model,
         first.federation,
@@ -194,7 +197,7 @@ def settled(tasks: Sequence[Task], wanted: EngineChoice, say: Callable[[str], No
     )
     return {
         **asdict(choice),
-        "device": str(first.federation.pool.x.device),
+        "device": str(device),
         "precision": first.precision,
         "threads": torch.get_num_threads(),
         "packed": len(tasks),
