@@ -19,9 +19,13 @@ CASES = {  # channels in, out, side, window, stride, padding, dilation
     "one pixel wide, halving": (4, 8, 6, 1, 2, 0, 1),
     "dilated": (2, 3, 11, 3, 2, 2, 2),
     "one place, padded": (5, 5, 1, 3, 1, 1, 1),
+    "to one place": (4, 6, 2, 3, 2, 1, 1),
+    "one place, wide window": (4, 6, 1, 5, 3, 2, 1),
+    "one place, dilated": (4, 6, 3, 3, 1, 4, 4),
     "wide padding": (2, 3, 4, 2, 1, 3, 1),
 }
 turned_so: list[bool] = []
+weighed_so: list[tuple[int, int]] = []
 
 
 def convolve(x: Tensor, w: Tensor, bias: Tensor | None, geometry: list[int], turned: bool) -> Tensor:
@@ -50,12 +54,16 @@ def convolve(x: Tensor, w: Tensor, bias: Tensor | None, geometry: list[int], tur
 
 
 def weigh(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
-    kh, kw, sh, sw, _, _, ph, pw, dh, dw, *_ = geometry
+    kh, kw, sh, sw, _, _, ph, pw, dh, dw, p, q = geometry
+    weighed_so.append((kh, kw))
     found = []
     for images, slopes in zip(x.double(), g.double(), strict=True):
         shape = slopes.shape[3], images.shape[3], kh, kw
-        turned = (v.permute(0, 3, 1, 2) for v in (images, slopes))
-        own = conv2d_weight(next(turned), shape, next(turned), (sh, sw), (ph, pw), (dh, dw))  # type: ignore[no-untyped-call]
+        bottom = (p - 1) * sh + dh * (kh - 1) + 1 - ph - images.shape[1]
+        right = (q - 1) * sw + dw * (kw - 1) + 1 - pw - images.shape[2]
+        padded = F.pad(images.permute(0, 3, 1, 2), (pw, right, ph, bottom))
+        turned = slopes.permute(0, 3, 1, 2)
+        own = conv2d_weight(padded, shape, turned, (sh, sw), 0, (dh, dw))  # type: ignore[no-untyped-call]
         found.append(own.permute(0, 2, 3, 1).flatten(1))
     return torch.stack(found).to(x.dtype)
 
@@ -101,6 +109,25 @@ def test_it_is_torchs(case: str, wanted: tuple[int, ...], dtype: torch.dtype) ->
         assert float((left.double() - other).abs().max()) <= tolerance * float(
             other.abs().max().clamp_min(1e-9)
         )
+
+
+@pytest.mark.parametrize(
+    ("case", "part"),
+    [
+        ("padded", 3),
+        ("one place, padded", 1),
+        ("to one place", 2),
+        ("one place, wide window", 1),
+        ("dilated", 3),
+    ],
+)
+def test_places_that_only_see_padding_are_not_weighed(case: str, part: int) -> None:
+    c, k, side, window, stride, padding, dilation = CASES[case]
+    how = (stride, stride), (padding, padding), (dilation, dilation)
+    x, w = torch.randn(2, c, side, side), torch.randn(k, c, window, window)
+    weighed_so.clear()
+    grad(lambda w: stacked_convolution(x, w, None, *how).sum())(w)
+    assert weighed_so == [(part, part)]
 
 
 def test_bfloat16_reads_a_kernel_for_the_way_back_where_it_lies() -> None:

@@ -18,6 +18,7 @@ from kedge.core.tiles import (
     weigh_first_tiles,
     weigh_parts,
     weigh_tiles,
+    within,
 )
 
 CASES = {  # size, window, stride, padding, dilation
@@ -44,6 +45,16 @@ def test_the_places_seen_are_those_through_which_an_output_depends_on_the_image(
 
 def test_an_image_no_window_reaches_has_one_place_for_form() -> None:
     assert seen([range(0), range(0)]) == range(1)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_window_reaches_beyond_the_image_where_none_sees_padding(case: str) -> None:
+    size, window, stride, padding, dilation = CASES[case]
+    out = (size + 2 * padding - dilation * (window - 1) - 1) // stride + 1
+    ends = [p * stride - padding + r * dilation for p in range(out) for r in (0, window - 1)]
+    assert within(size, window, stride, padding, dilation, out) == (min(ends) >= 0 and max(ends) < size)
+    assert not within(3, 2, 1, 0, 2, 2)  # the second of two windows of places 0 and 2
+    assert within(3, 1, 1, -2, 2, 1)
 
 
 def test_rows_are_cut_apart_where_they_see_less_and_fill_their_tiles() -> None:

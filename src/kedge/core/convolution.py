@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from kedge.core.operators import in_bfloat16
+from kedge.core.tiles import seen, seen_places
 
 Pair = tuple[int, int]
 AT_ONCE = 4  # channels that are read together
@@ -47,13 +48,14 @@ class Convolution(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         shape = geometry(x.shape, weight.shape, *ctx.how)
+        part, around = of_seen(x.shape, shape)
         k, c, kh, kw = weight.shape
         images, slopes = (filled(v.permute(0, 2, 3, 1)).contiguous()[None] for v in (x, g))
         dx = dweight = dbias = None
         if ctx.needs_input_grad[0]:
             kernel, *how = backwards(x.shape, weight, *ctx.how)
             if ctx.needs_input_grad[1]:
-                dx, dweight = torch.ops.kedge.gradients(images, kernel[None], slopes, shape, *how)
+                dx, dweight = torch.ops.kedge.gradients(images, kernel[None], slopes, part, *how)
             else:
                 dx = torch.ops.kedge.convolve(slopes, kernel[None], None, *how)
             dx = dx[0].permute(0, 3, 1, 2)
@@ -61,10 +63,12 @@ class Convolution(torch.autograd.Function):
             twos = slopes.view(1, len(x), shape[-2], shape[-1] // 2, -1)
             both = torch.ops.kedge.weigh(images, twos, paired(shape))[0]
             dweight = undoubled(both.view(2, slopes.shape[-1], kh, kw + 1, -1)).flatten(1)[None]
+            part, around = shape, []
         elif ctx.needs_input_grad[1]:
-            dweight = torch.ops.kedge.weigh(images, slopes, shape)
+            dweight = torch.ops.kedge.weigh(images, slopes, part)
         if dweight is not None:
-            dweight = dweight[0].unflatten(1, (kh, kw, -1))[:k, :, :, :c].permute(0, 3, 1, 2)
+            dweight = dweight[0].unflatten(1, (*part[:2], -1))[:k, :, :, :c].permute(0, 3, 1, 2)
+            dweight = pad(dweight, around) if any(around) else dweight
         if ctx.needs_input_grad[2]:
             dbias = slopes[0].sum((0, 1, 2), dtype=ctx.added)[:k]
         return dx, dweight, dbias, None, None, None
@@ -108,6 +112,18 @@ def geometry(x: torch.Size, weight: torch.Size, stride: Pair, padding: Pair, dil
         for size, k, step, pad, d in zip(x[2:], weight[2:], stride, padding, dilation, strict=True)
     ]
     return [*weight[2:], *stride, 1, 1, *padding, *dilation, *out]
+
+
+def of_seen(x: torch.Size, shape: list[int]) -> tuple[list[int], list[int]]:
+    """The geometry of the part of the window that ever sees the images, and how to pad what it is of.
+
+    Of a 3×3 window on 1×1 images it is one place; the gradient by the weights of the others is 0.
+    """
+    kh, kw, sh, sw, uh, uw, ph, pw, dh, dw, p, q = shape
+    down = seen(seen_places(x[2], kh, sh, uh, ph, dh, p))
+    right = seen(seen_places(x[3], kw, sw, uw, pw, dw, q))
+    part = [len(down), len(right), sh, sw, uh, uw, ph - down.start * dh, pw - right.start * dw, dh, dw, p, q]
+    return part, [right.start, kw - right.stop, down.start, kh - down.stop]
 
 
 def backwards(

@@ -23,6 +23,7 @@ from kedge.core.tiles import (
     sum_tiles,
     weigh_parts,
     weigh_tiles,
+    within,
 )
 
 
@@ -240,6 +241,7 @@ def weigh(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
     clients, n, h, width, ci = x.shape
     k = g.shape[4]
     total, rows = kh * kw * ci, n * p * q
+    whole = within(h, kh, sh, ph, dh, p) and within(width, kw, sw, pw, dw, q)
     t = weigh_tiles(x.dtype, total, k)
     high, columns = triton.cdiv(total, t["BM"]), triton.cdiv(k, t["BN"])
     parts, each = weigh_parts(t, x.dtype, rows, clients * high * columns)
@@ -248,7 +250,7 @@ def weigh(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
     _weigh[(high, columns * parts, clients)](
         x, g, sums, n, clients, each, H=h, W=width, P=p, Q=q, K=k,
         CI=ci, KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw, DH=dh, DW=dw, COLUMNS=columns,
-        WHOLE=not ph and not pw, SPLIT=x.dtype == torch.float32, **t,
+        WHOLE=whole, SPLIT=x.dtype == torch.float32, **t,
     )  # fmt: skip
     if parts > 1:
         sum_parts(sums, found)

@@ -123,6 +123,11 @@ def seen(places: list[range]) -> range:
     return range(min(one.start for one in some), max(one.stop for one in some)) if some else range(1)
 
 
+def within(size: int, window: int, stride: int, padding: int, dilation: int, out: int) -> bool:
+    """Whether no window reaches beyond the image."""
+    return padding <= 0 and (out - 1) * stride + (window - 1) * dilation - padding < size
+
+
 def row_by_row(places: list[range], images: int, width: int, high: int) -> bool:
     """Whether tiles of one row of outputs each, which skip the places that row does not see, do less work."""
     apart = sum(map(len, places)) * parts(images * width, high)
