@@ -16,10 +16,10 @@ pytestmark = pytest.mark.skipif(not has_triton(), reason="no Triton")
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 CASES = {  # channels in, out, side, window, stride, padding
     "standard CNN, second": (64, 64, 14, 5, 1, 0),
-    "ResNet-18, first stage": (64, 64, 32, 3, 1, 1),
-    "ResNet-18, halving": (64, 128, 32, 3, 2, 1),
-    "ResNet-18, last stage": (512, 512, 4, 3, 1, 1),
-    "ResNet-18, shortcut": (64, 128, 32, 1, 2, 0),
+    "ResNet-18, first stage": (64, 64, 8, 3, 1, 1),
+    "ResNet-18, halving": (64, 128, 8, 3, 2, 1),
+    "ResNet-18, third stage": (256, 256, 2, 3, 1, 1),
+    "ResNet-18, shortcut": (64, 128, 8, 1, 2, 0),
     "ResNet-20, first stage": (16, 16, 32, 3, 1, 1),
     "ResNet-20, halving": (16, 32, 32, 3, 2, 1),
     "ResNet-20, second stage": (32, 32, 16, 3, 1, 1),
@@ -83,17 +83,24 @@ def test_images_and_slopes_are_read_many_values_at_a_time(case: str, dtype: torc
 
 
 @pytest.mark.parametrize("dtype", NAMES, ids=NAMES.values())
-@pytest.mark.parametrize("padding", [0, 1])
-def test_first_layers_are_read_many_values_at_a_time(padding: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("high", "wide", "down", "out", "padding"),
+    [(3, 4, 1, 128, 0), (3, 4, 1, 128, 1), (7, 7, 2, 64, 3)],
+    ids=["pairs", "pairs, padded", "ResNet-18"],
+)
+def test_first_layers_are_read_many_values_at_a_time(
+    high: int, wide: int, down: int, out: int, padding: int, dtype: torch.dtype
+) -> None:
     from kedge.core.few_kernels import _convolve_few
     from kedge.core.kernels import _weigh
 
-    out = 30 + 2 * padding
-    pairs = {
-        "KH": 3, "KW": 4, "DH": 1, "DW": 1, "H": 32, "W": 32, "P": out, "Q": out // 2, "SH": 1, "SW": 2,
-        "PH": padding, "PW": padding, "CI": 4, "K": 128, "WHOLE": not padding,
+    side = 32 + 2 * padding
+    shape = {
+        "KH": high, "KW": wide, "DH": 1, "DW": 1, "H": 32, "W": 32, "P": (side - high) // down + 1,
+        "Q": (side - wide) // 2 + 1, "SH": down, "SW": 2, "PH": padding, "PW": padding, "CI": 4,
+        "K": out, "WHOLE": not padding,
     }  # fmt: skip
-    tiles = weigh_tiles(dtype, 48, 128)
-    assert not narrow_reads(_weigh, dtype, tiles, **pairs, COLUMNS=1, SPLIT=dtype == torch.float32)
+    tiles = weigh_tiles(dtype, high * wide * 4, out)
+    assert not narrow_reads(_weigh, dtype, tiles, **shape, COLUMNS=1, SPLIT=dtype == torch.float32)
     one = {"UH": 1, "UW": 1, "TURNED": False, "BIAS": False}
-    assert not narrow_reads(_convolve_few, dtype, few_tiles(dtype, 48, 128), **pairs, **one)
+    assert not narrow_reads(_convolve_few, dtype, few_tiles(dtype, high * wide * 4, out), **shape, **one)
