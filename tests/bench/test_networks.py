@@ -9,6 +9,7 @@ import torch._inductor.config
 
 from kedge.bench import networks
 from kedge.bench.central import compiled_central
+from kedge.bench.loops import Round
 from kedge.bench.networks import Setting, Warm, Way, fitting, speeds, timed, ways
 from kedge.bench.profile import Profile
 from kedge.cli.bench import asked, check_streams, numbers_of_streams
@@ -71,6 +72,26 @@ def test_rows_of_several_streams_are_compared_with_central(monkeypatch: pytest.M
         (1, 5, 2), (4, 10, 4), (None, 2.5, 1),
     ]  # fmt: skip
     assert {row.to_plain for row in rows} == {None}
+
+
+def test_what_does_not_fit_into_memory_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(how: str) -> Way:
+        def made() -> Round:
+            if how == "central, compiled":
+                raise torch.OutOfMemoryError("no room")
+            return lambda number: 10
+
+        return Way(Setting("lenet5", 1, 1), how, "fp32", made)
+
+    every = [make(how) for how in ("plain loop", "stacked", "central, compiled")]
+    monkeypatch.setattr(networks, "ways", lambda *rest: every)
+    said: list[str] = []
+    rows = speeds([Setting("lenet5", 1, 1)], ["fp32"], "cpu", 1, said.append)
+    assert [(row.how, row.to_central) for row in rows] == [("plain loop", None), ("stacked", None)]
+    assert all(row.to_plain for row in rows)
+    assert "lenet5, 1 clients: out of memory beside the others, left out: central, compiled, fp32" in said
+    monkeypatch.setattr(networks, "ways", lambda *rest: every[2:])
+    assert speeds([Setting("lenet5", 1, 1)], ["fp32"], "cpu", 1) == []
 
 
 @pytest.mark.parametrize("look", [True, False])

@@ -30,7 +30,7 @@ from kedge.core.precision import DTYPES, Precision, computing_in, in_precision
 from kedge.data.dataset import Dataset
 from kedge.data.federation import Federation
 from kedge.engines.captured import Captured
-from kedge.engines.engine import Engine
+from kedge.engines.engine import Engine, ran_out
 from kedge.engines.programs import bucket
 from kedge.engines.stacked import Stacked
 from kedge.running.sampling import Participation
@@ -142,8 +142,8 @@ def speeds(
         some = [one for one in settings if one.network == network]
         usual = min(some, key=lambda one: abs(one.clients - 10))
         every = [way for one in some for way in ways(one, precisions, device, one == usual, streams)]
-        warm = [warmed(way, device, say) for way in every]
-        if time_it:
+        warm = [one for way in every if (one := warmed_if_it_fits(way, device, say))]
+        if time_it and warm:
             rows += (own := timed(warm, device, repeats, say))
             done(own)
         if look and profile_it:
@@ -222,6 +222,20 @@ def warmed(way: Way, device: str, say: Callable[[str], None]) -> Warm:
     synchronize(device)
     memory = torch.cuda.max_memory_allocated() - before if device == "cuda" else None
     return Warm(way, one, first, memory)
+
+
+def warmed_if_it_fits(way: Way, device: str, say: Callable[[str], None]) -> Warm | None:
+    """The way after two rounds, or nothing, which is said, where memory runs out beside the others."""
+    try:
+        return warmed(way, device, say)
+    except Exception as error:
+        if not ran_out(error):
+            raise
+    gc.collect()
+    torch.cuda.empty_cache()
+    work = f"{way.setting.network}, {way.setting.clients} clients"
+    say(f"{work}: out of memory beside the others, left out: {way.how}, {way.precision}")
+    return None
 
 
 def profiled(warm: Warm, device: str, say: Callable[[str], None]) -> Profile:
