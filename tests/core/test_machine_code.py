@@ -12,7 +12,10 @@ import torch
 from kedge.core.operators import has_triton
 from kedge.core.tiles import convolve_tiles, few_tiles, seen, seen_places, weigh_tiles
 
-pytestmark = pytest.mark.skipif(not has_triton(), reason="no Triton")
+pytestmark = [
+    pytest.mark.skipif(not has_triton(), reason="no Triton"),
+    pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION"),
+]
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 CASES = {  # channels in, out, side, window, stride, padding
     "standard CNN, second": (64, 64, 14, 5, 1, 0),
