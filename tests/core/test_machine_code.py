@@ -10,7 +10,15 @@ import pytest
 import torch
 
 from kedge.core.operators import has_triton
-from kedge.core.tiles import convolve_tiles, few_tiles, seen, seen_places, weigh_tiles
+from kedge.core.tiles import (
+    convolve_tiles,
+    few_tiles,
+    first_tiles,
+    seen,
+    seen_places,
+    weigh_first_tiles,
+    weigh_tiles,
+)
 
 pytestmark = [
     pytest.mark.skipif(not has_triton(), reason="no Triton"),
@@ -38,8 +46,8 @@ def narrow_reads(kernel: Any, dtype: torch.dtype, tiles: dict[str, int], **const
     options = {name: own.pop(name) for name in ("num_warps", "num_stages")}
     own.pop("PROGRAMS", None)
     constants = {**constants, **own}
-    pointers = {name for name in kernel.arg_names if name in ("x", "w", "bias", "y", "g", "dw")}
-    kinds = {name: "*fp32" if name == "dw" else f"*{NAMES[dtype]}" for name in pointers}
+    pointers = {name for name in kernel.arg_names if name in ("x", "w", "bias", "y", "g", "dw", "which")}
+    kinds = {**dict.fromkeys(pointers, f"*{NAMES[dtype]}"), "dw": "*fp32", "which": "*i8"}
     signature = {
         name: "constexpr" if name in constants else kinds.get(name, "i32") for name in kernel.arg_names
     }
@@ -107,3 +115,20 @@ def test_first_layers_are_read_many_values_at_a_time(
     assert not narrow_reads(_weigh, dtype, tiles, **shape, COLUMNS=1, SPLIT=dtype == torch.float32)
     one = {"UH": 1, "UW": 1, "TURNED": False, "BIAS": False}
     assert not narrow_reads(_convolve_few, dtype, few_tiles(dtype, high * wide * 4, out), **shape, **one)
+
+
+@pytest.mark.parametrize("dtype", NAMES, ids=NAMES.values())
+@pytest.mark.parametrize("padding", [0, 2])
+def test_pooled_first_layers_are_read_many_values_at_a_time(padding: int, dtype: torch.dtype) -> None:
+    from kedge.core.first_kernels import _convolve_pool, _weigh_pooled
+
+    out = 28 + 2 * padding
+    shape = {
+        "H": 32, "W": 32, "P": out, "Q": out // 2, "K": 64, "CI": 4, "KH": 5, "KW": 6, "PH": padding,
+        "PW": padding, "WHOLE": not padding,
+    }  # fmt: skip
+    tiles = weigh_first_tiles(dtype, 120, 128)
+    assert not narrow_reads(_weigh_pooled, dtype, tiles, **shape, COLUMNS=1, SPLIT=dtype == torch.float32)
+    assert not narrow_reads(
+        _convolve_pool, dtype, first_tiles(dtype, 10, 120, 64), **shape, BIAS=False, RELU=True
+    )
