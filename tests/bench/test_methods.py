@@ -160,13 +160,20 @@ def test_without_arguments_the_methods_are_left_out(monkeypatch: pytest.MonkeyPa
         asked.extend(work.name for work in workloads)
         return []
 
+    def networks(*rest: object, **kwargs: object) -> list[Speed]:
+        asked.append("networks")
+        return []
+
     monkeypatch.setattr(COMMAND, "bench", bench)
+    monkeypatch.setattr(COMMAND, "speeds", networks)
     monkeypatch.setattr(COMMAND, "method_costs", lambda *rest: asked.append("methods"))
     assert kedge("bench", "--device", "cpu").code == 0
-    assert asked == ["overhead", "compute"]
+    assert asked == ["overhead", "compute", "networks"]
 
 
-def test_without_arguments_a_gpu_is_asked_for_networks_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_arguments_a_gpu_is_asked_for_all_networks_and_their_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     row = Speed("resnet18", 100, "captured", "bf16", 1, 2e5, 50.0, 0.9, 12_300_000_000, 7.0)
 
     def networks(

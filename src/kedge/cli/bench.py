@@ -51,9 +51,9 @@ def command(
         typer.Argument(
             help="overhead, compute: the engines; networks: standard CNN, ResNet-18, ResNet-20 at 1, 10, 100 "
             "clients; methods: every method's cost beside FedAvg; freezing: every phase of FedBug, Vanilla "
-            "and Anti beside FedAvg (networks, methods and freezing take ten minutes or more); packing: runs "
+            "and Anti beside FedAvg (networks take minutes, methods and freezing ten or more); packing: runs "
             "of one client a round, alone and side by side; diagnostics: what measure.drift costs. Without "
-            "it, overhead and compute, and on a GPU networks. With --peers: "
+            "it, overhead, compute and networks, each told as soon as it is measured. With --peers: "
             f"{', '.join(PEERS)}; without it, all of them."
         ),
     ] = None,
@@ -127,7 +127,7 @@ def command(
     kinds(where, precisions)  # refused before anything is measured
     branches = numbers_of_streams(where, streams)
     settings, several = asked(where, networks, clients, precisions, steps)
-    names = workloads or list(PEERS if peers else (*WORKLOADS, *(["networks"] if where == "cuda" else [])))
+    names = workloads or list(PEERS if peers else (*WORKLOADS, "networks"))
     if profile and "networks" not in names:
         raise RequestError("--profile: only networks are profiled; write kedge bench networks --profile.")
     if "networks" in names:
