@@ -48,6 +48,21 @@ def test_a_row_for_every_number_of_streams(monkeypatch: pytest.MonkeyPatch) -> N
     assert made == 2 * [1, 2, 10]
 
 
+@pytest.mark.parametrize(
+    ("device", "hows"),
+    [("cpu", ["stacked", "central, compiled"]), ("cuda", ["captured", "central, compiled"])],
+)
+def test_an_engine_is_measured_with_every_number_of_clients(
+    device: str, hows: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = Setting("standard-cnn", 1, 1)
+    data = setting.federation("cpu")
+    monkeypatch.setattr(Setting, "federation", lambda self, device: data)
+    assert [way.how for way in ways(setting, ["fp32"], device, False)] == hows
+    eager = [way.how for way in ways(setting, ["fp32"], device, True)]
+    assert eager == ["plain loop", *dict.fromkeys(["stacked", *hows])]
+
+
 def test_streams_split_the_rows_that_clients_are_padded_to() -> None:
     assert fitting((1, 2, 10), 1) == [1]
     assert fitting((1, 2, 7, 8), 7) == [1, 2, 8]

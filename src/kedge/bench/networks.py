@@ -159,7 +159,7 @@ def speeds(
 def ways(
     setting: Setting, precisions: Sequence[Precision], device: str, eager: bool, streams: Sequence[int] = (1,)
 ) -> list[Way]:
-    """How a setting can be trained on this device; `eager`: also by the plain loop and the plain stack."""
+    """How a setting can be trained here; `eager`: also by the plain loop and, on a GPU, the plain stack."""
     work, data = setting.work(), setting.federation(device)
 
     def engine(kind: Callable[[Task], Engine], precision: Precision) -> Callable[[], Round]:
@@ -175,6 +175,7 @@ def ways(
     found = []
     if eager:
         found.append(Way(setting, "plain loop", "fp32", lambda: plain_loop(work, prepared(data))))
+    if eager or device != "cuda":
         found.append(Way(setting, "stacked", "fp32", engine(stacked, "fp32")))
     for precision in precisions:
         for count in fitting(streams, setting.clients) if device == "cuda" else []:
