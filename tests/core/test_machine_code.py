@@ -14,6 +14,7 @@ from kedge.core.tiles import (
     convolve_tiles,
     few_tiles,
     first_tiles,
+    row_by_row,
     seen,
     seen_places,
     weigh_first_tiles,
@@ -83,13 +84,14 @@ def test_images_and_slopes_are_read_many_values_at_a_time(case: str, dtype: torc
     split = {"COLUMNS": -(-k // tiles["BN"]), "SPLIT": dtype == torch.float32}
     assert not narrow_reads(_weigh, dtype, tiles, **there, **split)
     for shape, spread, turned in ((there, 1, False), (again, stride, dtype == torch.bfloat16)):
-        places = seen(seen_places(shape["H"], window, shape["SH"], spread, shape["PH"], 1, shape["P"]))
+        outputs = seen_places(shape["H"], window, shape["SH"], spread, shape["PH"], 1, shape["P"])
+        places = seen(outputs)
+        tiles = convolve_tiles(dtype, 10, 50 * shape["P"] ** 2, shape["CI"], shape["K"])
         further = {
             "UH": spread, "UW": spread, "TH": spread, "TW": spread, "BIAS": False,
             "TURNED": turned, "R": places.start, "S": places.start, "RH": len(places), "RW": len(places),
-            "APART": False,
+            "APART": spread == 1 and row_by_row(outputs, 50, shape["P"], tiles["BM"]),
         }  # fmt: skip
-        tiles = convolve_tiles(dtype, 10, 50 * shape["P"] ** 2, shape["CI"], shape["K"])
         assert not narrow_reads(_convolve, dtype, tiles, **shape, **further)
 
 
