@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 
 from kedge.engines import captured, graphs, lanes
@@ -47,14 +48,26 @@ def traced(function: Callable[..., Any], *arguments: Any, repeatable: bool = Tru
     return run
 
 
+def as_written(graph: GraphModule, *arguments: Any, repeatable: bool = True) -> Callable[..., None]:
+    """The operators one by one instead of compiled."""
+    return lambda *own: graph(*tree_leaves(own))
+
+
 @contextmanager
-def on_the_cpu() -> Iterator[None]:
-    """The captured engine works on the CPU."""
+def on_the_cpu(written_down: bool = False) -> Iterator[None]:
+    """The captured engine works on the CPU; `written_down`: from the list of operators that is compiled."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(captured, "check_device", lambda federation: None)
         for module in (graphs, lanes):
             patch.setattr(module, "captured", recorded)
-            patch.setattr(module, "traced", traced)
+        patch.setattr(graphs, "traced", traced)
+        if written_down:
+            patch.setattr(lanes, "compiled", as_written)
+        else:
+            patch.setattr(lanes, "compiled", traced)
+            patch.setattr(lanes, "written_down", lambda function, *arguments: function)
+            patch.setattr(lanes, "rounded", lambda function, first: [])
+            patch.setattr(lanes, "reading_copies", lambda function, which: function)
         for name, stand_in in {
             "Stream": Stream,
             "current_stream": Stream,

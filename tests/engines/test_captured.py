@@ -280,6 +280,22 @@ class TestAnywhere:
             found = final(task, captured(task, streams=streams))
         assert apart(reference(task), found) < 1e-10
 
+    @pytest.mark.parametrize("streams", [1, 2])
+    @pytest.mark.parametrize("method", ["fedavg", "moon", "fedbug+feddyn", "vanilla+fedavg", "fedper"])
+    def test_weights_rounded_where_they_move_change_no_bit(
+        self, method: str, streams: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Frozen ones, those of the anchor and of several rounds, too."""
+        task = task_of(METHODS[method], "cpu", "bf16", "group")
+        with on_the_cpu(written_down=True), computing_in("bf16"):
+            engine = captured(task, streams=streams)
+            found = final(task, engine)
+            assert engine.lanes
+            assert all(lanes.rounded for lanes in engine.lanes.values())
+            monkeypatch.setattr("kedge.engines.lanes.rounded", lambda graph, first: [])
+            expected = final(task, captured(task, streams=streams))
+        assert all(torch.equal(v, expected[k]) for k, v in found.items())
+
     @pytest.mark.parametrize("method", ["fedavg", "fedexp", "fedper"])
     def test_every_round_is_measured_as_in_the_reference(self, method: str) -> None:
         with on_the_cpu():

@@ -11,12 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from kedge.core.client import Carry
 from kedge.core.tree import tree_map
 from kedge.data.federation import Federation
 from kedge.engines.graphs import captured, in_place, put
-from kedge.engines.tracing import traced
+from kedge.engines.rounding import reading_copies, rounded
+from kedge.engines.tracing import compiled, written_down
 
 ALL = slice(None)
 UNROLLED = 8  # steps of the longer graph that is captured beside the one of a single step
@@ -31,6 +33,7 @@ class Lane:
         self.table = torch.zeros(0, *table.shape[1:], dtype=torch.int64, device=device)
         self.now = torch.zeros(1, *table.shape[1:], dtype=torch.int64, device=device)
         self.at = torch.zeros(1, dtype=torch.int64, device=device)
+        self.copies: list[Tensor] = []
 
     def take(self, table: Tensor) -> bool:
         """Put the batches of a round on the device; whether they lie elsewhere than before."""
@@ -49,7 +52,7 @@ class Lane:
         """The next step."""
         torch.index_select(self.table, 0, self.at, out=self.now)
         self.at.add_(1)
-        program(*self.arguments(), *pool)
+        program(*self.arguments(), *pool, *self.copies)
 
 
 class Lanes:
@@ -78,6 +81,7 @@ class Lanes:
         self.pool = data.pool.x, data.pool.y
         self.programs: dict[Any, Callable[..., None]] = {}
         self.graphs: dict[Any, torch.cuda.CUDAGraph] = {}
+        self.rounded: list[int] | None = None  # of a lane's tensors, those with a copy in bfloat16
         self.memory = memory
 
     def take(self, table: Tensor) -> None:
@@ -93,17 +97,34 @@ class Lanes:
             own = {k: v for k, v in lane.state.items() if k not in self.common}
             put(own, of_rows(state, part, self.common))
             lane.at.zero_()
+            if self.rounded:
+                torch._foreach_copy_(lane.copies, self.copied(lane))
 
     def prepare(self, mask: Any, function: Callable[..., Any]) -> None:
         """Make and capture what a step under this mask runs. Before `load`: a trial run moves the rows."""
         if mask not in self.programs:
-            self.programs[mask] = traced(function, *self.lanes[0].arguments(), *self.pool)
+            self.programs[mask] = self.program(function)
         for steps in (1, UNROLLED):
             if (mask, steps) not in self.graphs:
                 for lane in self.lanes:
                     lane.at.zero_()
                 work = partial(self.steps, self.programs[mask])
                 self.graphs[mask, steps], _ = captured(partial(work, steps), self.memory, partial(work, 1))
+
+    def program(self, function: Callable[..., Any]) -> Callable[..., None]:
+        """The function compiled: a program of a lane's arguments, the pool and the lane's copies."""
+        first = self.lanes[0]
+        graph = written_down(function, *first.arguments(), *self.pool)
+        if self.rounded is None:
+            self.rounded = rounded(graph, len(tree_leaves(first.arguments())))
+            for lane in self.lanes:
+                lane.copies = [torch.empty_like(v, dtype=torch.bfloat16) for v in self.copied(lane)]
+        return compiled(reading_copies(graph, self.rounded), *first.arguments(), *self.pool, *first.copies)
+
+    def copied(self, lane: Lane) -> list[Tensor]:
+        """What has a copy in bfloat16."""
+        values = tree_leaves(lane.arguments())
+        return [values[number] for number in self.rounded or ()]
 
     def steps(self, program: Callable[..., None], count: int) -> None:
         """So many steps of every stack, each on its stream."""

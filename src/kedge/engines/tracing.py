@@ -9,24 +9,24 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import GraphModule
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from kedge.engines.rewriting import rewritten
 
 
 def traced(function: Callable[..., Any], *arguments: Any, repeatable: bool = True) -> Callable[..., None]:
-    """A program of arguments like these: the first one's tensors become those of function(*arguments).
+    """A program of arguments like these: the first one's tensors become those of function(*arguments)."""
+    return compiled(written_down(function, *arguments), *arguments, repeatable=repeatable)
 
-    `repeatable`: sums are cut as the shapes say, not as a trial of the moment finds fastest, so that every
-    process gets the same bits.
-    """
+
+def written_down(function: Callable[..., Any], *arguments: Any) -> GraphModule:
+    """The operators of it, one after another."""
     # Here and not above: a program that compiles nothing need not wait for torch's compiler to be read in.
-    from torch import _inductor
-    from torch._inductor import config
     from torch.fx.experimental.proxy_tensor import make_fx
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     flat, form = tree_flatten(arguments)
 
@@ -40,10 +40,22 @@ def traced(function: Callable[..., Any], *arguments: Any, repeatable: bool = Tru
             old.copy_(fresh)
         return ()
 
-    graph = without_idle_copies(make_fx(written, tracing_mode="fake", _allow_non_fake_inputs=True)(*flat))
+    return rewritten(make_fx(written, tracing_mode="fake", _allow_non_fake_inputs=True)(*flat))
+
+
+def compiled(graph: GraphModule, *arguments: Any, repeatable: bool = True) -> Callable[..., None]:
+    """The operators as a program.
+
+    `repeatable`: sums are cut as the shapes say, not as a trial of the moment finds fastest, so that every
+    process gets the same bits.
+    """
+    from torch import _inductor
+    from torch._inductor import config
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
     # With an (empty) environment of shapes, without which torch does not keep programs on disk.
     shapes = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True, allow_non_fake_inputs=True)
-    like: list[Any] = [shapes.from_tensor(v) for v in flat]
+    like: list[Any] = [shapes.from_tensor(v) for v in tree_leaves(arguments)]
     settings = config.patch(deterministic=repeatable)
     with warnings.catch_warnings(), tracing(TracingContext(shapes)), settings:
         warnings.simplefilter("ignore", DeprecationWarning)  # of torch, about its own deprecated parts
@@ -53,20 +65,3 @@ def traced(function: Callable[..., Any], *arguments: Any, repeatable: bool = Tru
         program(*tree_leaves(own))
 
     return run
-
-
-def without_idle_copies(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Tensors that the function hands through are not copied onto themselves."""
-    through = {torch.ops.aten.alias.default, torch.ops.aten.detach.default, torch.ops.aten.view.default}
-    for node in list(module.graph.nodes):
-        if node.target is not torch.ops.aten.copy_.default:
-            continue
-        into, value = node.args
-        while isinstance(value, torch.fx.Node) and value.target in through:
-            value = value.args[0]
-        if value is into:
-            node.replace_all_uses_with(into)
-            module.graph.erase_node(node)
-    module.graph.eliminate_dead_code()
-    module.recompile()
-    return module

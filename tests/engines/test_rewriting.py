@@ -1,0 +1,103 @@
+"""What is changed in a list of operators before it is compiled: less is done, with the same result."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.functional import pad
+
+from kedge.core.tree import sqnorm
+from kedge.engines.rewriting import aten, calls, rewritten, without_padding
+from kedge.engines.rounding import inputs, reading_copies, rounded
+
+WIDE = [1, 1, 0, 2]  # around the last two axes
+
+
+def written(function: Callable[..., object], *values: Tensor) -> GraphModule:
+    return make_fx(function, tracing_mode="fake")(*values)
+
+
+def of_padding(graph: GraphModule) -> bool:
+    """Whether a sum still runs over what is padded."""
+
+    def below(node: object) -> bool:
+        found = getattr(node, "target", None) is aten.constant_pad_nd.default
+        return found or any(below(one) for one in getattr(node, "all_input_nodes", ()))
+
+    return any(below(node) for node in calls(graph, aten.sum.dim_IntList))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_norms_of_padded_gradients_are_those_of_what_was_padded(dtype: torch.dtype) -> None:
+    def function(v: Tensor, turned: Tensor) -> Tensor:
+        def one(v: Tensor, turned: Tensor) -> Tensor:
+            wide = {"a": pad(v, WIDE).to(torch.float32), "b": pad(turned.permute(1, 2, 0), WIDE)}
+            return sqnorm(wide)
+
+        return vmap(one)(v, turned)
+
+    values = torch.randn(3, 4, 1, 1, dtype=dtype), torch.randn(3, 2, 5, 2)
+    graph = written(function, *values)
+    assert of_padding(graph)
+    graph = rewritten(graph)
+    assert not of_padding(graph)
+    torch.testing.assert_close(graph(*values), function(*values))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda v: pad(v, WIDE).square().sum((0, 2)), id="an axis that is padded stays"),
+        pytest.param(lambda v: (pad(v, WIDE) * pad(v, WIDE)).permute(2, 0, 1).sum((0, 1)), id="turned"),
+        pytest.param(lambda v: (pad(v, WIDE, value=1.0) * pad(v, WIDE, value=1.0)).sum((0, 1, 2)), id="ones"),
+        pytest.param(lambda v: (pad(v, WIDE) + 1).sum((0, 1, 2)), id="no product"),
+    ],
+)
+def test_other_sums_of_what_is_padded_stay(function: Callable[[Tensor], Tensor]) -> None:
+    def squares(v: Tensor) -> Tensor:
+        return function(v)
+
+    v = torch.randn(3, 4, 2)
+    graph = written(squares, v)
+    before = graph.code
+    without_padding(graph)
+    graph.recompile()
+    assert graph.code == before
+
+
+def step(weight: Tensor, kernel: Tensor, frozen: Tensor, rate: Tensor, x: Tensor) -> tuple[()]:
+    """A step in mixed precision: a matrix that is turned before it is rounded, a kernel, one that rests."""
+    half = torch.bfloat16
+    out = x.to(half) @ weight.transpose(0, 1).to(half) * kernel.to(half).sum() + frozen.to(half)
+    weight.copy_(weight - rate * out.float().mean(0)[:, None] * weight)
+    kernel.copy_(kernel - rate * kernel.to(half).float())
+    return ()
+
+
+def test_copies_hold_what_rounding_would_give() -> None:
+    def fresh() -> list[Tensor]:
+        torch.manual_seed(0)
+        shapes = (5, 7), (3, 3), (5,), (), (4, 7)
+        return [torch.randn(shape) for shape in shapes]
+
+    values = fresh()
+    graph = written(step, *values)
+    assert rounded(graph, 5) == [0, 1, 2, 4]
+    which = rounded(graph, 3)  # the batch is another one in every step
+    assert which == [0, 1, 2]
+    graph = reading_copies(graph, which)
+    assert [len(inputs(graph)), rounded(graph, 3)] == [8, []]
+    copies = [values[number].to(torch.bfloat16) for number in which]
+    plain = fresh()
+    for _ in range(3):
+        step(*plain)
+        graph(*values, *copies)
+    for left, right in zip(values, plain, strict=True):
+        assert torch.equal(left, right)
+    for number, copy in zip(which, copies, strict=True):
+        assert torch.equal(copy, values[number].to(torch.bfloat16))
+    assert not torch.equal(values[0], fresh()[0])
