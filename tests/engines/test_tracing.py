@@ -1,5 +1,6 @@
 """Programs written down operator by operator, and the tables that captured steps read: what needs no GPU."""
 
+import warnings
 from functools import partial
 
 import numpy as np
@@ -24,7 +25,7 @@ from kedge.engines.engine import Order, trainable
 from kedge.engines.graphs import in_place
 from kedge.engines.lanes import Lanes
 from kedge.engines.stacked import Stacked
-from kedge.engines.tracing import traced
+from kedge.engines.tracing import traced, without_advice
 from kedge.models import MODELS
 
 
@@ -75,6 +76,18 @@ def test_what_is_handed_through_is_not_copied() -> None:
     run(other)  # a program serves all tensors of the same shapes
     assert other["moves"].tolist() == [7, 7, 7]
     assert held["moves"].tolist() == [2, 2, 2]
+
+
+def test_advice_of_the_compiler_is_not_shown(recwarn: pytest.WarningsRecorder) -> None:
+    """Both as torch 2.11 words them on a GPU."""
+    warnings.simplefilter("always")
+    without_advice()
+    warnings.warn(
+        "\n            Online softmax is disabled on the fly since Inductor decides to", stacklevel=1
+    )
+    warnings.warn("TensorFloat32 tensor cores for float32 matrix multiplication available", stacklevel=1)
+    warnings.warn("Something else", stacklevel=1)
+    assert [str(one.message) for one in recwarn] == ["Something else"]
 
 
 def test_programs_are_kept_on_disk() -> None:

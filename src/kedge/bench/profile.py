@@ -43,7 +43,7 @@ class Profile(NamedTuple):
 def by_kernel(round: Round, device: str, steps: int) -> list[Kernel]:
     """What a round of so many local steps is made of, the largest first; the round must be warm."""
     kind = ProfilerActivity.CUDA if device == "cuda" else ProfilerActivity.CPU
-    with profile(activities=[kind]) as seen:
+    with profile(activities=[kind], acc_events=True) as seen:  # else torch warns that it clears them
         with record_function(BETWEEN):
             round(NUMBER)
         synchronize(device)

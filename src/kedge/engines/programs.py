@@ -18,6 +18,7 @@ from kedge.core.server import weights
 from kedge.core.tree import Leaves, Tree, finite_rows, tree_map, where
 from kedge.data.federation import Federation
 from kedge.engines.engine import Totals, lr_times, weighted_totals
+from kedge.engines.tracing import without_advice
 
 BUCKETS = (1, 2, 4, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 512, 1024)
 
@@ -144,6 +145,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args)
 
     never_fall_back()
+    without_advice()
     own = FunctionType(program.__code__.replace(), program.__globals__, "program", None, program.__closure__)
     unguarded: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
     return torch.compile(own, fullgraph=True, dynamic=False, options=unguarded)

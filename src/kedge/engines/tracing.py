@@ -17,6 +17,14 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from kedge.engines.rewriting import rewritten
 
+ADVICE = r"\s*Online softmax is disabled", "TensorFloat32 tensor cores"
+
+
+def without_advice() -> None:
+    """Do not show what torch's compiler advises: to change the code, or a precision that was asked for."""
+    for message in ADVICE:
+        warnings.filterwarnings("ignore", message, UserWarning)
+
 
 def traced(function: Callable[..., Any], *arguments: Any, repeatable: bool = True) -> Callable[..., None]:
     """A program of arguments like these: the first one's tensors become those of function(*arguments)."""
@@ -59,6 +67,7 @@ def compiled(graph: GraphModule, *arguments: Any, repeatable: bool = True) -> Ca
     settings = config.patch(deterministic=repeatable)
     with warnings.catch_warnings(), tracing(TracingContext(shapes)), settings:
         warnings.simplefilter("ignore", DeprecationWarning)  # of torch, about its own deprecated parts
+        without_advice()
         program = _inductor.compile(graph, like)
 
     def run(*own: Any) -> None:
