@@ -109,6 +109,34 @@ def test_what_does_not_fit_into_memory_is_left_out_and_said(monkeypatch: pytest.
     assert speeds([Setting("lenet5", 1, 1)], ["fp32"], "cpu", 1) == []
 
 
+def test_ten_clients_come_first_and_their_plain_loop_serves_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock by which a round of the plain loop takes 8 s, of a stack of C clients C s."""
+    now = [0.0]
+    monkeypatch.setattr(networks, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def ways(setting: Setting, precisions: Any, device: str, eager: bool, streams: Any) -> list[Way]:
+        def make(seconds: float) -> Round:
+            def round(number: int) -> int:
+                now[0] += seconds
+                return 80
+
+            return round
+
+        own = Way(setting, "stacked", "fp32", lambda: make(setting.clients))
+        return eager * [Way(setting, "plain loop", "fp32", lambda: make(8))] + [own]
+
+    monkeypatch.setattr(networks, "ways", ways)
+    told: list[list[int]] = []
+    rows = speeds(
+        [Setting("a", clients, 1) for clients in (1, 10, 100)], ["fp32"], "cpu", 3,
+        done=lambda own: told.append([row.clients for row in own]),
+    )  # fmt: skip
+    assert told == [[10, 10], [1], [100]]
+    assert [(row.clients, row.how, row.to_plain) for row in rows] == [
+        (1, "stacked", 8), (10, "plain loop", 1), (10, "stacked", 0.8), (100, "stacked", 0.08),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("look", [True, False])
 def test_nothing_is_profiled_before_all_is_timed(monkeypatch: pytest.MonkeyPatch, look: bool) -> None:
     done: list[str] = []
@@ -119,14 +147,19 @@ def test_nothing_is_profiled_before_all_is_timed(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(networks, "ways", lambda one, *rest: [one.network])
     monkeypatch.setattr(networks, "warmed", lambda way, *rest: note("warm", way, way))
-    monkeypatch.setattr(networks, "timed", lambda warm, *rest: note("time", warm[0], [f"row {warm[0]}"]))
+    row = SimpleNamespace(clients=1, how="captured")
+    monkeypatch.setattr(
+        networks,
+        "timed",
+        lambda warm, *rest: note("time", warm[0], [SimpleNamespace(**vars(row), network=warm[0])]),
+    )
     monkeypatch.setattr(networks, "profiled", lambda one, *rest: note("profile", one, f"profile {one}"))
     profiles: list[Profile] = []
     settings = [Setting(name, 1, 1) for name in "abc"]
-    tell = lambda rows: done.append(f"told {rows[0]}")  # noqa: E731
+    tell = lambda rows: done.append(f"told {rows[0].network}")  # noqa: E731
     rows = speeds(settings, ["fp32"], "cpu", 1, look=profiles.append if look else None, done=tell)
-    assert list(map(str, rows)) == ["row a", "row b", "row c"]
-    assert done[:9] == [f"{what} {name}" for name in "abc" for what in ("warm", "time", "told row")]
+    assert [one.network for one in rows] == ["a", "b", "c"]
+    assert done[:9] == [f"{what} {name}" for name in "abc" for what in ("warm", "time", "told")]
     assert done[9:] == look * ["profile c", "warm a", "profile a", "warm b", "profile b"]
     assert list(map(str, profiles)) == look * ["profile c", "profile a", "profile b"]
 

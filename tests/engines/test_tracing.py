@@ -79,13 +79,14 @@ def test_what_is_handed_through_is_not_copied() -> None:
 
 
 def test_advice_of_the_compiler_is_not_shown(recwarn: pytest.WarningsRecorder) -> None:
-    """Both as torch 2.11 words them on a GPU."""
+    """As torch 2.11 words it on a GPU."""
     warnings.simplefilter("always")
     without_advice()
     warnings.warn(
         "\n            Online softmax is disabled on the fly since Inductor decides to", stacklevel=1
     )
     warnings.warn("TensorFloat32 tensor cores for float32 matrix multiplication available", stacklevel=1)
+    warnings.warn("`torch.jit.script_method` is deprecated.", DeprecationWarning, stacklevel=1)
     warnings.warn("Something else", stacklevel=1)
     assert [str(one.message) for one in recwarn] == ["Something else"]
 

@@ -1,9 +1,10 @@
 """Networks at one, ten and a hundred clients: each engine beside the plain loop and central training.
 
-All rows of a network are measured in turns in one run. The plain loop is eager and in fp32; its speed does
-not depend on the number of clients. Central training is one compiled model (on a GPU captured) with a batch
-of all clients' batches together, in the same precision as the engine it is compared with. Rounds are profiled
-when all networks have been timed, since the profiler slows what comes after it.
+The rows of a network are measured in one run, those of a number of clients in turns. The plain loop is eager
+and in fp32; its speed does not depend on the number of clients, and it is timed with ten. Central training is
+one compiled model (on a GPU captured) with a batch of all clients' batches together, in the same precision as
+the engine it is compared with. Rounds are profiled when all has been timed, since the profiler slows what
+comes after it.
 """
 
 import gc
@@ -129,22 +130,23 @@ def speeds(
     look: Callable[[Profile], None] | None = None,
     done: Callable[[list[Speed]], None] = lambda rows: None,
 ) -> list[Speed]:
-    """The rows, network by network; `done` is given those of a network as soon as they are there.
+    """The rows; `done` is given those of a setting as soon as they are there.
 
     `look`: it is also given a profile of each, when all have been timed.
     """
     rows: list[Speed] = []
-    networks = list(dict.fromkeys(one.network for one in settings))
-    # The network that was timed last is still warm; the others must be made again, all at once are too large.
-    work = [(network, True, bool(look) and network == networks[-1]) for network in networks]
-    work += [(network, False, True) for network in networks[:-1] if look]
-    for network, time_it, profile_it in work:
-        some = [one for one in settings if one.network == network]
-        usual = min(some, key=lambda one: abs(one.clients - 10))
-        every = [way for one in some for way in ways(one, precisions, device, one == usual, streams)]
+    plain: dict[str, float] = {}  # samples a second of each network's plain loop
+    order = list(settings)
+    groups = sorted(order, key=lambda one: one is not usual(order, one.network))
+    # What was timed last is still warm; the others must be made again, all at once are too large.
+    work = [(one, True, bool(look) and one is groups[-1]) for one in groups]
+    work += [(one, False, True) for one in groups[:-1] if look]
+    for setting, time_it, profile_it in work:
+        every = ways(setting, precisions, device, setting is usual(order, setting.network), streams)
         warm = [one for way in every if (one := warmed_if_it_fits(way, device, say))]
         if time_it and warm:
-            rows += (own := timed(warm, device, repeats, say))
+            rows += (own := timed(warm, device, repeats, say, plain.get(setting.network)))
+            plain |= {one.network: one.samples_per_second for one in own if one.how == "plain loop"}
             done(own)
         if look and profile_it:
             for seen in [profiled(one, device, say) for one in warm]:
@@ -153,7 +155,14 @@ def speeds(
         gc.collect()
         if device == "cuda":
             torch.cuda.empty_cache()
-    return rows
+    places = {(one.network, one.clients): number for number, one in enumerate(order)}
+    return sorted(rows, key=lambda row: places[row.network, row.clients])
+
+
+def usual(settings: Sequence[Setting], network: str) -> Setting:
+    """The setting of a network that comes first, with the plain loop: the nearest to ten clients."""
+    some = [one for one in settings if one.network == network]
+    return min(some, key=lambda one: abs(one.clients - 10))
 
 
 def ways(
@@ -248,12 +257,19 @@ def profiled(warm: Warm, device: str, say: Callable[[str], None]) -> Profile:
     return Profile(setting.network, setting.clients, how, precision, setting.steps, kernels)
 
 
-def timed(warm: Sequence[Warm], device: str, repeats: int, say: Callable[[str], None]) -> list[Speed]:
-    """Measured in turns; medians, and ratios within a turn."""
+def timed(
+    warm: Sequence[Warm],
+    device: str,
+    repeats: int,
+    say: Callable[[str], None],
+    plain: float | None = None,
+) -> list[Speed]:
+    """Measured in turns; medians, and ratios within a turn; to the plain loop's median if it is not here."""
     ways = [one.way for one in warm]
     taken: list[list[float]] = [[] for _ in ways]
     for turn in range(repeats):
-        say(f"{ways[0].setting.network}: measuring, turn {turn + 1} of {repeats}")
+        about = f"{ways[0].setting.network}, {ways[0].setting.clients} clients"
+        say(f"{about}: measuring, turn {turn + 1} of {repeats}")
         for number, one in enumerate(warm):
             with computing_in(one.way.precision):
                 start = time.perf_counter()
@@ -263,10 +279,9 @@ def timed(warm: Sequence[Warm], device: str, repeats: int, say: Callable[[str], 
 
     def ratio(number: int, how: str, precision: Precision) -> float | None:
         for other, way in enumerate(ways):
-            alike = way.setting == ways[number].setting or how == "plain loop"
-            if alike and (way.how, way.precision) == (how, precision):
+            if (way.how, way.precision) == (how, precision):
                 return median(a / b for a, b in zip(taken[number], taken[other], strict=True))
-        return None
+        return median(taken[number]) / plain if plain and how == "plain loop" else None
 
     return [
         Speed(

@@ -17,13 +17,13 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from kedge.engines.rewriting import rewritten
 
-ADVICE = r"\s*Online softmax is disabled", "TensorFloat32 tensor cores"
+ADVICE = r"\s*Online softmax is disabled", "TensorFloat32 tensor cores", r"`torch\.jit\."
 
 
 def without_advice() -> None:
-    """Do not show what torch's compiler advises: to change the code, or a precision that was asked for."""
+    """Do not show what torch's compiler advises: on its own code, on ours, or on the precision asked for."""
     for message in ADVICE:
-        warnings.filterwarnings("ignore", message, UserWarning)
+        warnings.filterwarnings("ignore", message)
 
 
 def traced(function: Callable[..., Any], *arguments: Any, repeatable: bool = True) -> Callable[..., None]:
