@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart test check bench docs clean
+.PHONY: quickstart test check gpu bench docs clean
 
 quickstart: $(VENV)/.quickstart  ## methods against drift on real digits: a table and a plot
 	$(BIN)/kedge run quickstart --force --out runs/quickstart --target 0.9 \
@@ -20,6 +20,12 @@ check: $(VENV)/.dev  ## the fast part, while developing
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+
+gpu: $(VENV)/.dev  ## what only a GPU can show: its tests, then the figures of docs/performance.md
+	OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(BIN)/pytest -m gpu -n 8 --dist worksteal
+	$(BIN)/kedge bench packing --device cuda --repeats 9
+	$(BIN)/kedge bench freezing --device cuda --repeats 3 --precisions tf32,bf16
+	$(BIN)/kedge bench networks --device cuda --repeats 3
 
 bench: $(VENV)/.quickstart  ## samples/s of the engines on this machine
 	$(BIN)/kedge bench

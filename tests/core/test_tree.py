@@ -63,6 +63,21 @@ def test_a_sum_may_run_over_fewer_leaves_than_the_other_side_has() -> None:
     assert float(dot(part, B)) == 8.5
 
 
+def test_many_vectors_are_summed_with_the_rest() -> None:
+    make = torch.Generator().manual_seed(0)
+    sizes = [(), *[(n,) for n in range(1, 12)], (3, 4), (2, 3, 2, 2)]
+    left, right = (
+        {f"{n}": torch.randn(size, generator=make, dtype=torch.float64) for n, size in enumerate(sizes)}
+        for _ in "ab"
+    )
+    expected = sum(float((v * right[k]).sum()) for k, v in left.items())
+    assert float(dot(left, right)) == pytest.approx(expected, rel=1e-13)
+    assert torch.equal(dot(left, right), dot(dict(reversed(left.items())), right))
+    twice = {k: torch.stack([v, 2 * v]) for k, v in left.items()}
+    rows = torch.func.vmap(dot, in_dims=(0, None))(twice, right)
+    assert rows.tolist() == pytest.approx([expected, 2 * expected], rel=1e-13)
+
+
 def test_only_keeps_the_order_of_the_leaves_and_ignores_names_that_are_not_there() -> None:
     assert list(only(A, ["b", "a", "c"])) == ["a", "b"]
     assert only(A, []) == {}

@@ -13,6 +13,7 @@ from torch import Tensor
 
 Leaves = dict[str, Tensor]
 Tree = Mapping[str, Any]
+MANY = 8  # vectors: more are summed as one
 
 
 def zeros(leaves: Leaves) -> Leaves:
@@ -41,8 +42,15 @@ def axpy(factor: float | Tensor, x: Leaves, y: Leaves) -> Leaves:
 
 
 def dot(left: Leaves, right: Leaves) -> Tensor:
-    """⟨left, right⟩ over the leaves of left, summed by name: a loaded tree may list them in another order."""
-    return torch.stack([as_it_lies(left[k] * right[k]).sum() for k in sorted(left)]).sum()
+    """⟨left, right⟩ over the leaves of left, summed by name: a loaded tree may list them in another order.
+
+    Many vectors, as networks with norms have, are summed as one: on a GPU a sum of each is a launch of each.
+    """
+    products = [left[k] * right[k] for k in sorted(left)]
+    vectors = [v.reshape(-1) for v in products if v.dim() < 2]
+    if len(vectors) > MANY:
+        products = [*(v for v in products if v.dim() > 1), torch.cat(vectors)]
+    return torch.stack([as_it_lies(v).sum() for v in products]).sum()
 
 
 def as_it_lies(v: Tensor) -> Tensor:
