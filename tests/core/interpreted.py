@@ -29,6 +29,7 @@ CONVOLUTIONS = {  # channels in, out, high, wide, then pairs: window, stride, pa
     "fourths, dilated": (32, 16, 13, 13, (3, 3), (4, 4), (1, 1), (2, 2), 5),
     "one place": (32, 32, 1, 1, (3, 3), (1, 1), (1, 1), (1, 1), 4),
     "to one place": (32, 32, 2, 2, (3, 3), (2, 2), (1, 1), (1, 1), 4),
+    "one pixel, padded and dilated": (32, 16, 5, 5, (1, 1), (1, 1), (1, 1), (2, 2), 70),
     "unlike in both directions": (32, 16, 9, 7, (3, 2), (2, 1), (1, 0), (1, 2), 4),
     "unlike, and not reaching the edge": (32, 16, 12, 5, (5, 3), (4, 2), (2, 1), (2, 1), 3),
 }

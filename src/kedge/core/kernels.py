@@ -69,7 +69,7 @@ def _convolve(
             m = (number * P + p) * Q + q
             edge = p * SH - PH
             first = tl.maximum((DH - 1 - edge) // DH, R)
-            rows = tl.minimum((H - 1 - edge) // DH + 1, R + RH) - first
+            rows = tl.minimum(tl.maximum(H - 1 - edge + DH, 0) // DH, R + RH) - first
             top = q * 0 + edge + first * DH
         else:
             m = tl.program_id(0) * BM + tl.arange(0, BM)
