@@ -31,8 +31,17 @@ from kedge.models import MODELS
 
 @pytest.mark.parametrize(
     ("algorithm", "network"),
-    # torch 2.13 fails to compile frozen convolutions for a CPU (a KeyError where it fuses outer loops).
-    [pytest.param(feddyn(0.1), "small-cnn", id="feddyn"), pytest.param(fedbug(fedavg()), "mlp", id="fedbug")],
+    # torch 2.13 fails to compile frozen convolutions for a CPU (a KeyError where it fuses outer loops), torch
+    # before it others, too. Such programs run on GPUs.
+    [
+        pytest.param(
+            feddyn(0.1),
+            "small-cnn",
+            id="feddyn",
+            marks=pytest.mark.skipif(torch.__version__ < "2.13", reason="this torch cannot compile it"),
+        ),
+        pytest.param(fedbug(fedavg()), "mlp", id="fedbug"),
+    ],
 )
 def test_a_traced_step_from_the_table_is_a_step_of_the_stack(algorithm: Algorithm, network: str) -> None:
     source = synthetic(60, 4, (1, 8, 8))
