@@ -19,6 +19,10 @@ CONVOLUTIONS = {  # channels in, out, high, wide, then pairs: window, stride, pa
     "three channels, striding": (3, 20, 11, 11, (3, 3), (2, 2), (2, 2), (2, 2), 4),
     "odd channels": (20, 32, 7, 7, (3, 3), (1, 1), (1, 1), (1, 1), 4),
     "plain, rows apart on the way back": (64, 32, 9, 9, (5, 5), (1, 1), (0, 0), (1, 1), 30),
+    "plain, columns apart on the way back": (64, 32, 7, 9, (3, 5), (1, 1), (0, 0), (1, 1), 120),
+    "padded, columns apart": (32, 16, 4, 8, (1, 5), (1, 1), (0, 2), (1, 1), 120),
+    "dilated, columns apart": (32, 16, 4, 8, (1, 3), (1, 1), (0, 2), (1, 2), 120),
+    "striding, columns apart": (32, 16, 3, 13, (1, 5), (1, 2), (0, 2), (1, 1), 120),
     "padded, rows apart": (64, 16, 2, 2, (3, 3), (1, 1), (1, 1), (1, 1), 70),
     "padded and dilated": (32, 16, 9, 9, (3, 3), (1, 1), (2, 2), (2, 2), 30),
     "halving": (32, 20, 8, 8, (3, 3), (2, 2), (1, 1), (1, 1), 4),
@@ -105,7 +109,7 @@ def pooled(case: str) -> list[float]:
 
 def main() -> None:
     os.environ["TRITON_INTERPRET"] = "1"
-    from kedge.core import kernels, operators, tiles
+    from kedge.core import kernels, operators, tiles, weigh_kernels
 
     tiles.PROCESSORS = 4  # so that sums are cut into parts here, too
 
@@ -113,7 +117,7 @@ def main() -> None:
         x: Tensor, w: Tensor, g: Tensor, geometry: list[int], back: list[int], turned: bool
     ) -> tuple[Tensor, Tensor]:
         """Without streams."""
-        return kernels.convolve(g, w, None, back, turned), kernels.weigh(x, g, geometry)
+        return kernels.convolve(g, w, None, back, turned), weigh_kernels.weigh(x, g, geometry)
 
     kernels.gradients = gradients
     for name in ("convolve", "weigh", "gradients", "pool", "unpool", "convolve_pool", "weigh_pooled"):

@@ -39,7 +39,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
     if subprocess.run([sys.executable, folder / "trivial.py"], capture_output=True).returncode:
         pytest.skip("the interpreter of this Triton does not run here")  # that of 3.6 needs an older numpy
     shutil.copytree(Path(kedge.__file__).parent, folder / "kedge")
-    for name in ("kernels", "first_kernels"):
+    for name in ("weigh_kernels", "first_kernels"):
         path = folder / "kedge" / "core" / f"{name}.py"
         text = path.read_text()
         assert ROUNDED in text

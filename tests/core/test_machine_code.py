@@ -12,9 +12,9 @@ import torch
 from kedge.core.operators import has_triton
 from kedge.core.tiles import (
     convolve_tiles,
+    cut,
     few_tiles,
     first_tiles,
-    row_by_row,
     seen,
     seen_places,
     weigh_first_tiles,
@@ -64,9 +64,13 @@ def narrow_reads(kernel: Any, dtype: torch.dtype, tiles: dict[str, int], **const
 
 
 @pytest.mark.parametrize("dtype", NAMES, ids=NAMES.values())
+@pytest.mark.parametrize("clients", [4, 10])
 @pytest.mark.parametrize("case", CASES)
-def test_images_and_slopes_are_read_many_values_at_a_time(case: str, dtype: torch.dtype) -> None:
-    from kedge.core.kernels import _convolve, _weigh
+def test_images_and_slopes_are_read_many_values_at_a_time(
+    case: str, clients: int, dtype: torch.dtype
+) -> None:
+    from kedge.core.kernels import _convolve
+    from kedge.core.weigh_kernels import _weigh
 
     c, k, side, window, stride, padding = CASES[case]
     out = (side + 2 * padding - window) // stride + 1
@@ -86,11 +90,14 @@ def test_images_and_slopes_are_read_many_values_at_a_time(case: str, dtype: torc
     for shape, spread, turned in ((there, 1, False), (again, stride, dtype == torch.bfloat16)):
         outputs = seen_places(shape["H"], window, shape["SH"], spread, shape["PH"], 1, shape["P"])
         places = seen(outputs)
-        tiles = convolve_tiles(dtype, 10, 50 * shape["P"] ** 2, shape["CI"], shape["K"])
+        tiles = convolve_tiles(dtype, clients, 50 * shape["P"] ** 2, shape["CI"], shape["K"])
+        apart, left, middle = (
+            cut(outputs, outputs, 50, tiles["BM"]) if spread == 1 else (False, 0, shape["Q"])
+        )
         further = {
             "UH": spread, "UW": spread, "TH": spread, "TW": spread, "BIAS": False,
             "TURNED": turned, "R": places.start, "S": places.start, "RH": len(places), "RW": len(places),
-            "APART": spread == 1 and row_by_row(outputs, 50, shape["P"], tiles["BM"]),
+            "APART": apart, "LEFT": left, "MIDDLE": middle,
         }  # fmt: skip
         assert not narrow_reads(_convolve, dtype, tiles, **shape, **further)
 
@@ -105,7 +112,7 @@ def test_first_layers_are_read_many_values_at_a_time(
     high: int, wide: int, down: int, out: int, padding: int, dtype: torch.dtype
 ) -> None:
     from kedge.core.few_kernels import _convolve_few
-    from kedge.core.kernels import _weigh
+    from kedge.core.weigh_kernels import _weigh
 
     side = 32 + 2 * padding
     shape = {

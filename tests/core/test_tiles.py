@@ -8,11 +8,11 @@ from kedge.core.tiles import (
     PROCESSORS,
     SHARED,
     convolve_tiles,
+    cut,
     few_tiles,
     first_tiles,
     parts,
     power_of_two,
-    row_by_row,
     seen,
     seen_places,
     weigh_first_tiles,
@@ -59,9 +59,20 @@ def test_no_window_reaches_beyond_the_image_where_none_sees_padding(case: str) -
 
 def test_rows_are_cut_apart_where_they_see_less_and_fill_their_tiles() -> None:
     full = seen_places(10, 5, 1, 1, 4, 1, 14)  # one to five places
-    assert row_by_row(full, 50, 14, 128)
-    assert not row_by_row(full, 1, 14, 128)  # fourteen tiles with fourteen outputs each
-    assert not row_by_row(seen_places(14, 5, 1, 1, 0, 1, 10), 50, 10, 64)  # all see all
+    assert cut(full, full, 50, 128) == (True, 0, 14)
+    assert cut(full, full, 1, 128) == (False, 0, 14)  # fourteen tiles with fourteen outputs each
+    every = seen_places(14, 5, 1, 1, 0, 1, 10)
+    assert cut(every, every, 50, 64) == (False, 0, 10)  # all see all
+
+
+def test_columns_at_the_sides_have_tiles_of_their_own_where_they_fill_them() -> None:
+    full = seen_places(10, 5, 1, 1, 4, 1, 14)
+    assert cut(full, full, 50, 64) == (True, 4, 6)  # 5 · 5 + 2 · (1 + 2 + 3 + 4) for 11 · 5
+    assert cut(full, full, 60, 64) == (True, 4, 6)
+    assert cut(full, full, 20, 64) == (True, 0, 14)  # those would be all but empty
+    small = seen_places(2, 3, 1, 1, 1, 1, 2)  # no output sees all three places
+    assert cut(small, small, 50, 64) == (True, 2, 0)
+    assert cut(small, small, 10, 64) == (False, 0, 2)
 
 
 @pytest.mark.parametrize(("least", "found"), [(1, 1), (2, 2), (3, 4), (64, 64), (65, 128)])

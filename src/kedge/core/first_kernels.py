@@ -10,8 +10,8 @@ import triton.language as tl
 from torch import Tensor
 
 from kedge.core.few_kernels import few_values, few_weights
-from kedge.core.kernels import leading, sum_parts
 from kedge.core.tiles import first_tiles, weigh_first_tiles, weigh_parts
+from kedge.core.weigh_kernels import leading, sum_parts
 
 
 @triton.jit

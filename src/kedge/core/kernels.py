@@ -15,16 +15,8 @@ from torch import Tensor
 
 from kedge.core.few_kernels import convolve_few
 from kedge.core.operators import out_channels
-from kedge.core.tiles import (
-    convolve_tiles,
-    row_by_row,
-    seen,
-    seen_places,
-    sum_tiles,
-    weigh_parts,
-    weigh_tiles,
-    within,
-)
+from kedge.core.tiles import convolve_tiles, cut, seen, seen_places
+from kedge.core.weigh_kernels import weigh
 
 
 @triton.jit
@@ -35,6 +27,7 @@ def _convolve(
     UH: tl.constexpr, UW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, WHOLE: tl.constexpr, TURNED: tl.constexpr, BIAS: tl.constexpr,
     R: tl.constexpr, S: tl.constexpr, RH: tl.constexpr, RW: tl.constexpr, APART: tl.constexpr,
+    LEFT: tl.constexpr, MIDDLE: tl.constexpr,
     TH: tl.constexpr, TW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """y[n, p, q, k] = Σ x[n, p·S + r·D − P, …, c] · w[k, r, s, c]; with U > 1 x is read as if spread by U.
@@ -42,6 +35,8 @@ def _convolve(
     TURNED: the weights lie as [c, −r, −s, k].
     The sum runs over RH · RW places of the window from (R, S) on; the others only ever see padding.
     APART: a tile is of one row of outputs, and leaves out the rows of the window that lie outside for it.
+    MIDDLE: so many outputs of a row, after LEFT others, are in tiles of their own and see all columns of the
+    window; of those beside them each has its own tiles, which leave out the columns that lie outside.
     Where x is spread a tile is of every U-th output, and takes every T-th place: between are only zeros.
     """
     client = tl.program_id(2).to(tl.int64)
@@ -61,11 +56,25 @@ def _convolve(
     else:
         begin, columns = S, RW
         if APART:
-            tiles = tl.cdiv(N * Q, BM)
-            p = tl.program_id(0) // tiles
-            m = (tl.program_id(0) % tiles) * BM + tl.arange(0, BM)
-            there = m < N * Q
-            number, q = m // Q, m % Q
+            middle, beside = tl.cdiv(N * MIDDLE, BM), tl.cdiv(N, BM)
+            tiles = middle + (Q - MIDDLE) * beside
+            p, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+            if MIDDLE < Q:
+                further = tl.maximum(tile - middle, 0)
+                single = tile >= middle
+                only = further // beside
+                only += tl.where(only < LEFT, 0, MIDDLE)
+                m = tl.where(single, further % beside, tile) * BM + tl.arange(0, BM)
+                number = tl.where(single, m, m // (MIDDLE + (MIDDLE == 0)))
+                q = tl.where(single, only, LEFT + m % (MIDDLE + (MIDDLE == 0)))
+                side = only * SW - PW
+                begin = tl.where(single, tl.maximum((DW - 1 - side) // DW, S), S)
+                last = tl.minimum(tl.maximum(W - 1 - side + DW, 0) // DW, S + RW)
+                columns = tl.where(single, last, S + RW) - begin
+            else:
+                m = tile * BM + tl.arange(0, BM)
+                number, q = m // Q, m % Q
+            there = number < N
             m = (number * P + p) * Q + q
             edge = p * SH - PH
             first = tl.maximum((DH - 1 - edge) // DH, R)
@@ -77,7 +86,7 @@ def _convolve(
             number, q = m // (P * Q), m % Q
             first, rows = R, RH
             top = (m % (P * Q) // Q) * SH - PH + R * DH
-        left = q * SW - PW + S * DW
+        left = q * SW - PW + begin * DW
     corner = number * (H * W * CI) + (top * W + left) * CI  # where what is read of a window begins
     total: tl.constexpr = KH * KW * CI
     x += client * N * H * W * CI
@@ -86,14 +95,16 @@ def _convolve(
     inner = tl.arange(0, BK)
     real = (k < K)[None, :]
     # A step is one place of the window, and some of its channels.
+    share = 65536 // tl.maximum(columns, 1) + 1  # multiplying is faster than dividing, and as exact here
     for start in range(0, rows * columns * CI, BK):
-        down, right = start // CI // columns, start // CI % columns
+        down = (start // CI * share) >> 16
+        right = start // CI - down * columns
         window = (first + down * TH) * KW + begin + right * TW
         channel = tl.multiple_of(start % CI, BK)  # else Triton 3.6 reads the images value by value
         row, column = top + down * (DH * TH // UH), left + right * (DW * TW // UW)
         here = corner + (down * (DH * TH // UH) * W + right * (DW * TW // UW)) * CI
         inside = there
-        if not WHOLE:
+        if not WHOLE and MIDDLE == Q:
             inside = inside & (column >= 0) & (column < W)
             if not APART:
                 inside = inside & (row >= 0) & (row < H)
@@ -121,79 +132,6 @@ def met(start, SIZE: tl.constexpr, U: tl.constexpr, D: tl.constexpr):
     return first
 
 
-@triton.jit
-def _weigh(
-    x, g, dw, N, CLIENTS, ROWS,
-    H: tl.constexpr, W: tl.constexpr, P: tl.constexpr, Q: tl.constexpr, K: tl.constexpr,
-    CI: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
-    PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr, COLUMNS: tl.constexpr,
-    WHOLE: tl.constexpr, SPLIT: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr,
-):  # fmt: skip
-    """dw[k, r, s, c] = Σ g[n, p, q, k] · x[n, p·S + r·D − P, …, c], over ROWS rows (n, p, q) of each part.
-
-    SPLIT: float32 as two bfloat16 and three products, finer than tf32, whose products want the other layout.
-    """
-    client = tl.program_id(2).to(tl.int64)
-    part = tl.program_id(1) // COLUMNS
-    at = tl.program_id(0) * BM + tl.arange(0, BM)
-    k = (tl.program_id(1) % COLUMNS) * BN + tl.arange(0, BN)
-    total: tl.constexpr = KH * KW * CI
-    across = at % (KW * CI)
-    down = at // (KW * CI) * DH - PH
-    right = at // CI % KW * DW - PW  # Triton sees that this is one for all channels, but not of across // CI
-    offset = (down * W - PW) * CI + across if DW == 1 else (down * W + right) * CI + at % CI
-    x += client * N * H * W * CI
-    g += client * N * P * Q * K
-    out = tl.zeros((BN, BM), dtype=tl.float32)
-    first = part * ROWS
-    last = tl.minimum(first + ROWS, N * P * Q)
-    for start in range(first, last, BR):
-        m = start + tl.arange(0, BR)
-        there = m < last
-        line = (m.to(tl.uint32) // Q).to(tl.int32)  # of outputs, counted through all images
-        number = (m.to(tl.uint32) // (P * Q)).to(tl.int32)
-        here = (m * SW + line * (SH * W - SW * Q) + number * ((H - SH * P) * W)) * CI
-        inside = there[:, None] & (at < total)[None, :]
-        if not WHOLE:
-            low = ((line - number * P) * SH)[:, None] + down[None, :]
-            wide = ((m - line * Q) * SW)[:, None] + right[None, :]
-            inside = inside & (low >= 0) & (low < H) & (wide >= 0) & (wide < W)
-        a = tl.load(x + here[:, None] + offset[None, :], mask=inside, other=0.0)
-        if (
-            SPLIT
-        ):  # slopes are read turned round: a factor kept by threads is copied 16 bytes at a time only so
-            b = tl.load(g + m[None, :] * K + k[:, None], mask=there[None, :] & (k < K)[:, None], other=0.0)
-            above, over = leading(a), leading(b)
-            high, tall = above.to(tl.bfloat16), over.to(tl.bfloat16)
-            rest, left = (a - above).to(tl.bfloat16), (b - over).to(tl.bfloat16)
-            out = tl.dot(left, high, out)
-            out = tl.dot(tall, rest, out)
-            out = tl.dot(tall, high, out)
-        else:
-            b = tl.load(g + m[:, None] * K + k[None, :], mask=there[:, None] & (k < K)[None, :], other=0.0)
-            out = tl.dot(tl.trans(b), a, out)
-    dw += (part * CLIENTS + client) * total * K
-    where = dw + k[:, None] * total + at[None, :]
-    tl.store(where, out.to(dw.dtype.element_ty), mask=(k < K)[:, None] & (at < total)[None, :])
-
-
-@triton.jit
-def leading(v):
-    """What of a float32 a bfloat16 holds, the rest cut off: as a mask of bits, for rounding takes longer."""
-    return (v.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _sum_parts(parts, whole, SIZE, PARTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """whole[i] = Σ parts[p, i]: all of a column at once, always in the same order."""
-    p = tl.arange(0, ROWS)
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = (p < PARTS)[:, None] & (i < SIZE)[None, :]
-    values = tl.load(parts + p[:, None] * SIZE + i[None, :], mask=inside, other=0.0)
-    tl.store(whole + i, tl.sum(values, 0).to(whole.dtype.element_ty), mask=i < SIZE)
-
-
 def convolve(x: Tensor, w: Tensor, bias: Tensor | None, geometry: list[int], turned: bool) -> Tensor:
     """[C, N, H, W, c] with kernels to [C, N, P, Q, k]; TURNED, a kernel serves its own backward pass."""
     y = room(x, w, geometry, turned)
@@ -218,49 +156,22 @@ def convolve_into(
         convolve_few(x, w, bias, y, geometry, turned)
         return
     whole = not ph and not pw and uh == uw == 1
-    places = seen_places(h, kh, sh, uh, ph, dh, p)
+    places, across = seen_places(h, kh, sh, uh, ph, dh, p), seen_places(width, kw, sw, uw, pw, dw, q)
     t = convolve_tiles(x.dtype, clients, n * p * q, ci, k)
-    apart = uh == uw == 1 and row_by_row(places, n, q, t["BM"])
-    down, right = seen(places), seen(seen_places(width, kw, sw, uw, pw, dw, q))
+    apart, left, middle = cut(places, across, n, t["BM"]) if uh == uw == 1 else (False, 0, q)
+    down, right = seen(places), seen(across)
     if uh > 1 or uw > 1:
         high = uh * uw * triton.cdiv(n * triton.cdiv(p, uh) * triton.cdiv(q, uw), t["BM"])
     else:
-        high = p * triton.cdiv(n * q, t["BM"]) if apart else triton.cdiv(n * p * q, t["BM"])
+        row = triton.cdiv(n * middle, t["BM"]) + (q - middle) * triton.cdiv(n, t["BM"])
+        high = p * row if apart else triton.cdiv(n * p * q, t["BM"])
     _convolve[(high, triton.cdiv(k, t["BN"]), clients)](
         x, w, w if bias is None else bias, y, n, H=h, W=width, P=p, Q=q, K=k,
         CI=ci, KH=kh, KW=kw, SH=sh, SW=sw, UH=uh, UW=uw, PH=ph, PW=pw, DH=dh, DW=dw,
         WHOLE=whole, TURNED=turned, BIAS=bias is not None,
-        R=down.start, S=right.start, RH=len(down), RW=len(right), APART=apart,
+        R=down.start, S=right.start, RH=len(down), RW=len(right), APART=apart, LEFT=left, MIDDLE=middle,
         TH=uh // gcd(uh, dh), TW=uw // gcd(uw, dw), **t,
     )  # fmt: skip
-
-
-def weigh(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
-    """[C, N, H, W, c] with [C, N, P, Q, k] to [C, k, window · c]."""
-    kh, kw, sh, sw, _, _, ph, pw, dh, dw, p, q = geometry
-    clients, n, h, width, ci = x.shape
-    k = g.shape[4]
-    total, rows = kh * kw * ci, n * p * q
-    whole = within(h, kh, sh, ph, dh, p) and within(width, kw, sw, pw, dw, q)
-    t = weigh_tiles(x.dtype, total, k)
-    high, columns = triton.cdiv(total, t["BM"]), triton.cdiv(k, t["BN"])
-    parts, each = weigh_parts(t, x.dtype, rows, clients * high * columns)
-    found = torch.empty((clients, k, total), dtype=x.dtype, device=x.device)
-    sums = found[None] if parts == 1 else found.new_empty((parts, *found.shape), dtype=torch.float32)
-    _weigh[(high, columns * parts, clients)](
-        x, g, sums, n, clients, each, H=h, W=width, P=p, Q=q, K=k,
-        CI=ci, KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw, DH=dh, DW=dw, COLUMNS=columns,
-        WHOLE=whole, SPLIT=x.dtype == torch.float32, **t,
-    )  # fmt: skip
-    if parts > 1:
-        sum_parts(sums, found)
-    return found
-
-
-def sum_parts(parts: Tensor, whole: Tensor) -> None:
-    """Σ over the first axis, put into `whole`."""
-    t = sum_tiles(len(parts))
-    _sum_parts[(triton.cdiv(whole.numel(), t["BLOCK"]),)](parts, whole, whole.numel(), PARTS=len(parts), **t)
 
 
 def gradients(

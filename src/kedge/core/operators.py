@@ -66,7 +66,7 @@ def _convolve(x: Tensor, w: Tensor, bias: Tensor | None, geometry: list[int], tu
 
 
 def _weigh(x: Tensor, g: Tensor, geometry: list[int]) -> Tensor:
-    from kedge.core.kernels import weigh
+    from kedge.core.weigh_kernels import weigh
 
     return weigh(x, g, geometry)
 

@@ -128,10 +128,23 @@ def within(size: int, window: int, stride: int, padding: int, dilation: int, out
     return padding <= 0 and (out - 1) * stride + (window - 1) * dilation - padding < size
 
 
-def row_by_row(places: list[range], images: int, width: int, high: int) -> bool:
-    """Whether tiles of one row of outputs each, which skip the places that row does not see, do less work."""
-    apart = sum(map(len, places)) * parts(images * width, high)
-    return apart < len(seen(places)) * parts(images * width * len(places), high)
+def cut(down: list[range], across: list[range], images: int, high: int) -> tuple[bool, int, int]:
+    """Whether tiles are of one row of outputs each, and which of its columns have tiles together.
+
+    Such tiles skip places of the window that the row does not see; columns that do not see all of it may
+    have tiles of their own, which skip what they do not see. The less work is taken: tiles times places.
+    Columns with tiles together: how many are before them, how many they are.
+    """
+    wide = len(across)
+    all_see = [q for q, own in enumerate(across) if own == seen(across)]
+    rows = sum(map(len, down))
+    whole = parts(images * len(down) * wide, high) * len(seen(down)) * len(seen(across))
+    ways = {(False, 0, wide): whole, (True, 0, wide): rows * parts(images * wide, high) * len(seen(across))}
+    if len(all_see) < wide:
+        beside = parts(images, high) * sum(len(own) for own in across if own != seen(across))
+        together = parts(images * len(all_see), high) * len(seen(across))
+        ways[True, all_see[0] if all_see else wide, len(all_see)] = rows * (together + beside)
+    return min(ways, key=ways.__getitem__)
 
 
 def parts(whole: int, part: int) -> int:
