@@ -34,6 +34,7 @@ CONVOLUTIONS = {  # channels in, out, high, wide, then pairs: window, stride, pa
     "one place": (32, 32, 1, 1, (3, 3), (1, 1), (1, 1), (1, 1), 4),
     "to one place": (32, 32, 2, 2, (3, 3), (2, 2), (1, 1), (1, 1), 4),
     "one pixel, padded and dilated": (32, 16, 5, 5, (1, 1), (1, 1), (1, 1), (2, 2), 70),
+    "a very wide window": (16, 16, 3, 182, (3, 181), (1, 1), (0, 0), (1, 1), 2),
     "unlike in both directions": (32, 16, 9, 7, (3, 2), (2, 1), (1, 0), (1, 2), 4),
     "unlike, and not reaching the edge": (32, 16, 12, 5, (5, 3), (4, 2), (2, 1), (2, 1), 3),
 }

@@ -95,10 +95,11 @@ def _convolve(
     inner = tl.arange(0, BK)
     real = (k < K)[None, :]
     # A step is one place of the window, and some of its channels.
-    share = 65536 // tl.maximum(columns, 1) + 1  # multiplying is faster than dividing, and as exact here
+    share = 65536 // tl.maximum(columns, 1) + 1  # multiplying by it is as exact as dividing in small windows
     for start in range(0, rows * columns * CI, BK):
-        down = (start // CI * share) >> 16
-        right = start // CI - down * columns
+        place = start // CI
+        down = (place * share) >> 16 if KH * KW * KW < 65536 else place // columns
+        right = place - down * columns
         window = (first + down * TH) * KW + begin + right * TW
         channel = tl.multiple_of(start % CI, BK)  # else Triton 3.6 reads the images value by value
         row, column = top + down * (DH * TH // UH), left + right * (DW * TW // UW)
