@@ -10,6 +10,7 @@ import torch
 from tests.contract.test_resume import stop_after
 from tests.engines.recorded import on_the_cpu
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from kedge.algorithms import METHODS as BUILT_IN
 from kedge.algorithms import fedavg, fedbug, feddyn, scaffold
@@ -295,6 +296,21 @@ class TestAnywhere:
             monkeypatch.setattr("kedge.engines.lanes.rounded", lambda graph, first: [])
             expected = final(task, captured(task, streams=streams))
         assert all(torch.equal(v, expected[k]) for k, v in found.items())
+
+    def test_a_stack_lies_in_memory_once(self) -> None:
+        """What every row begins with is not spread beside its place, and the round's end reads it there."""
+        task = replace(task_of(scaffold(), "cpu", network="mlp"), tune="off")
+        with on_the_cpu():
+            engine = captured(task)
+            ended = run(task, engine)
+        shared, buffers = ended.server.shared, ended.server.buffers
+        begun = engine.start(task.stages[0], Order(3, 3, 0, shared, buffers, {}), [0, 1, 2, 3], True)
+        assert all(v.untyped_storage().data_ptr() == shared[k].untyped_storage().data_ptr()
+                   for k, v in begun["params"].items())  # fmt: skip
+        (lanes,), (end,) = engine.lanes.values(), engine.ends.values()
+        read = tree_leaves(end.arguments[0])
+        assert len(read) > 4
+        assert all(own is place for own, place in zip(read, lanes.places(), strict=True))
 
     @pytest.mark.parametrize("method", ["fedavg", "fedexp", "fedper"])
     def test_every_round_is_measured_as_in_the_reference(self, method: str) -> None:

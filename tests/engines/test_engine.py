@@ -18,7 +18,7 @@ from kedge.core.optimizers import SGD
 from kedge.core.server import Reply, broadcast, opened
 from kedge.core.tree import Leaves, cast, flatten
 from kedge.data.federation import Federation
-from kedge.engines.engine import Mean, Order
+from kedge.engines.engine import Mean, Order, summed
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.running.runner import run
@@ -60,6 +60,22 @@ def test_mean_does_not_depend_on_how_uploads_are_grouped() -> None:
     apart.add(uploads([5.0, 8.0]), facts(1, 4), admitted(True, True), [1, 2])
     left, right = (mean.reply(frozenset()).mean["delta"]["w"] for mean in (together, apart))
     torch.testing.assert_close(left, right)
+
+
+@pytest.mark.parametrize("runs", [(), (2,)], ids=["one run", "two runs"])
+@pytest.mark.parametrize("shape", [(4, 3, 5, 5), (4, 3, 1, 1), (4, 3, 7), (4, 3), (4,), ()])
+def test_sums_do_not_depend_on_how_rows_lie(shape: tuple[int, ...], runs: tuple[int, ...]) -> None:
+    """On a GPU kernels have their channels last; their sum lies as servers' models do."""
+    rows = torch.randint(-9, 10, (6, *shape)).double()
+    mass = torch.randint(0, 5, (*runs, 6)).double()
+    expected = (mass.view(*runs, 6, *[1] * len(shape)) * rows).sum(len(runs))
+    lying = rows.transpose(1, -1).contiguous().transpose(1, -1) if len(shape) > 1 else rows
+    if len(shape) == 4:
+        lying = rows.movedim(-3, -1).contiguous().movedim(-1, -3)
+    for own in (rows, lying):
+        found = summed(mass, own)
+        assert torch.equal(found, expected)
+        assert found.is_contiguous()
 
 
 def test_a_slot_has_weights_of_its_own() -> None:

@@ -143,8 +143,15 @@ def unflatten(flat: Mapping[str, Tensor]) -> dict[str, Any]:
 def finite_rows(tree: Tree) -> Tensor:
     """One flag a row of a stacked tree: every number of the row is finite."""
     tensors = [v for v in flatten(tree).values() if v.is_floating_point()]
-    largest = [v.reshape(v.shape[0], -1).abs().amax(1).double() for v in tensors]  # NaN is larger than all
-    return torch.stack(largest).isfinite().all(0)
+    return torch.stack([largest(v).double() for v in tensors]).isfinite().all(0)
+
+
+def largest(rows: Tensor) -> Tensor:
+    """Each row's largest absolute value, or NaN; on a GPU nothing is copied, however the rows lie."""
+    if rows.is_cuda and rows.dim() > 1:  # on a CPU the slower way
+        norms: Tensor = torch.linalg.vector_norm(rows, math.inf, tuple(range(1, rows.dim())))
+        return norms
+    return rows.reshape(rows.shape[0], -1).abs().amax(1)
 
 
 def finite(tree: Tree) -> Tensor:

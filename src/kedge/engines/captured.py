@@ -128,6 +128,12 @@ class Captured(Stacked):
         plan, facts, lr = self.drawn.pop(key)
         return Known(plan.result(), facts, lr)
 
+    def start(
+        self, stage: Stage, order: Order, rows: Sequence[int], compiled: bool, bare: bool = False
+    ) -> Carry:
+        """The stacked carry; what is the same for all stays one row, for lanes have places of their own."""
+        return super().start(stage, order, rows, False, bare)
+
     def draw_ahead(self, order: Order, padding: int | None = None) -> list[Coming]:
         """Begin to draw the next round's batches beside the device's work; of which rows, by chunks."""
         if self.ahead is None:
@@ -187,7 +193,8 @@ class Captured(Stacked):
         """Memories, uploads, flags and sums; those of a chunk are needed beyond the next chunk's end."""
         shape = tuple(v.shape for v in tree_leaves(arguments) if isinstance(v, Tensor))
         if shape not in self.ends:
-            self.ends[shape] = Replayed(function, self.memory)
+            own = [v for lanes in self.lanes.values() for v in lanes.places()]
+            self.ends[shape] = Replayed(function, self.memory, still=own)
         slots, uploads, admitted, totals = self.ends[shape](*arguments)
         kept = tree_map_only(Tensor, torch.clone, totals) if self.chunk else totals
         return slots, uploads, admitted, kept

@@ -1,6 +1,7 @@
 """Engine: what the runner asks of a place where clients train; it arranges the kernel, no more."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import torch
@@ -232,9 +233,16 @@ def weighted_totals(
     for slot, weight in weights.items():
         part = uploads["slots"][slot] if slot else {"delta": uploads["delta"], "buffers": uploads["buffers"]}
         mass = weight(facts) * admitted
-        total = tree_map(lambda v, mass=mass: torch.tensordot(mass.to(v.dtype), v, dims=1), part)
+        total = tree_map(partial(summed, mass), part)
         totals[slot] = total, mass.sum(-1)
     return totals
+
+
+def summed(mass: Tensor, rows: Tensor) -> Tensor:
+    """The weighted sum of rows; of kernels whose channels lie last without a copy of all of them."""
+    last = rows.dim() > 3 and not rows.is_contiguous()
+    total: Tensor = torch.tensordot(mass.to(rows.dtype), rows.movedim(-3, -1) if last else rows, dims=1)
+    return total.movedim(-1, -3).contiguous() if last else total
 
 
 def shaped(flags: Tensor, like: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """CUDA graphs: work recorded once on tensors in fixed places, and done again without launching its parts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -41,14 +41,18 @@ def in_place(tree: Any) -> Any:
 class Replayed:
     """A function of trees of tensors as a graph. What it returns is overwritten by the next call."""
 
-    def __init__(self, function: Callable[..., Any], memory: Any, compile: bool = False) -> None:
+    def __init__(
+        self, function: Callable[..., Any], memory: Any, compile: bool = False, still: Iterable[Tensor] = ()
+    ) -> None:
+        """`still`: arguments that are among these stay where they are, and are read there."""
         self.function, self.memory, self.compile = function, memory, compile
+        self.still = {id(v): v for v in still}
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, *arguments: Any) -> Any:
         """The function's result for these arguments, whose shapes never change."""
         if self.graph is None:
-            self.arguments = in_place(arguments)
+            self.arguments = tree_map_only(Tensor, self.placed, arguments)
             self.work = partial(self.function, *self.arguments)  # held: what it reads must stay
             if self.compile:
                 self.result = in_place(self.work())
@@ -60,6 +64,10 @@ class Replayed:
         put(self.arguments, arguments)
         self.graph.replay()
         return self.result
+
+    def placed(self, v: Tensor) -> Tensor:
+        """Where the graph reads this argument."""
+        return v if id(v) in self.still else in_place(v)
 
 
 class Beside:
@@ -91,9 +99,12 @@ def to_host(v: Tensor) -> Tensor:
 
 
 def put(places: Any, values: Any) -> None:
-    """Copy a tree's tensors into those of a tree like it; those that lie alike take one launch a dtype."""
+    """Copy a tree's tensors into those of a tree like it, if they are not the same; those that lie alike
+    take one launch a dtype."""
     alike: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
     for place, value in paired(places, values):
+        if place is value:
+            continue
         if place.stride() == value.stride() and place.dtype == value.dtype:
             alike.setdefault(place.dtype, []).append((place, value))
         else:

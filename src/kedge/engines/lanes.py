@@ -149,6 +149,10 @@ class Lanes:
                 self.graphs[masks[at], UNROLLED].replay()
             at += same
 
+    def places(self) -> list[Tensor]:
+        """Where the rows lie."""
+        return [v for lane in self.lanes for v in tree_leaves(lane.state["carry"])]
+
     def carry(self) -> Carry:
         """What the rows have become; of one stack its own tensors, which the next round overwrites."""
         parts = [lane.state["carry"] for lane in self.lanes]
