@@ -131,7 +131,7 @@ class Captured(Stacked):
     def start(
         self, stage: Stage, order: Order, rows: Sequence[int], compiled: bool, bare: bool = False
     ) -> Carry:
-        """The stacked carry; what is the same for all stays one row, for lanes have places of their own."""
+        """The stacked carry; what is the same for all is one row: lanes are places of their own."""
         return super().start(stage, order, rows, False, bare)
 
     def draw_ahead(self, order: Order, padding: int | None = None) -> list[Coming]:
