@@ -1,5 +1,6 @@
 """The bench of networks: every row is there, with its ratios."""
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 import torch._inductor.config
 
-from kedge.bench import networks
+from kedge.bench import memory, networks
 from kedge.bench.central import compiled_central
 from kedge.bench.loops import Round
 from kedge.bench.networks import Setting, Warm, Way, fitting, speeds, timed, ways
@@ -26,7 +27,9 @@ def test_rows_are_compared_with_the_plain_loop_and_with_central(monkeypatch: pyt
     assert rows[0].to_plain == 1
     assert rows[2].to_central == 1
     assert rows[1].to_plain == pytest.approx(rows[1].samples_per_second / rows[0].samples_per_second)
-    assert all(row.memory is row.streams is None for row in rows)
+    assert all(row.streams is None for row in rows)
+    if sys.platform == "linux":
+        assert all(row.memory is not None and row.memory > 0 for row in rows)
     assert any("warming up" in message for message in said)
 
 
@@ -109,6 +112,38 @@ def test_what_does_not_fit_into_memory_is_left_out_and_said(monkeypatch: pytest.
     assert speeds([Setting("lenet5", 1, 1)], ["fp32"], "cpu", 1) == []
 
 
+def test_on_a_cpu_what_will_not_fit_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client of a stack takes 2 GB, one of central training 0.8, any run another 1; 100 GB are free."""
+    begun: list[tuple[str, int]] = []
+
+    def warmed(way: Way, device: str, say: Any) -> Warm:
+        begun.append((way.how, way.setting.clients))
+        taken = {"stacked": 2e9, "central, compiled": 8e8}[way.how] * way.setting.clients
+        return Warm(way, lambda number: 10, 0.1, int(taken + 1e9))
+
+    def ways(setting: Setting, *rest: Any) -> list[Way]:
+        return [Way(setting, how, "fp32", no_round) for how in ("stacked", "central, compiled")]
+
+    def no_round() -> Round:
+        raise AssertionError
+
+    monkeypatch.setattr(networks, "ways", ways)
+    monkeypatch.setattr(networks, "warmed", warmed)
+    monkeypatch.setattr(memory, "free", lambda device: int(1e11))
+    said: list[str] = []
+    settings = [Setting("a", clients, 1) for clients in (1, 10, 100)]
+    rows = speeds(settings, ["fp32"], "cpu", 1, said.append)
+    assert ("stacked", 100) not in begun
+    assert [(row.how, row.clients) for row in rows[-2:]] == [
+        ("central, compiled", 10),
+        ("central, compiled", 100),
+    ]
+    about = "would need about 210 GB of memory, 100 are free"
+    assert f"a, 100 clients: {about}, left out: stacked, fp32" in said
+    monkeypatch.setattr(memory, "free", lambda device: None)
+    assert len(speeds(settings, ["fp32"], "cpu", 1)) == 6
+
+
 def test_ten_clients_come_first_and_their_plain_loop_serves_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock by which a round of the plain loop takes 8 s, of a stack of C clients C s."""
     now = [0.0]
@@ -146,7 +181,7 @@ def test_nothing_is_profiled_before_all_is_timed(monkeypatch: pytest.MonkeyPatch
         return answer
 
     monkeypatch.setattr(networks, "ways", lambda one, *rest: [one.network])
-    monkeypatch.setattr(networks, "warmed", lambda way, *rest: note("warm", way, way))
+    monkeypatch.setattr(networks, "if_it_fits", lambda way, *rest: note("warm", way, way))
     row = SimpleNamespace(clients=1, how="captured")
     monkeypatch.setattr(
         networks,
@@ -179,23 +214,25 @@ def test_streams_and_profiles_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_defaults_by_device() -> None:
-    settings, precisions = asked("cuda", "standard-cnn,resnet20", "", "", 0)
+    settings, precisions = asked("cuda", "standard-cnn,resnet20", "1,10,100", "", 0)
     assert [one.clients for one in settings] == [1, 10, 100, 1, 10, 100]
     assert {one.steps for one in settings} == {100}
     assert precisions == ["tf32", "bf16"]
-    settings, precisions = asked("cpu", "standard-cnn", "", "", 0)
-    assert [one.clients for one in settings] == [1, 10]
+    settings, precisions = asked("cpu", "standard-cnn", "1,10", "", 0)
+    assert {one.steps for one in settings} == {1}
     assert precisions == ["fp32"]
 
 
 @pytest.mark.parametrize(
     ("networks", "clients", "precisions", "steps", "said"),
     [
-        ("standart-cnn", "", "", 0, "Did you mean 'standard-cnn'"),
+        ("standart-cnn", "1", "", 0, "Did you mean 'standard-cnn'"),
         ("standard-cnn", "0", "", 0, "--clients 0"),
         ("standard-cnn", "ten", "", 0, "--clients ten"),
-        ("standard-cnn", "", "tf32", 0, "allowed here: fp64, fp32, bf16"),
-        ("standard-cnn", "", "", -1, "--steps -1"),
+        ("standard-cnn", "1", "tf32", 0, "allowed here: fp64, fp32, bf16"),
+        ("standard-cnn", "1", "", -1, "--steps -1"),
+        ("standard-cnn", "", "", 0, "--clients : need whole numbers"),
+        ("", "1", "", 0, "--networks : no such network"),
     ],
 )
 def test_wrong_requests(networks: str, clients: str, precisions: str, steps: int, said: str) -> None:

@@ -3,8 +3,7 @@
 The rows of a network are measured in one run, those of a number of clients in turns. The plain loop is eager
 and in fp32; its speed does not depend on the number of clients, and it is timed with ten. Central training is
 one compiled model (on a GPU captured) with a batch of all clients' batches together, in the same precision as
-the engine it is compared with. Rounds are profiled when all has been timed, since the profiler slows what
-comes after it.
+the engine it is compared with. Rounds are profiled when all has been timed: a profiler slows the rest.
 """
 
 import gc
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 
 from kedge.algorithms import fedavg
+from kedge.bench import memory
 from kedge.bench.bench import rounds_of, synchronize
 from kedge.bench.central import compiled_central
 from kedge.bench.loops import Round, plain_loop
@@ -97,7 +97,7 @@ class Speed(NamedTuple):
     samples_per_second: float
     to_plain: float | None  # the eager loop in fp32
     to_central: float | None  # in the same precision
-    memory: int | None  # bytes of the GPU, most at any time
+    memory: int | None  # bytes beside the data, most at any time
     first_round_seconds: float
 
 
@@ -143,7 +143,7 @@ def speeds(
     work += [(one, False, True) for one in groups[:-1] if look]
     for setting, time_it, profile_it in work:
         every = ways(setting, precisions, device, setting is usual(order, setting.network), streams)
-        warm = [one for way in every if (one := warmed_if_it_fits(way, device, say))]
+        warm = [one for way in every if (one := if_it_fits(way, device, say, rows))]
         if time_it and warm:
             rows += (own := timed(warm, device, repeats, say, plain.get(setting.network)))
             plain |= {one.network: one.samples_per_second for one in own if one.how == "plain loop"}
@@ -153,8 +153,7 @@ def speeds(
                 look(seen)
         del every, warm
         gc.collect()
-        if device == "cuda":
-            torch.cuda.empty_cache()
+        torch.cuda.empty_cache()
     places = {(one.network, one.clients): number for number, one in enumerate(order)}
     return sorted(rows, key=lambda row: places[row.network, row.clients])
 
@@ -219,9 +218,7 @@ def prepared(data: Federation) -> Federation:
 def warmed(way: Way, device: str, say: Callable[[str], None]) -> Warm:
     """The way after two rounds."""
     say(f"{way.setting.network}, {way.setting.clients} clients: warming up {way.how}, {way.precision}")
-    before = torch.cuda.memory_allocated() if device == "cuda" else 0
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
+    before = memory.watched(device)
     start = time.perf_counter()
     with computing_in(way.precision):
         one = way.make()
@@ -230,22 +227,32 @@ def warmed(way: Way, device: str, say: Callable[[str], None]) -> Warm:
         first = time.perf_counter() - start
         one(1)
     synchronize(device)
-    memory = torch.cuda.max_memory_allocated() - before if device == "cuda" else None
-    return Warm(way, one, first, memory)
+    return Warm(way, one, first, memory.most(device, before))
 
 
-def warmed_if_it_fits(way: Way, device: str, say: Callable[[str], None]) -> Warm | None:
+def if_it_fits(way: Way, device: str, say: Callable[[str], None], rows: Sequence[Speed]) -> Warm | None:
     """The way after two rounds, or nothing, which is said, where memory runs out beside the others."""
-    try:
-        return warmed(way, device, say)
-    except Exception as error:
-        if not ran_out(error):
-            raise
+    why = "out of memory beside the others"
+    need, room = expected(way, rows), memory.free(device)
+    if room is not None and need > room:  # a GPU says when it is full; a CPU's process would be killed
+        why = f"would need about {need / 1e9:.0f} GB of memory, {room / 1e9:.0f} are free"
+    else:
+        try:
+            return warmed(way, device, say)
+        except Exception as error:
+            if not ran_out(error):
+                raise
     gc.collect()
     torch.cuda.empty_cache()
-    work = f"{way.setting.network}, {way.setting.clients} clients"
-    say(f"{work}: out of memory beside the others, left out: {way.how}, {way.precision}")
+    say(f"{way.setting.network}, {way.setting.clients} clients: {why}, left out: {way.how}, {way.precision}")
     return None
+
+
+def expected(way: Way, rows: Sequence[Speed]) -> float:
+    """The memory of a way, by its row of the most clients so far (of few, most is fixed); or 0."""
+    name = way.setting.network, way.how, way.precision
+    same = {one.clients: one.memory or 0 for one in rows if (one.network, one.how, one.precision) == name}
+    return way.setting.clients / max(same) * same[max(same)] if same else 0
 
 
 def profiled(warm: Warm, device: str, say: Callable[[str], None]) -> Profile:

@@ -51,7 +51,7 @@ def command(
         typer.Argument(
             help="overhead, compute: the engines; networks: standard CNN, ResNet-18, ResNet-20 at 1, 10, 100 "
             "clients; methods: every method's cost beside FedAvg; freezing: every phase of FedBug, Vanilla "
-            "and Anti beside FedAvg (networks take minutes, methods and freezing ten or more); packing: runs "
+            "and Anti beside FedAvg (networks, methods and freezing take ten minutes or more); packing: runs "
             "of one client a round, alone and side by side; diagnostics: what measure.drift costs. Without "
             "it, overhead, compute and networks, each told as soon as it is measured. With --peers: "
             f"{', '.join(PEERS)}; without it, all of them."
@@ -66,9 +66,7 @@ def command(
     networks: Annotated[str, typer.Option(help=f"For networks: some of {', '.join(NETWORKS)}.")] = ",".join(
         NETWORKS
     ),
-    clients: Annotated[
-        str, typer.Option(help="For networks: clients a round; 1,10,100 on a GPU, else 1,10.")
-    ] = "",
+    clients: Annotated[str, typer.Option(help="For networks: clients a round.")] = "1,10,100",
     precisions: Annotated[
         str,
         typer.Option(
@@ -208,15 +206,14 @@ def asked(
     device: str, networks: str, clients: str, precisions: str, steps: int
 ) -> tuple[list[Setting], list[Precision]]:
     """The settings and precisions that the options name."""
-    gpu = device == "cuda"
-    names, counts = split(networks), split(clients) or (["1", "10", "100"] if gpu else ["1", "10"])
-    for name in names:
+    names, counts = split(networks), split(clients)
+    for name in names or [networks]:
         if name not in NETWORKS:
             raise RequestError(
                 f"--networks {name}: no such network here.{nearest(name, NETWORKS)} "
                 f"Allowed: {', '.join(NETWORKS)}."
             )
-    for count in counts:
+    for count in counts or [clients]:
         if not count.isdecimal() or int(count) < 1:
             raise RequestError(f"--clients {count}: need whole numbers of at least 1, as in 1,10,100.")
     local = local_steps(device, steps, 1)

@@ -37,8 +37,8 @@ def print_engines(work: Workload, rows: Sequence[Row]) -> None:
 
 def print_networks(rows: Sequence[Speed]) -> None:
     """Networks, clients and ways to train them."""
-    gpu = any(row.memory is not None for row in rows)
-    columns = ("samples/s", "to plain loop", "to central", "first round, s", *(["memory, GB"] if gpu else []))
+    last = ["memory, GB"] if any(row.memory is not None for row in rows) else []
+    columns = ("samples/s", "to plain loop", "to central", "first round, s", *last)
     for network in dict.fromkeys(row.network for row in rows):
         console().print(f"{network}: batch {BATCH}, images of 3×32×32", style="italic", highlight=False)
         table = Table(box=None, header_style="bold", pad_edge=False)
