@@ -27,6 +27,7 @@ from kedge.running import checkpoint, folder
         ("training.epoch=3", r"unknown key training.epoch. Did you mean 'epochs'? Allowed: epochs, batch"),
         ("trainin.epochs=3", "unknown key trainin. Did you mean 'training'?"),
         ("method.alfa=1", "unknown key method.alfa."),
+        ("partition.kind='iid'", "unknown key partition.kind. Allowed for name = 'dirichlet': clients"),
         ("method=fedavgg", "no method or schedule is called 'fedavgg'. Did you mean 'fedavg'?"),
         ("model.name=small-cn", "model.name = 'small-cn': no such name. Did you mean 'small-cnn'?"),
         ("partition.name=dirichlett", "Did you mean 'dirichlet'?"),

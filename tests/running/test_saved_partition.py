@@ -63,7 +63,7 @@ def test_the_saved_partition_of_a_run_gives_its_numbers(tmp_path: Path) -> None:
         ("data.name=synthetic", 2, "it is of the dataset 'digits', this run's is 'synthetic'"),
         ("evaluation.local_test=0.5", 2, "Set evaluation.local = 'split' and evaluation.local_test = 0.2"),
         ("partition.path=/nowhere", 2, "there is no file /nowhere. Name the folder of a run"),
-        ("partition.clients=3", 2, "unknown key partition.clients. Allowed: path."),
+        ("partition.clients=3", 2, "unknown key partition.clients. Allowed for name = 'saved': path."),
     ],
 )
 def test_a_saved_partition_that_does_not_fit_ends_the_request(

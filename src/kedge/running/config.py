@@ -227,7 +227,7 @@ def factory_table(key: str, table: Mapping[str, Any]) -> dict[str, Any]:
     # A dataset that is not built in is a file in the data folder.
     file = key == "data" and name not in BUILT_IN
     target = folder if file else factory_of(key, FACTORIES[key], name)
-    return {"name": name, **filled(target, options, key, GIVEN.get(key, ()), BESIDE.get(key))}
+    return {"name": name, **filled(target, options, key, GIVEN.get(key, ()), BESIDE.get(key), name)}
 
 
 def options_of(table: dict[str, Any]) -> dict[str, Any]:

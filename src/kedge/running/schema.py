@@ -30,10 +30,11 @@ def filled(
     path: str,
     given: tuple[str, ...] = (),
     also: Callable[..., Any] | None = None,
+    name: str | None = None,
 ) -> dict[str, Any]:
     """All arguments of the target, from the table and its defaults; `given` are not the user's to set.
 
-    The table may hold the arguments of `also` as well.
+    The table may hold the arguments of `also` as well. `name`: the target's, which a refusal tells.
     """
     every = {**parameters(target), **(parameters(also) if also else {})}
     known = {k: v for k, v in every.items() if k not in given}
@@ -41,7 +42,7 @@ def filled(
         if key not in known:
             raise RequestError(
                 f"unknown key {dotted(path, key)}.{nearest(key, known)} "
-                f"Allowed: {', '.join(known) or 'none'}."
+                f"Allowed{f' for name = {name!r}' if name else ''}: {', '.join(known) or 'none'}."
             )
     values: dict[str, Any] = {}
     for key, (hint, parameter) in known.items():
