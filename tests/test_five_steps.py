@@ -50,7 +50,7 @@ def test_step_2_its_name_works_in_a_configuration_with_its_arguments_and_any_sch
     wrong = kedge_command("run", "quickstart", "--methods", f"{TOY}(gamma=1)", "--out", str(tmp_path / "no"))
     assert wrong.returncode == 2
     assert "unknown key method.gamma" in wrong.stderr
-    assert "Allowed: beta, step" in wrong.stderr
+    assert f"Allowed for name = '{TOY}': beta, step." in wrong.stderr
 
 
 @pytest.mark.slow
