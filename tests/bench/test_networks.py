@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch._inductor.config
 
-from kedge.bench import memory, networks
+from kedge.bench import footprint, networks
 from kedge.bench.central import compiled_central
 from kedge.bench.loops import Round
 from kedge.bench.networks import Setting, Warm, Way, fitting, speeds, timed, ways
@@ -129,7 +129,7 @@ def test_on_a_cpu_what_will_not_fit_is_not_begun(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(networks, "ways", ways)
     monkeypatch.setattr(networks, "warmed", warmed)
-    monkeypatch.setattr(memory, "free", lambda device: int(1e11))
+    monkeypatch.setattr(footprint, "free", lambda device: int(1e11))
     said: list[str] = []
     settings = [Setting("a", clients, 1) for clients in (1, 10, 100)]
     rows = speeds(settings, ["fp32"], "cpu", 1, said.append)
@@ -140,7 +140,7 @@ def test_on_a_cpu_what_will_not_fit_is_not_begun(monkeypatch: pytest.MonkeyPatch
     ]
     about = "would need about 210 GB of memory, 100 are free"
     assert f"a, 100 clients: {about}, left out: stacked, fp32" in said
-    monkeypatch.setattr(memory, "free", lambda device: None)
+    monkeypatch.setattr(footprint, "free", lambda device: None)
     assert len(speeds(settings, ["fp32"], "cpu", 1)) == 6
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from kedge.algorithms import fedavg
-from kedge.bench import memory
+from kedge.bench import footprint
 from kedge.bench.bench import rounds_of, synchronize
 from kedge.bench.central import compiled_central
 from kedge.bench.loops import Round, plain_loop
@@ -218,7 +218,7 @@ def prepared(data: Federation) -> Federation:
 def warmed(way: Way, device: str, say: Callable[[str], None]) -> Warm:
     """The way after two rounds."""
     say(f"{way.setting.network}, {way.setting.clients} clients: warming up {way.how}, {way.precision}")
-    before = memory.watched(device)
+    before = footprint.watched(device)
     start = time.perf_counter()
     with computing_in(way.precision):
         one = way.make()
@@ -227,13 +227,13 @@ def warmed(way: Way, device: str, say: Callable[[str], None]) -> Warm:
         first = time.perf_counter() - start
         one(1)
     synchronize(device)
-    return Warm(way, one, first, memory.most(device, before))
+    return Warm(way, one, first, footprint.most(device, before))
 
 
 def if_it_fits(way: Way, device: str, say: Callable[[str], None], rows: Sequence[Speed]) -> Warm | None:
     """The way after two rounds, or nothing, which is said, where memory runs out beside the others."""
     why = "out of memory beside the others"
-    need, room = expected(way, rows), memory.free(device)
+    need, room = expected(way, rows), footprint.free(device)
     if room is not None and need > room:  # a GPU says when it is full; a CPU's process would be killed
         why = f"would need about {need / 1e9:.0f} GB of memory, {room / 1e9:.0f} are free"
     else:

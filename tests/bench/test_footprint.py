@@ -6,29 +6,29 @@ from pathlib import Path
 import pytest
 import torch
 
-from kedge.bench import memory
+from kedge.bench import footprint
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells of a process")
 @pytest.mark.parametrize("kept", [True, False])
 def test_the_most_that_was_held_counts_even_if_it_is_gone(kept: bool) -> None:
-    before = memory.watched("cpu")
+    before = footprint.watched("cpu")
     assert before
     large = torch.ones(50_000_000)  # 200 MB
     if not kept:
         del large
-    assert memory.most("cpu", before) == pytest.approx(200e6, rel=0.1)
-    again = memory.watched("cpu")  # from here on only what comes
+    assert footprint.most("cpu", before) == pytest.approx(200e6, rel=0.1)
+    again = footprint.watched("cpu")  # from here on only what comes
     assert again == pytest.approx(before + 200e6 * kept, abs=20e6)
-    assert memory.most("cpu", again) == pytest.approx(0, abs=20e6)
+    assert footprint.most("cpu", again) == pytest.approx(0, abs=20e6)
 
 
 def test_where_nobody_tells_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PROCESS", "FORGET_PEAK", "MACHINE"):
-        monkeypatch.setattr(memory, name, tmp_path / "proc" / name)
-    assert memory.watched("cpu") is None
-    assert memory.most("cpu", None) is None
-    assert memory.free("cpu") is None
+        monkeypatch.setattr(footprint, name, tmp_path / "proc" / name)
+    assert footprint.watched("cpu") is None
+    assert footprint.most("cpu", None) is None
+    assert footprint.free("cpu") is None
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_what_is_left_is_the_machine_s_or_the_container_s(
         (tmp_path / "memory.max").write_text(f"{limit}\n")
         (tmp_path / "memory.current").write_text("2500000\n")
         (tmp_path / "memory.stat").write_text("anon 1800000\ninactive_file 700000\n")
-    monkeypatch.setattr(memory, "MACHINE", tmp_path / "meminfo")
-    monkeypatch.setattr(memory, "GROUP", tmp_path)
-    assert memory.free("cpu") == free
-    assert memory.free("cuda") is None
+    monkeypatch.setattr(footprint, "MACHINE", tmp_path / "meminfo")
+    monkeypatch.setattr(footprint, "GROUP", tmp_path)
+    assert footprint.free("cpu") == free
+    assert footprint.free("cuda") is None

@@ -30,18 +30,18 @@ def watched(device: str) -> int | None:
         FORGET_PEAK.write_text("5")
     except OSError:
         return None
-    return kilobytes(PROCESS, "VmRSS")
+    return stated(PROCESS, "VmRSS")
 
 
 def most(device: str, before: int | None) -> int | None:
     """The most that was held since, more than before."""
-    peak = torch.cuda.max_memory_allocated() if device == "cuda" else kilobytes(PROCESS, "VmHWM")
+    peak = torch.cuda.max_memory_allocated() if device == "cuda" else stated(PROCESS, "VmHWM")
     return None if before is None or peak is None else peak - before
 
 
 def free(device: str) -> int | None:
     """What is left to a process on the CPU: of the machine, and of its container. A GPU is not asked."""
-    left = None if device == "cuda" else kilobytes(MACHINE, "MemAvailable")
+    left = None if device == "cuda" else stated(MACHINE, "MemAvailable")
     if left is None:
         return None
     try:
@@ -52,7 +52,7 @@ def free(device: str) -> int | None:
     return min(left, limit - used + int(cached.get("inactive_file", 0)))
 
 
-def kilobytes(file: Path, name: str) -> int | None:
+def stated(file: Path, name: str) -> int | None:
     """The bytes of a line "name: number kB"."""
     if not file.exists():
         return None
