@@ -16,6 +16,7 @@ from kedge.core.chance import torch_words
 from kedge.core.convolution import stacked_convolution
 from kedge.core.errors import RequestError
 from kedge.core.first_layer import pools, stacked_pooled_convolution
+from kedge.core.normalization import widen_inputs
 from kedge.core.operators import stackable
 from kedge.core.pooling import stacked_pooling
 
@@ -172,6 +173,7 @@ def exchange_layers(module: nn.Module, frozen_statistics: bool) -> tuple[list[st
             keys.append(path + "key")
         elif isinstance(layer, nn.modules.dropout._DropoutNd):
             raise RequestError(f"{name}: {type(layer).__name__} is not supported; use nn.Dropout.")
+    widen_inputs(module)
     every = [layer for _, layer in module.named_modules(remove_duplicate=False)]
     for layer in every:
         if isinstance(layer, nn.Sequential):

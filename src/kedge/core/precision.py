@@ -1,19 +1,16 @@
 """What is computed in: fp64, fp32, tf32 (products on tensor cores), bf16 (autocast, weights in fp32)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Literal, TypeVar
+from typing import Literal
 
 import torch
-from torch._C._functorch import CInterpreter, TransformType, peek_interpreter_stack
-from torch._functorch.pyfunctorch import coerce_cinterpreter
-from torch.func import grad
 
 from kedge.core.model import Batch, Model, Output
+from kedge.core.transforms import above_vmap, under_vmap
 from kedge.core.tree import Leaves
 
-T = TypeVar("T")
 Precision = Literal["fp64", "fp32", "tf32", "bf16"]
 DTYPES: dict[str, torch.dtype] = {
     "fp64": torch.float64,
@@ -55,25 +52,3 @@ def in_precision(model: Model, precision: Precision) -> Model:
         return whole, {k: v.to(buffers[k].dtype) for k, v in moved.items()}
 
     return replace(model, apply=apply)
-
-
-def under_vmap() -> bool:
-    """Whether vmap is the innermost transform of torch.func: it runs, and no gradient is taken inside it."""
-    top = peek_interpreter_stack()
-    return isinstance(top, CInterpreter) and coerce_cinterpreter(top).key() == TransformType.Vmap
-
-
-def above_vmap(function: Callable[[], T], like: torch.Tensor) -> T:
-    """Call `function` so that autocast comes before vmap, as it does where a gradient is taken.
-
-    vmap takes composite operators such as conv2d apart before autocast sees them: a convolution would get an
-    input in bfloat16 and a bias in float32. Inside a gradient transform autocast casts their arguments
-    first. That gradient is of a constant, and nothing is recorded for it.
-    """
-
-    def constant(zero: torch.Tensor) -> tuple[torch.Tensor, T]:
-        with torch.no_grad():
-            return zero, function()
-
-    found: T = grad(constant, has_aux=True)(like.new_zeros(()))[1]
-    return found
