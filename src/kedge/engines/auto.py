@@ -20,6 +20,7 @@ from kedge.data.batches import step_counts
 from kedge.data.federation import Federation
 from kedge.engines.captured import Ahead, Captured
 from kedge.engines.engine import Engine, Order
+from kedge.engines.fallback import operators_found
 from kedge.engines.programs import bucket
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
@@ -97,10 +98,15 @@ def choose(
     if per_round == 1 and name == "auto" and not gpu:
         return Choice("sequential", False, 0, "one client a round")
     probe, work = shrunk(federation, stage, chunk)
-    stacked = timed(Stacked(model, probe, chunk), model, probe, work)
+    with operators_found() as unknown:
+        stacked = timed(Stacked(model, probe, chunk), model, probe, work)
+    one_by_one = f"torch's vmap computes {', '.join(unknown)} client by client" if unknown else ""
+    if unknown:
+        say(one_by_one)
     plain = timed(Sequential(model, probe), model, probe, work) if name == "auto" else float("inf")
     to_come = rounds * seconds_per_round(federation, stage, per_round, probe, work, min(plain, stacked))
-    repaid = compile == "auto" and COMPILE_GAIN * to_come > 2 * cost and has_compiler()
+    # A program would have such an operator once for every client.
+    repaid = compile == "auto" and not unknown and COMPILE_GAIN * to_come > 2 * cost and has_compiler()
     if repaid and (gpu or stacked < plain):
         say(
             f"compiling {programs} program(s), about {cost:.0f} s, "
@@ -110,6 +116,7 @@ def choose(
         return on_gpu("a GPU, and rounds enough to repay compiling")
     if plain <= stacked:
         reason = f"{stacked / plain:.1f} times as fast as stacked in a short trial"
+        reason += f"; {one_by_one}" if unknown else ""
         return Choice("sequential", False, 0, reason)
     reason = f"{plain / stacked:.1f} times as fast as sequential in a short trial"
     return Choice("stacked", compile == "on" or repaid, chunk, "asked for" if name == "stacked" else reason)

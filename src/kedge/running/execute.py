@@ -18,6 +18,7 @@ from kedge.core.tree import Leaves
 from kedge.data.saved import FILE
 from kedge.engines.auto import Choice, build, choose
 from kedge.engines.engine import Engine
+from kedge.engines.fallback import without_torch_warnings
 from kedge.measure.cells import Reading, cells, reading
 from kedge.running.assemble import NO_CUDA, assemble
 from kedge.running.config import EngineChoice, Experiment, resolve
@@ -139,7 +140,7 @@ def held(
     observer: Observer,
 ) -> Result:
     """The same, in a folder no other process touches."""
-    with computing_in(task.precision), threads_put_back():
+    with computing_in(task.precision), threads_put_back(), without_torch_warnings():
         chosen = recorded(folder)
         if chosen is None:
             chosen = settled([task], wanted, observer.say)

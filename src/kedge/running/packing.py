@@ -22,6 +22,7 @@ from kedge.data.federation import Federation
 from kedge.engines.auto import Choice, build
 from kedge.engines.captured import Ahead
 from kedge.engines.engine import Asking, ran_out
+from kedge.engines.fallback import without_torch_warnings
 from kedge.engines.joining import same
 from kedge.engines.pack import Pack
 from kedge.engines.programs import never_fall_back
@@ -109,7 +110,7 @@ def next_pack(
         pack = None
         try:
             if len(ready) > 1 and chosen is None:
-                with computing_in(wanted.precision), threads_put_back():
+                with computing_in(wanted.precision), threads_put_back(), without_torch_warnings():
                     chosen = settled([one.task for one in ready], wanted, say)
             if len(ready) > 1 and chosen and chosen["name"] != "sequential":
                 pack = pack_of(ready, choice_of(chosen))
@@ -214,6 +215,7 @@ def together(
     with (
         computing_in(ready[0].task.precision),
         threads_put_back(),
+        without_torch_warnings(),
         Together(title, [one.task.rounds for one in ready], shown) as bar,
     ):
         torch.set_num_threads(chosen["threads"])
