@@ -1,6 +1,5 @@
 """The Python calls: kedge.run for experiments, kedge.train for a user's own module and arrays."""
 
-import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,9 @@ from torch import nn
 from kedge.algorithms import fedavg
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune
 from kedge.core.errors import DataError, RequestError
+from kedge.core.layers import private_copy
 from kedge.core.model import Batch, Statistics, from_module, seeded
+from kedge.core.naming import FORWARD_ERRORS, explained
 from kedge.core.optimizers import SGD, Optimizer
 from kedge.core.precision import DTYPES, Precision, in_precision
 from kedge.core.units import Granularity
@@ -36,6 +37,7 @@ from kedge.running.config import EngineChoice, factory_table, resolve
 from kedge.running.document import method_tables, override, read
 from kedge.running.execute import Result, continued, execute
 from kedge.running.folder import create
+from kedge.running.forward_check import generators_put_back, with_checked_forward
 from kedge.running.probing import check_measures, watched
 from kedge.running.sampling import Participation
 from kedge.running.task import Task
@@ -102,7 +104,7 @@ def train(
         raise RequestError(f"rounds = {rounds}: need a whole number of at least 1.")
     algorithm = fedavg() if method is None else named_algorithm(method) if isinstance(method, str) else method
     wanted = EngineChoice(engine, device, precision, compile)
-    own = copy.deepcopy(module).cpu()
+    own = private_copy(module).cpu()
     federation = joined(clients, test, local_tests)
     outputs = output_count(own, federation.prepare(federation.pool.x[:1]).cpu())
     highest = int(max([int(federation.pool.y.max()), *([int(test.y.max())] if test else [])]))
@@ -121,6 +123,7 @@ def train(
     plain = from_module(rebuilt, statistics=statistics, units=units)
     model = in_precision(adapted(plain, stages), precision)
     check_model(model, federation)
+    model = with_checked_forward(model, federation)
     participation = Participation(sampling, per_round, share)
     participation.count(len(clients))
     check_schedules(stages, model)
@@ -164,11 +167,11 @@ def output_count(module: nn.Module, x: torch.Tensor) -> int:
         x, torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=x.dtype), torch.zeros(2, dtype=torch.int64)
     )
     try:
-        with torch.no_grad():
+        with torch.no_grad(), generators_put_back():
             logits = model.apply(params, buffers, batch, False)[0].logits
-    except (RuntimeError, IndexError, ValueError) as error:
+    except FORWARD_ERRORS as error:
         raise RequestError(
-            f"the module cannot take samples of shape {tuple(x.shape[1:])}: {error}"
+            f"the module cannot take samples of shape {tuple(x.shape[1:])}: {explained(error)}"
         ) from error
     if logits.dim() != 2:
         raise RequestError(f"the module returns shape {tuple(logits.shape)}: need logits [batch, classes].")

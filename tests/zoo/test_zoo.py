@@ -51,8 +51,9 @@ def test_frozen_layers_and_regularisers_are_right_too(name: str) -> None:
         check(cell(name, engine, precision, "fedbug+feddyn"), name, precision)
 
 
-@pytest.mark.parametrize("precision", ["fp64", "bf16"])
-@pytest.mark.parametrize("name", ["mlp", "mobilenet", "depthwise", "convnext", "words", "text-cnn"])
+@pytest.mark.parametrize(
+    ("name", "precision"), [("depthwise", "bf16"), ("convnext", "bf16"), ("vit", "bf16"), ("words", "fp64")]
+)
 def test_the_operators_that_a_gpu_captures_are_right(
     name: str, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

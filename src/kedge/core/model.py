@@ -15,7 +15,7 @@ from torch.func import functional_call
 
 from kedge.core.chance import Purpose, words
 from kedge.core.errors import RequestError
-from kedge.core.layers import exchange_layers, tap_features
+from kedge.core.layers import exchange_layers, private_copy, tap_features
 from kedge.core.tree import Leaves
 from kedge.core.units import Granularity, units_of
 
@@ -60,7 +60,7 @@ def from_module(
     units: Granularity = "listed",
 ) -> Model:
     """The pure model of a module; `build` makes a fresh one for each seed, else its weights are kept."""
-    own = copy.deepcopy(module)
+    own = private_copy(module)
     weight_names, key_names = exchange_layers(own, frozen_statistics=statistics == "frozen")
     tapped = tap_features(own)
     injected = {*weight_names, *key_names, *((tapped,) if tapped else ())}

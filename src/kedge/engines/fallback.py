@@ -12,7 +12,8 @@ from threading import Lock
 
 from torch._C import _functorch
 
-WARNING = re.compile(r"There is a performance drop because .* batching rule for (aten::\w+)")
+# Backward passes and inner forms of an operator are named as the operator: _embedding_bag_backward as well.
+WARNING = re.compile(r"There is a performance drop because .* batching rule for aten::_?(\w+?)(_backward)?\.")
 INSIDE = (  # what torch says of the way kedge calls a user's module
     r"Mismatch dtype between input and weight",  # autocast gives a norm bfloat16 beside weights in float32
     r"RNN module weights are not part of single contiguous chunk",  # they are the client's, not the module's
@@ -63,5 +64,5 @@ def operators_found() -> Iterator[list[str]]:
         match = WARNING.match(str(one.message))
         if match is None:
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
-        elif match[1] not in operators:
-            operators.append(match[1])
+        elif (name := f"aten::{match[1]}") not in operators:
+            operators.append(name)

@@ -19,6 +19,7 @@ from kedge.data.saved import FILE
 from kedge.engines.auto import Choice, build, choose
 from kedge.engines.engine import Engine
 from kedge.engines.fallback import without_torch_warnings
+from kedge.engines.unstackable import unstackable
 from kedge.measure.cells import Reading, cells, reading
 from kedge.running.assemble import NO_CUDA, assemble
 from kedge.running.config import EngineChoice, Experiment, resolve
@@ -128,7 +129,13 @@ def continued(
 ) -> Result:
     """Run or go on; what `auto` chose at the first start holds for the whole run."""
     with locked(folder):
-        return held(task, wanted, name, checkpoint_every, folder, observer or Observer())
+        try:
+            return held(task, wanted, name, checkpoint_every, folder, observer or Observer())
+        except RuntimeError as error:
+            told = unstackable(error)
+            if told is None:
+                raise
+            raise told from error
 
 
 def held(
