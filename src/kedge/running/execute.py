@@ -17,6 +17,7 @@ from kedge.core.precision import computing_in
 from kedge.core.tree import Leaves
 from kedge.data.saved import FILE
 from kedge.engines.auto import Choice, build, choose
+from kedge.engines.compiling import not_compiled
 from kedge.engines.engine import Engine
 from kedge.engines.fallback import without_torch_warnings
 from kedge.engines.unstackable import unstackable
@@ -152,9 +153,21 @@ def held(
         if chosen is None:
             chosen = settled([task], wanted, observer.say)
             record(folder, task, chosen)
-        torch.set_num_threads(chosen["threads"])
-        engine = build(choice_of(chosen), task.model, task.federation, task.takes_part)
-        progress = run(task, engine, folder, checkpoint_every, chosen, observer)
+        while True:
+            torch.set_num_threads(chosen["threads"])
+            engine = build(choice_of(chosen), task.model, task.federation, task.takes_part)
+            try:
+                progress = run(task, engine, folder, checkpoint_every, chosen, observer)
+                break
+            except Exception as error:
+                told = not_compiled(error)
+                if told is None or wanted.name != "auto" or not chosen["compiled"]:
+                    raise
+            # Here the error is gone, and with it the memory that its frames held.
+            del engine
+            observer.say(f"choosing an engine that compiles nothing: {told}")
+            chosen = settled([task], replace(wanted, compile="off"), observer.say)
+            record(folder, task, chosen)
     return result_of(task, engine, progress, name, chosen, folder)
 
 

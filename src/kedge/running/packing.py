@@ -22,6 +22,7 @@ from kedge.core.precision import computing_in
 from kedge.data.federation import Federation
 from kedge.engines.auto import Choice, build
 from kedge.engines.captured import Ahead
+from kedge.engines.compiling import not_compiled
 from kedge.engines.engine import Asking, ran_out
 from kedge.engines.fallback import without_torch_warnings
 from kedge.engines.joining import same
@@ -120,15 +121,17 @@ def next_pack(
             bared = bare(error)
             yield from (Outcome(one.member, *bared) for one in ready)
             return chosen, limit
-        again = []
+        again, plain = [], []
         if pack and chosen:
             for outcome in together(ready, pack, chosen, shown, stop):
                 if outcome.short:
                     again.append(outcome.member._replace(start="on"))
+                elif wanted.name == "auto" and outcome.error and not_compiled(outcome.error):
+                    plain.append(outcome.member)  # alone it finds an engine that compiles nothing
                 else:
                     yield outcome
-        else:
-            for one in ready:
+        for one in ready:
+            if not pack or one.member in plain:
                 yield alone(one, shown, stop)
     if again:
         limit = max(1, len(ready) // 2)
