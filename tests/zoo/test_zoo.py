@@ -71,7 +71,7 @@ def test_the_operators_that_a_gpu_captures_are_right(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "precision"),
-    [("depthwise", "fp32"), ("depthwise", "bf16"), ("convnext", "bf16"), ("vit", "fp32"), ("gru", "fp32")],
+    [("mlp", "bf16"), ("depthwise", "bf16"), ("convnext", "bf16"), ("vit", "fp32"), ("gru", "fp32")],
 )
 def test_compiled_programs_are_right(name: str, precision: str) -> None:
     assert cell(name, "compiled", precision).state == "right"

@@ -1,5 +1,7 @@
 """What is computed in: fp64, fp32, tf32 (products on tensor cores), bf16 (autocast, weights in fp32)."""
 
+from __future__ import annotations  # dynamo does not evaluate the annotations of inner functions
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace

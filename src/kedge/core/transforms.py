@@ -1,5 +1,7 @@
 """torch.func's transforms and autocast: which of the two comes first."""
 
+from __future__ import annotations  # dynamo does not evaluate the annotations of inner functions
+
 from collections.abc import Callable
 from typing import TypeVar
 
