@@ -80,6 +80,11 @@ class Recurrent(Drawing, nn.RNNBase):
             after = tuple(v.squeeze(1) for v in after)
         return out, after if self.mode == "LSTM" else after[0]
 
+    def unrolled(self, x: Tensor) -> int:
+        """How many time steps of this input a compiled program writes out."""
+        steps = x.shape[1 if self.batch_first and x.dim() == 3 else 0]
+        return steps * self.num_layers * (2 if self.bidirectional else 1)
+
     def started(self, x: Tensor, given: State | None) -> State:
         """The first states of all layers and directions: those given, or zeros."""
         rows = self.num_layers * (2 if self.bidirectional else 1)
@@ -144,9 +149,8 @@ class Cell(nn.RNNCellBase):
         lstm = isinstance(self, nn.LSTMCell)
         zeros = input.new_zeros(*input.shape[:-1], self.hidden_size)
         state = (hx if lstm else (hx,)) if hx is not None else (zeros, zeros)[: 1 + lstm]
-        mode = (
-            "LSTM" if lstm else "GRU" if isinstance(self, nn.GRUCell) else f"RNN_{self.nonlinearity.upper()}"
-        )  # type: ignore[union-attr,operator]
+        kind = str(getattr(self, "nonlinearity", "")).upper()  # of nn.RNNCell
+        mode = "LSTM" if lstm else f"RNN_{kind}" if kind else "GRU"
         gates = F.linear(input, self.weight_ih, self.bias_ih)
         after = cell(mode, self.weight_hh, self.bias_hh)(gates, state)
         return after if lstm else after[0]
