@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
-from kedge.core.attention import is_traced
+from kedge.core.attention import is_stacked, is_traced
 from kedge.core.errors import RequestError
 from kedge.core.keyed import Drawing, drop
 
@@ -51,9 +51,13 @@ def cell(mode: str, w_hh: Tensor, b_hh: Tensor | None, w_hr: Tensor | None = Non
     return {"LSTM": lstm, "GRU": gru, "RNN_TANH": rnn_tanh, "RNN_RELU": rnn_relu}[mode]
 
 
-def has_own_operator(x: Tensor) -> bool:
-    """Whether torch's recurrent operator can run here."""
-    return x.device.type == "cpu" and not is_traced()
+def has_own_operator(layer: nn.Module, x: Tensor) -> bool:
+    """Whether torch's recurrent operator can run: on a CPU; for a stack only while gradients are taken."""
+    if x.device.type != "cpu" or is_traced():
+        return False
+    tensors = [x, *layer.parameters()]
+    tracked = torch.is_grad_enabled() and any(v.requires_grad for v in tensors)
+    return tracked or not is_stacked(*tensors)
 
 
 class Recurrent(Drawing, nn.RNNBase):
@@ -63,7 +67,7 @@ class Recurrent(Drawing, nn.RNNBase):
         if isinstance(input, PackedSequence):
             raise RequestError(PACKED)
         draws = self.training and self.dropout > 0 and self.num_layers > 1
-        if not draws and has_own_operator(input):
+        if not draws and has_own_operator(self, input):
             return super().forward(input, hx)
         batched = input.dim() == 3
         x = input if batched else input.unsqueeze(0 if self.batch_first else 1)
@@ -144,7 +148,7 @@ class Cell(nn.RNNCellBase):
     """What the three cells share."""
 
     def forward(self, input: Tensor, hx: Any = None) -> Any:
-        if has_own_operator(input):
+        if has_own_operator(self, input):
             return super().forward(input, hx)
         lstm = isinstance(self, nn.LSTMCell)
         zeros = input.new_zeros(*input.shape[:-1], self.hidden_size)
