@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import kedge
+from kedge.core.model import from_module
+from kedge.data.federation import joined
+from kedge.running.forward_check import with_checked_forward
 
 
 def dataset(seed: int) -> kedge.Dataset:
@@ -73,7 +76,8 @@ class Packed(nn.Module):
 
 def counted(own: Any, x: Tensor) -> Tensor:
     own.calls += 1
-    return x * own.calls
+    times: int = own.calls
+    return x * times
 
 
 def moved(own: Any, x: Tensor) -> Tensor:
@@ -98,7 +102,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "generator": (lambda: Inner(generated), INNER + r": a torch\.Generator in a forward pass is not saved"),
     "count": (lambda: Inner(counted), INNER + ": its forward gives another result for the same input"),
     "buffer": (lambda: Inner(moved), INNER + r": .*'blocks\.1\.seen' in place.*self\.seen = \.\.\."),
-    "error": (lambda: Inner(lambda own, x: x.nothing), INNER + ": AttributeError: 'Tensor' object has no"),
+    "error": (
+        lambda: Inner(lambda own, x: own.nothing(x)),
+        INNER + ": AttributeError: 'Inner' object has no",
+    ),
     "training only": (
         lambda: Inner(lambda own, x: x[:, :, :3] if own.training else x),
         "the module cannot train: last .Linear.: mat1 and mat2",
@@ -144,3 +151,19 @@ def test_a_parametrized_weight_trains_and_comes_back() -> None:
     module = Net(nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)))
     result = kedge.train(module, CLIENTS, rounds=1, engine="sequential", progress=False)
     assert "blocks.1.parametrizations.weight.original1" in result.model
+
+
+def test_compiling_time_steps_is_counted() -> None:
+    """A time step is written out in a compiled program, and makes it longer to compile."""
+
+    class Reading(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.last = nn.LSTM(8, 8, 2, batch_first=True, bidirectional=True), nn.Linear(16, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.last(self.rnn(x)[0][:, -1])
+            return logits
+
+    assert with_checked_forward(from_module(Reading()), joined(CLIENTS, None)).unrolled == 5 * 2 * 2
+    assert with_checked_forward(from_module(Net(nn.Linear(8, 8))), joined(CLIENTS, None)).unrolled == 0

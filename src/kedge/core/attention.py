@@ -22,7 +22,7 @@ Attended = tuple[Tensor, Tensor | None]
 
 def is_traced() -> bool:
     """Whether a program is being written down for a compiler."""
-    return torch.compiler.is_compiling() or bool(_is_make_fx_tracing())
+    return torch.compiler.is_compiling() or bool(_is_make_fx_tracing())  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
 
 def attend(
@@ -134,10 +134,10 @@ def multi_head(
         k, v = (torch.cat([x, x.new_zeros(1, samples, width)]) for x in (k, v))
         more += 1
     # [L, N, E] -> [N, heads, L, E / heads]
-    q, k, v = (x.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3) for x in (q, k, v))
+    q, k, v = (x.view(*x.shape[:2], num_heads, -1).permute(1, 2, 0, 3) for x in (q, k, v))
     mask = widen(added(attn_mask, q.dtype, allowed=False), more)
     if mask is not None and mask.dim() == 3:
-        mask = mask.unflatten(0, (samples, num_heads))
+        mask = mask.reshape(samples, num_heads, *mask.shape[1:])
     padding = widen(added(key_padding_mask, q.dtype, allowed=False), more)
     if padding is not None:
         padding = padding[:, None, None, :]

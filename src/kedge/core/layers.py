@@ -206,7 +206,7 @@ def exchange_layers(module: nn.Module, frozen_statistics: bool) -> tuple[list[st
             raise RequestError(f"{name}: {type(layer).__name__} is not supported; use nn.Dropout.")
         elif type(layer) in KEYED:
             layer.__class__ = KEYED[type(layer)]
-            if isinstance(layer, KeyedRReLU) or getattr(layer, "dropout", 0):
+            if isinstance(layer, KeyedRReLU) or getattr(layer, "dropout", None):
                 layer.register_buffer("key", torch.zeros(3, dtype=torch.int64), persistent=False)
                 later.append(path + "key")
         refuse_fused(layer)

@@ -49,6 +49,7 @@ class Model:
     extra: tuple[str, ...] = ()  # leaves of added heads: in no unit, always train
     statistics: Statistics = "shared"  # batch norm's: averaged, kept by each client, or never moved
     random: bool = False  # whether apply draws chance (dropout)
+    unrolled: int = 0  # time steps of recurrent layers, which a compiled program writes out one by one
     classifier: tuple[str, ...] = ()  # the last linear layer's weight and bias: what takes the features in
     constants: tuple[tuple[str, Tensor], ...] = ()  # integer buffers: part of the state_dict, never change
 

@@ -85,9 +85,9 @@ def gaussian(
     """torch.normal: numbers with these means and standard deviations."""
     refuse_generator(generator)
     tensors = [v for v in (mean, std) if isinstance(v, Tensor)]
-    shape = torch.broadcast_shapes(*(v.shape for v in tensors)) if tensors else tuple(size or ())
+    shape = torch.broadcast_tensors(*tensors)[0].shape if tensors else tuple(size or ())  # type: ignore[no-untyped-call]  # torch leaves it untyped
     kind = tensors[0].dtype if tensors else dtype or torch.get_default_dtype()
-    values = mean + std * normals(source, shape, kind)
+    values: Tensor = mean + std * normals(source, shape, kind)
     return values if device is None else values.to(device)
 
 
@@ -147,5 +147,5 @@ def randint(
     elif high is None:
         low, high = 0, low
     assert size is not None
-    values = (low + ((source.words(tuple(size)) * (high - low)) >> 32)).to(dtype or torch.int64)
+    values: Tensor = (low + ((source.words(tuple(size)) * (high - low)) >> 32)).to(dtype or torch.int64)
     return values if device is None else values.to(device)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
-from kedge.core.attention import is_traced
+from kedge.core.attention import is_stacked, is_traced
 from kedge.core.errors import RequestError
 from kedge.core.keyed import Drawing, drop
 
@@ -51,9 +51,13 @@ def cell(mode: str, w_hh: Tensor, b_hh: Tensor | None, w_hr: Tensor | None = Non
     return {"LSTM": lstm, "GRU": gru, "RNN_TANH": rnn_tanh, "RNN_RELU": rnn_relu}[mode]
 
 
-def has_own_operator(x: Tensor) -> bool:
-    """Whether torch's recurrent operator can run here."""
-    return x.device.type == "cpu" and not is_traced()
+def has_own_operator(layer: nn.Module, x: Tensor) -> bool:
+    """Whether torch's recurrent operator can run: on a CPU; for a stack only while gradients are taken."""
+    if x.device.type != "cpu" or is_traced():
+        return False
+    tensors = [x, *layer.parameters()]
+    tracked = torch.is_grad_enabled() and any(v.requires_grad for v in tensors)
+    return tracked or not is_stacked(*tensors)
 
 
 class Recurrent(Drawing, nn.RNNBase):
@@ -63,7 +67,7 @@ class Recurrent(Drawing, nn.RNNBase):
         if isinstance(input, PackedSequence):
             raise RequestError(PACKED)
         draws = self.training and self.dropout > 0 and self.num_layers > 1
-        if not draws and has_own_operator(input):
+        if not draws and has_own_operator(self, input):
             return super().forward(input, hx)
         batched = input.dim() == 3
         x = input if batched else input.unsqueeze(0 if self.batch_first else 1)
@@ -79,6 +83,11 @@ class Recurrent(Drawing, nn.RNNBase):
             out = out.squeeze(0 if self.batch_first else 1)
             after = tuple(v.squeeze(1) for v in after)
         return out, after if self.mode == "LSTM" else after[0]
+
+    def unrolled(self, x: Tensor) -> int:
+        """How many time steps of this input a compiled program writes out."""
+        steps = x.shape[1 if self.batch_first and x.dim() == 3 else 0]
+        return steps * self.num_layers * (2 if self.bidirectional else 1)
 
     def started(self, x: Tensor, given: State | None) -> State:
         """The first states of all layers and directions: those given, or zeros."""
@@ -139,14 +148,13 @@ class Cell(nn.RNNCellBase):
     """What the three cells share."""
 
     def forward(self, input: Tensor, hx: Any = None) -> Any:
-        if has_own_operator(input):
+        if has_own_operator(self, input):
             return super().forward(input, hx)
         lstm = isinstance(self, nn.LSTMCell)
         zeros = input.new_zeros(*input.shape[:-1], self.hidden_size)
         state = (hx if lstm else (hx,)) if hx is not None else (zeros, zeros)[: 1 + lstm]
-        mode = (
-            "LSTM" if lstm else "GRU" if isinstance(self, nn.GRUCell) else f"RNN_{self.nonlinearity.upper()}"
-        )  # type: ignore[union-attr,operator]
+        kind = str(getattr(self, "nonlinearity", "")).upper()  # of nn.RNNCell
+        mode = "LSTM" if lstm else f"RNN_{kind}" if kind else "GRU"
         gates = F.linear(input, self.weight_ih, self.bias_ih)
         after = cell(mode, self.weight_hh, self.bias_hh)(gates, state)
         return after if lstm else after[0]

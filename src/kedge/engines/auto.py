@@ -32,6 +32,7 @@ from kedge.engines.streams import best
 from kedge.engines.unstackable import unstackable
 
 COMPILE_SECONDS = 20.0  # a program's usual cost
+UNROLL_SECONDS = 2.0  # what a time step of a recurrent layer adds to it
 COMPILE_GAIN = 0.5  # the share of a stacked round that compiling saves, at least
 GRAPHS_GAIN = 5.0  # how much faster captured graphs are than the plain stack, about
 PROBE_STEPS = 2
@@ -88,7 +89,7 @@ def choose(
     if name == "sequential":
         return Choice("sequential", False, 0, "asked for")
     programs = program_count(model, federation, stage)
-    cost = COMPILE_SECONDS * programs
+    cost = (COMPILE_SECONDS + UNROLL_SECONDS * model.unrolled) * programs
     if compile == "on" or name == "captured":
         say(f"compiling {programs} program(s): the first rounds take up to {cost:.0f} s longer")
     on_gpu = partial(

@@ -8,6 +8,7 @@ functions that can be keyed are (core/random_functions.py).
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from kedge.core.errors import RequestError
 from kedge.core.model import Batch, Model
 from kedge.core.naming import FORWARD_ERRORS, explained, named_part
 from kedge.core.random_functions import KEYED_FUNCTIONS, with_keyed_functions
+from kedge.core.recurrent import Recurrent
 from kedge.core.tree import Leaves
 from kedge.data.federation import Federation
 
@@ -45,12 +47,13 @@ def with_checked_forward(model: Model, federation: Federation) -> Model:
         return [out.logits, out.features, *moved.values()]
 
     with generators_put_back():
-        seen, roots = Seen(), list[nn.Module]()
-        with seen, hooked(lambda part, inputs: roots.append(part), lambda *call: None):
+        seen, calls = Seen(), list[tuple[nn.Module, Any]]()
+        with seen, hooked(lambda *call: calls.append(call), lambda *call: None):
             attempted(lambda: forward(model, True))
+            steps = sum(part.unrolled(inputs[0]) for part, inputs in calls if isinstance(part, Recurrent))
             attempted(lambda: forward(model, False))
-        check_unchanged(roots[0], model, {**params, **buffers})
-        checked = with_keyed_functions(model) if seen.keyed else model
+        check_unchanged(calls[0][0], model, {**params, **buffers})
+        checked = replace(with_keyed_functions(model) if seen.keyed else model, unrolled=steps)
         check_same(lambda: forward(checked, True))
     return checked
 
