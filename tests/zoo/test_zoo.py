@@ -3,7 +3,7 @@
 import pytest
 import torch
 from tests.engines.recorded import on_the_cpu
-from tests.zoo import trial
+from tests.zoo import table, trial
 from tests.zoo.modules import ZOO, has_torchvision
 from tests.zoo.trial import CLIENTS, TOLERANCES, Cell, cell, distance, reference, trained
 
@@ -15,25 +15,18 @@ IMPORTED = [name for name, member in ZOO.items() if member.external]
 CPU = ("fp64", "fp32", "bf16")
 torchvision = pytest.mark.skipif(not has_torchvision(), reason="torchvision is not installed")
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
-# What torch itself cannot do: autocast on a CPU leaves the inputs and the weights in different dtypes.
-REFUSED = {("bilinear", "bf16"): "All tensors must have the same dtype"}
 
 
-def check(found: Cell, name: str, precision: str) -> None:
-    """Right, or refused for the reason that is known."""
-    why = REFUSED.get((name, precision))
-    if why is None:
-        assert found.state == "right", str(found)
-    else:
-        assert found.state == "refused"
-        assert why in found.reason
+def right(found: Cell) -> None:
+    """On a CPU no cell is refused."""
+    assert found.state == "right", str(found)
 
 
 @pytest.mark.parametrize("precision", CPU)
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
 @pytest.mark.parametrize("name", PLAIN)
 def test_every_network_trains_right(name: str, engine: str, precision: str) -> None:
-    check(cell(name, engine, precision), name, precision)
+    right(cell(name, engine, precision))
 
 
 @pytest.mark.slow
@@ -42,36 +35,36 @@ def test_every_network_trains_right(name: str, engine: str, precision: str) -> N
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
 @pytest.mark.parametrize("name", IMPORTED)
 def test_networks_of_torchvision_train_right(name: str, engine: str, precision: str) -> None:
-    check(cell(name, engine, precision), name, precision)
+    right(cell(name, engine, precision))
 
 
 @pytest.mark.parametrize("name", ["resnet", "depthwise", "vit", "gru", "bag"])
 def test_frozen_layers_and_regularisers_are_right_too(name: str) -> None:
     for engine, precision in (("stacked", "fp64"), ("sequential", "bf16"), ("stacked", "bf16")):
-        check(cell(name, engine, precision, "fedbug+feddyn"), name, precision)
+        right(cell(name, engine, precision, "fedbug+feddyn"))
 
 
 @pytest.mark.parametrize(
-    ("name", "precision"), [("depthwise", "bf16"), ("convnext", "bf16"), ("vit", "bf16"), ("words", "fp64")]
+    ("name", "precision"), [("depthwise", "bf16"), ("convnext", "bf16"), ("words", "fp64")]
 )
 def test_the_operators_that_a_gpu_captures_are_right(
     name: str, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Written down operator by operator, as for a graph, and then run on the CPU."""
-    right = reference(name, "fedavg")
+    expected = reference(name, "fedavg")
     with on_the_cpu(written_down=True):
         monkeypatch.setattr(
             execute, "build", lambda choice, model, data, ahead=None: Captured(model, data, 0, ahead)
         )
         found = trained(name, "fedavg", precision, "cpu", engine="stacked", compile="off")
-    assert distance(found.weights, right.weights) < TOLERANCES[precision]
-    assert abs(found.loss - right.loss) < TOLERANCES[precision] * right.loss
+    assert distance(found.weights, expected.weights) < TOLERANCES[precision]
+    assert abs(found.loss - expected.loss) < TOLERANCES[precision] * expected.loss
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "precision"),
-    [("mlp", "bf16"), ("depthwise", "bf16"), ("convnext", "bf16"), ("vit", "fp32"), ("gru", "fp32")],
+    [("mlp", "bf16"), ("depthwise", "bf16")],
 )
 def test_compiled_programs_are_right(name: str, precision: str) -> None:
     assert cell(name, "compiled", precision).state == "right"
@@ -97,14 +90,14 @@ class TestOnTheGPU:
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_wrong_result_would_be_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client left out, or a learning rate that is off by a half, is further away than rounding may be."""
-    right = reference(name, "fedavg")
+    expected = reference(name, "fedavg")
     monkeypatch.setitem(ZOO, name, ZOO[name]._replace(lr=1.5 * ZOO[name].lr))
     faster = trained(name, "fedavg", "fp32", "cpu", engine="sequential")
     monkeypatch.undo()
     monkeypatch.setattr(trial, "SIZES", trial.SIZES[1:])
     fewer = trained(name, "fedavg", "fp32", "cpu", engine="sequential")
     for wrong in (faster, fewer):
-        assert distance(wrong.weights, right.weights) > 1.3 * TOLERANCES["bf16"]
+        assert distance(wrong.weights, expected.weights) > 1.3 * TOLERANCES["bf16"]
 
 
 def test_a_failure_is_told_and_is_no_answer() -> None:
@@ -115,3 +108,22 @@ def test_a_failure_is_told_and_is_no_answer() -> None:
     assert str(found) == "failed: ValueError: no"
     assert len(trial.SIZES) == CLIENTS
     assert distance({"a": torch.full((2,), torch.nan)}, {"a": torch.ones(2)}) == float("inf")
+
+
+def test_the_table_prints_every_cell_and_says_whether_all_are_right(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--only", "mlp,words", "--engines", "stacked", "--precisions", "fp64"]
+    assert table.main(words) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.split()[:3] for row in rows[:2]] == [["mlp", "stacked", "fp64"], ["words", "stacked", "fp64"]]
+    assert rows[2] == "2 right"
+    if not torch.cuda.is_available():  # the captured engine is exchanged for another, and that is seen
+        assert cell("mlp", "captured", "fp64").reason.endswith("ran instead")
+    monkeypatch.setattr(table, "cell", lambda *_: Cell("wrong", 1.0, "1 from the reference"))
+    assert table.main(words) == 1
+
+
+def test_a_process_for_one_network_gets_the_other_arguments() -> None:
+    words = ["--processes", "4", "--device", "cpu", "--limit=3", "--only", "mlp"]
+    assert table.handed_on(words) == ["--device", "cpu"]

@@ -21,9 +21,15 @@ ENGINES = {
     "compiled": {"engine": "stacked", "compile": "on"},
     "captured": {"engine": "captured"},
 }
+RAN = {
+    "sequential": ("sequential", False),
+    "stacked": ("stacked", False),
+    "compiled": ("stacked", True),
+    "captured": ("captured", True),
+}
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16")
 # Of the update's length and of the loss. A client left out, or a rate half as large again, is more than 0.2.
-TOLERANCES = {"fp64": 1e-10, "fp32": 2e-3, "tf32": 0.05, "bf16": 0.15}
+TOLERANCES = {"fp64": 1e-10, "fp32": 5e-3, "tf32": 0.05, "bf16": 0.15}
 METHODS = {"fedavg": "fedavg", "fedbug+feddyn": "fedbug(ratio=0.4)+feddyn(alpha=0.1)"}
 ROUNDS, CLIENTS, BATCH = 2, 3, 8
 SIZES = (16, 12, 8)  # ragged: one has a short batch, one has fewer steps
@@ -36,6 +42,7 @@ class Run(NamedTuple):
     weights: Weights  # trained minus initial weights, in float64
     statistics: Weights  # batch norm's, likewise
     loss: float  # on the common test set
+    engine: tuple[str, bool]  # which it was, and whether it compiled
 
 
 class Cell(NamedTuple):
@@ -77,6 +84,7 @@ def trained(name: str, method: str, precision: str, device: str, **settings: Any
         {k: v for k, v in update.items() if k in own},
         {k: v for k, v in update.items() if k not in own},
         float(result.history[-1]["distributed.global.loss"]),
+        (result.engine["name"], result.engine["compiled"]),
     )
 
 
@@ -93,6 +101,8 @@ def cell(name: str, engine: str, precision: str, method: str = "fedavg", device:
         found = trained(name, method, precision, device, **ENGINES[engine])  # type: ignore[arg-type]
     except RequestError as error:
         return Cell("refused", float("nan"), str(error))
+    if found.engine != RAN[engine]:
+        return Cell("refused", float("nan"), f"{found.engine[0]} ran instead")
     error = max(
         distance(found.weights, right.weights),
         distance(found.statistics, right.statistics),
