@@ -215,7 +215,7 @@ def test_a_step_can_be_written_down_operator_by_operator(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's compiler warns of torch itself
 def test_compiled_programs_drop_the_same() -> None:
-    """Layers with keys, functions answered by a mode, and one that torch's compiler does not hand to a mode."""
+    """Layers with keys, functions answered by a mode, and one that torch's compiler hides from modes."""
     parts = LAYERS["encoder layer"](), LAYERS["F.dropout"](), LAYERS["randn_like"](), LAYERS["gru"]()
     own = with_checked_forward(fit(PLAIN, lambda: Sequences(nn.Sequential(*parts)).double()), data())
     local = Local(1, 4, SGD(0.1), clip=1.0)

@@ -112,3 +112,8 @@ def test_the_docs_name_every_function_that_is_answered() -> None:
     for function in KEYED_FUNCTIONS:
         place, _, name = resolve_name(function).rpartition(".")
         assert f"{short.get(place, place)}.{name}" in text
+
+
+def test_numbers_into_given_memory_are_refused() -> None:
+    with KeyedFunctions(KEY), pytest.raises(RequestError, match=r"out=\.\.\. are not supported"):
+        torch.rand(3, out=torch.zeros(3))

@@ -104,7 +104,8 @@ def choose(
     plain = timed(Sequential(model, probe), model, probe, work) if name == "auto" else float("inf")
     try:
         stacked = timed(Stacked(model, probe, chunk), model, probe, work)
-        evaluate_stacked(model, probe)
+        if name == "auto":
+            evaluate_stacked(model, probe)
     except RuntimeError as error:
         if name != "auto" or ran_out(error):
             raise
