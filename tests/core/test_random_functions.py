@@ -1,13 +1,16 @@
 """torch's random functions answered from a key: the right distributions, and another draw at every call."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.overrides import resolve_name
 
 from kedge.core.errors import RequestError
 from kedge.core.keyed import normal, random_words, uniform
-from kedge.core.random_functions import KeyedFunctions
+from kedge.core.random_functions import KEYED_FUNCTIONS, KeyedFunctions
 
 KEY = torch.tensor([3, 4])
 N = 40_000  # of which a mean of uniform numbers varies by √(1/12/n) = 0.0014, of normal ones by 0.005
@@ -101,3 +104,16 @@ def test_keyed_attention_is_torchs_when_nothing_is_dropped() -> None:
 def test_a_generator_of_ones_own_is_refused() -> None:
     with KeyedFunctions(KEY), pytest.raises(RequestError, match=r"torch\.Generator in a forward pass"):
         torch.rand(3, generator=torch.Generator())
+
+
+def test_the_docs_name_every_function_that_is_answered() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "modules.md").read_text()
+    short = {"torch.nn.functional": "F", "torch.Tensor": "Tensor", "torch._C._nn": "F"}
+    for function in KEYED_FUNCTIONS:
+        place, _, name = resolve_name(function).rpartition(".")
+        assert f"{short.get(place, place)}.{name}" in text
+
+
+def test_numbers_into_given_memory_are_refused() -> None:
+    with KeyedFunctions(KEY), pytest.raises(RequestError, match=r"out=\.\.\. are not supported"):
+        torch.rand(3, out=torch.zeros(3))

@@ -17,13 +17,15 @@ class Source(Protocol):
         """Random words of the next call."""
 
 
-def refuse_generator(generator: Any) -> None:
-    """Raise if the caller brings a generator of its own, whose state no checkpoint has."""
+def refuse_generator(generator: Any, out: Any = None) -> None:
+    """Raise if the caller brings a generator of its own, whose state no checkpoint has, or memory to fill."""
     if generator is not None:
         raise RequestError(
             "a torch.Generator in a forward pass is not saved with a run. Leave `generator` out: the numbers "
             "are then drawn from the run's seed."
         )
+    if out is not None:
+        raise RequestError("random numbers into out=... are not supported in a forward pass: use the result.")
 
 
 def made(
@@ -37,7 +39,7 @@ def made(
     **ignored: Any,
 ) -> Tensor:
     """torch.rand and torch.randn: size as numbers or as one sequence; without a device, that of the batch."""
-    refuse_generator(generator)
+    refuse_generator(generator, ignored.get("out"))
     size = size or (ignored["size"],)
     shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else size
     values = kind(source, shape, dtype or torch.get_default_dtype())
@@ -56,7 +58,7 @@ def made_like(
     **ignored: Any,
 ) -> Tensor:
     """torch.rand_like and torch.randn_like."""
-    refuse_generator(generator)
+    refuse_generator(generator, ignored.get("out"))
     values = kind(source, input.shape, dtype or input.dtype)
     return values.to(input.device if device is None else device)
 
@@ -83,7 +85,7 @@ def gaussian(
     **ignored: Any,
 ) -> Tensor:
     """torch.normal: numbers with these means and standard deviations."""
-    refuse_generator(generator)
+    refuse_generator(generator, ignored.get("out"))
     tensors = [v for v in (mean, std) if isinstance(v, Tensor)]
     shape = torch.broadcast_tensors(*tensors)[0].shape if tensors else tuple(size or ())  # type: ignore[no-untyped-call]  # torch leaves it untyped
     kind = tensors[0].dtype if tensors else dtype or torch.get_default_dtype()
@@ -141,7 +143,7 @@ def randint(
     **ignored: Any,
 ) -> Tensor:
     """torch.randint, as randint(high, size) or randint(low, high, size); fewer than 2^31 values."""
-    refuse_generator(generator)
+    refuse_generator(generator, ignored.get("out"))
     if size is None:
         low, high, size = 0, low, high
     elif high is None:

@@ -166,7 +166,8 @@ def trial(
     plain = timed(Sequential(model, probe), model, probe, work) if alone else float("inf")
     with operators_found() as unknown:
         stacked = timed(Stacked(model, probe, chunk), model, probe, work)
-        evaluate_stacked(model, probe)
+        if alone:
+            evaluate_stacked(model, probe)
     tried, steps = client_steps(probe, work), steps_of_round(federation, stage, per_round, chunk)
     return Trial(
         plain * steps.total / float(tried.sum()),

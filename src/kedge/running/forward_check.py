@@ -50,7 +50,9 @@ def with_checked_forward(model: Model, federation: Federation) -> Model:
         seen, calls = Seen(), list[tuple[nn.Module, Any]]()
         with seen, hooked(lambda *call: calls.append(call), lambda *call: None):
             attempted(lambda: forward(model, True))
-            steps = sum(part.unrolled(inputs[0]) for part, inputs in calls if isinstance(part, Recurrent))
+            steps = sum(
+                part.unrolled(inputs[0]) for part, inputs in calls if inputs and isinstance(part, Recurrent)
+            )
             attempted(lambda: forward(model, False))
         check_unchanged(calls[0][0], model, {**params, **buffers})
         checked = replace(with_keyed_functions(model) if seen.keyed else model, unrolled=steps)
