@@ -97,7 +97,7 @@ def test_a_wrong_result_would_be_seen(name: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(trial, "SIZES", trial.SIZES[1:])
     fewer = trained(name, "fedavg", "fp32", "cpu", engine="sequential")
     for wrong in (faster, fewer):
-        assert distance(wrong.weights, expected.weights) > 1.3 * TOLERANCES["bf16"]
+        assert distance(wrong.weights, expected.weights) > 0.2 > TOLERANCES["bf16"]
 
 
 def test_a_failure_is_told_and_is_no_answer() -> None:

@@ -17,7 +17,8 @@ def unstackable(error: BaseException) -> RequestError | None:
         return None
     text = str(error)
     part = failing_part(error) or "the model"
-    stacks = any(words in text for words in VMAP)
+    # A compiler's message ends with the way to the user's line, which leads through vmap's own files.
+    stacks = any(words in text.split("from user code:")[0] for words in VMAP)
     if type(error).__module__.startswith(COMPILER) and not stacks:
         return RequestError(
             f"{place(text) or part} cannot be compiled: {first_line(text) or type(error).__name__}. "
