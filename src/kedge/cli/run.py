@@ -12,6 +12,7 @@ import typer
 
 from kedge.cli.options import Debug, Json, check_target, console, guarded, notes, show
 from kedge.cli.runs import (
+    AcceptChanged,
     Device,
     EngineName,
     Force,
@@ -24,8 +25,11 @@ from kedge.cli.runs import (
     Seeds,
     Sets,
     Target,
+    UseStored,
     carried_out,
     check_pack,
+    chosen_code,
+    code_of,
     document_of,
     seeds_of,
     there,
@@ -38,8 +42,10 @@ from kedge.report.runs import PLAN, SWEEP, Run, planned_runs
 from kedge.report.tables import comparison, rendered
 from kedge.running.config import Experiment, resolve
 from kedge.running.document import override
+from kedge.running.execute import finished
 from kedge.running.folder import create_folder
 from kedge.running.grouping import Member
+from kedge.running.sources import contents, own_names
 
 
 @guarded
@@ -66,6 +72,8 @@ def command(
     resume_from: Annotated[
         Path | None, typer.Option("--resume", help="Go on with the run, or the runs, in this folder.")
     ] = None,
+    accept_changed_code: AcceptChanged = False,
+    use_stored_code: UseStored = False,
     force: Force = False,
     pack: Pack = 0,
     target: Target = None,
@@ -79,6 +87,7 @@ def command(
     """
     check_target(target)
     check_pack(pack)
+    code = chosen_code(accept_changed_code, use_stored_code, resume_from)
     plan: Sequence[tuple[Path, Experiment | None]]
     if resume_from:
         if experiment or methods or model or sets or out or seed is not None:
@@ -86,8 +95,10 @@ def command(
                 "--resume takes the run as it was begun: "
                 "leave experiment, --methods, --model, --set, --seed and --out out."
             )
-        plan, top = planned(resume_from), resume_from
-        members = to_go_on(top, plan)
+        check_holds_no_sweep(resume_from)
+        with code_of(resume_from, code):
+            plan, top = planned(resume_from), resume_from
+            members = to_go_on(top, plan, code)
     else:
         if not experiment:
             raise RequestError(
@@ -133,19 +144,30 @@ def variants(document: dict[str, Any], methods: str, seeds: int) -> list[Planned
 def prepare(top: Path, plan: list[Planned], force: bool) -> None:
     """Make the folder of several runs, with the list of what they are."""
     listed = [{"folder": str(folder), "config": experiment.toml()} for folder, experiment in plan]
-    create_folder(top, {PLAN: json.dumps(listed, indent=1)}, force)
+    code = contents([name for _, experiment in plan for name in own_names(experiment)])
+    create_folder(top, {PLAN: json.dumps(listed, indent=1), **code}, force)
 
 
-def planned(top: Path) -> list[tuple[Path, Experiment | None]]:
-    """The runs that a folder holds or should hold."""
+def check_holds_no_sweep(top: Path) -> None:
+    """Raise where a folder is not there, or another command's."""
     if not top.is_dir():
         raise RequestError(f"--resume {top}: no such folder.")
     if (top / SWEEP).is_file():
         raise RequestError(f"--resume {top}: it holds a sweep. Go on with kedge sweep --resume {top}.")
+
+
+def planned(top: Path) -> list[tuple[Path, Experiment | None]]:
+    """The runs that a folder holds or should hold; None for those that are finished or alone in it."""
     listed = planned_runs(top)
     if not listed:
         return [(Path(), None)]
-    return [(Path(row["folder"]), resolve(tomllib.loads(row["config"]))) for row in listed]
+    return [
+        (
+            Path(row["folder"]),
+            None if finished(top / row["folder"]) else resolve(tomllib.loads(row["config"])),
+        )
+        for row in listed
+    ]
 
 
 def tell(runs: list[Run], top: Path, target: float | None, quiet: bool, as_json: bool) -> None:

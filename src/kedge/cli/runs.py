@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, NamedTuple
@@ -13,12 +13,14 @@ import typer
 
 from kedge.cli.options import CODES, say
 from kedge.core.errors import RequestError
-from kedge.report.runs import Run, read_run
+from kedge.report.runs import Run, planned_runs, read_run
 from kedge.running.config import Experiment, resolve
 from kedge.running.document import override, read, settings
 from kedge.running.execute import finished
 from kedge.running.grouping import Member
 from kedge.running.packing import Abandoned, Outcome, carry_out
+from kedge.running.resumed_code import keep_record, pinned
+from kedge.running.sources import CodeChoice
 from kedge.running.task import Interrupted
 
 Sets = Annotated[list[str], typer.Option("--set", help="Any key of the config: --set training.epochs=5.")]
@@ -34,6 +36,19 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no 
 Pack = Annotated[
     int,
     typer.Option(help="Runs that train at once, at most; 1: one after another; 0: as many as pay and fit."),
+]
+AcceptChanged = Annotated[
+    bool,
+    typer.Option(
+        "--accept-changed-code", help="With --resume: execute your own files as they are now, changed or not."
+    ),
+]
+UseStored = Annotated[
+    bool,
+    typer.Option(
+        "--use-stored-code",
+        help="With --resume: execute the copies of your own files that the run's folder holds.",
+    ),
 ]
 
 NAMED = 8  # finished runs that are named one by one
@@ -73,7 +88,25 @@ def check_pack(pack: int) -> None:
         raise RequestError(f"--pack {pack}: need 0 (as many as pay and fit), 1 (one after another) or more.")
 
 
-def to_go_on(top: Path, plan: Sequence[tuple[Path, Experiment | None]]) -> list[Member]:
+def chosen_code(accept_changed: bool, use_stored: bool, resumed: Path | None) -> CodeChoice:
+    """What is executed of the user's own code."""
+    for given, option in ((accept_changed, "--accept-changed-code"), (use_stored, "--use-stored-code")):
+        if given and not resumed:
+            raise RequestError(f"{option} goes with --resume DIR only; a new run executes your files anyway.")
+    if accept_changed and use_stored:
+        raise RequestError("--accept-changed-code and --use-stored-code: give one of them, not both.")
+    return "changed" if accept_changed else "stored" if use_stored else "same"
+
+
+def code_of(top: Path, code: CodeChoice) -> AbstractContextManager[None]:
+    """Inside, configurations below a folder stand for the code chosen; as they are where no run is left."""
+    folders = [top / row["folder"] for row in planned_runs(top)] or [top]
+    return nullcontext() if all(finished(folder) for folder in folders) else pinned(top, code)
+
+
+def to_go_on(
+    top: Path, plan: Sequence[tuple[Path, Experiment | None]], code: CodeChoice = "same"
+) -> list[Member]:
     """What is left of a plan (None: what the folder says); runs that are finished stay as they are."""
     members = []
     done = [top / folder for folder, _ in plan if finished(top / folder)]
@@ -86,7 +119,7 @@ def to_go_on(top: Path, plan: Sequence[tuple[Path, Experiment | None]]) -> list[
         if top / folder in done:
             continue
         if config.is_file():
-            members.append(Member(top / folder, experiment or resolve(read(config)), "on"))
+            members.append(Member(top / folder, experiment or resolve(read(config)), "on", code))
         elif experiment:
             members.append(Member(top / folder, experiment))
         else:
@@ -106,7 +139,11 @@ def carried_out(
     """All runs; those that failed are told of and returned. The error of a single one is raised."""
     again = f"kedge {command} --resume {top}"
     failed = []
-    with stoppable() as stop:
+    code = members[0].code if members else "same"
+    begun = [one for one in members if one.start == "on" or one.folder != top]  # the top folder is there
+    with pinned(top, code) if begun else nullcontext(), stoppable() as stop:
+        if begun:
+            keep_record(top, code)
         try:
             for outcome in carry_out(members, pack, False if quiet else None, say, lambda: bool(stop)):
                 if outcome.error is None:

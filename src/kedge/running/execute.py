@@ -24,8 +24,10 @@ from kedge.running.config import EngineChoice, Experiment, resolve
 from kedge.running.dealing import check_kept, holdings_of
 from kedge.running.document import read
 from kedge.running.folder import create_folder, locked, read_lines, write
+from kedge.running.resumed_code import keep_record, pinned
 from kedge.running.runner import run
 from kedge.running.saving import last_algorithm, whole
+from kedge.running.sources import CodeChoice, contents, own_names
 from kedge.running.task import History, Observer, Progress, Task
 from kedge.version import __version__
 
@@ -94,25 +96,34 @@ def begun(experiment: Experiment, folder: Path | None, force: bool = False) -> T
     task = assemble(experiment)
     if folder:
         dealt = holdings_of(experiment, task.federation).packed()
-        create_folder(folder, {"config.toml": experiment.toml(), FILE: dealt}, force)
+        code = contents(own_names(experiment))
+        create_folder(folder, {"config.toml": experiment.toml(), FILE: dealt, **code}, force)
     return task
 
 
-def resume(folder: Path, observer: Observer | None = None) -> Result:
-    """Go on with the run in this folder, from its newest whole checkpoint."""
-    experiment, task = taken_up(folder)
-    return continued(task, experiment.engine, experiment.name, experiment.checkpoint.every, folder, observer)
+def resume(folder: Path, observer: Observer | None = None, code: CodeChoice = "same") -> Result:
+    """Go on with the run in this folder, from its newest whole checkpoint.
+
+    Where the run names code of the user's own, `code` says what is executed: the files, which must be as they
+    were ("same"), the files as they are now ("changed"), or the copies in the folder ("stored").
+    """
+    with pinned(folder, code):
+        experiment, task = taken_up(folder, code)
+        every = experiment.checkpoint.every
+        return continued(task, experiment.engine, experiment.name, every, folder, observer)
 
 
-def taken_up(folder: Path) -> tuple[Experiment, Task]:
-    """The experiment in a folder, and its task on the data it began with."""
+def taken_up(folder: Path, code: CodeChoice = "same") -> tuple[Experiment, Task]:
+    """The experiment in a folder, and its task on the data and with the code it began with."""
     if not (folder / "config.toml").is_file():
         raise RequestError(f"{folder} is not the folder of a run: it has no config.toml.")
-    experiment = resolve(read(folder / "config.toml"))
-    if experiment.partition["name"] == "saved" and (folder / FILE).is_file():
-        # The run has its own copy; the one it came from may be gone.
-        experiment = replace(experiment, partition={"name": "saved", "path": str(folder / FILE)})
-    task = assemble(experiment)
+    with pinned(folder, code):
+        experiment = resolve(read(folder / "config.toml"))
+        if experiment.partition["name"] == "saved" and (folder / FILE).is_file():
+            # The run has its own copy; the one it came from may be gone.
+            experiment = replace(experiment, partition={"name": "saved", "path": str(folder / FILE)})
+        task = assemble(experiment)
+        keep_record(folder, code, own_names(experiment))
     check_kept(folder, holdings_of(experiment, task.federation))
     return experiment, task
 

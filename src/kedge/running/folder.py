@@ -57,6 +57,7 @@ def create_folder(folder: Path, contents: Mapping[str, str | bytes], replace: bo
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         for name, content in contents.items():
+            (temporary / name).parent.mkdir(parents=True, exist_ok=True)
             write(temporary / name, content.encode() if isinstance(content, str) else content)
         temporary.chmod(0o755)
         if folder.exists():

@@ -158,7 +158,7 @@ def gathered(
 def made_ready(member: Member, others: Sequence[Ready], locks: ExitStack) -> Ready:
     """A run up to its first round; samples that another one has in memory are not held twice."""
     if member.start == "on":
-        _, task = taken_up(member.folder)
+        _, task = taken_up(member.folder, member.code)
     else:
         task = begun(member.experiment, member.folder, member.start == "anew")
     locks.enter_context(locked(member.folder))
@@ -173,7 +173,7 @@ def made_ready(member: Member, others: Sequence[Ready], locks: ExitStack) -> Rea
 
 def alone(one: Ready, shown: bool | None, stop: Callable[[], bool]) -> Outcome:
     """One run by itself."""
-    folder, experiment, _ = one.member
+    folder, experiment, *_ = one.member
     if stop():
         raise Interrupted
     with Bar(experiment.label, experiment.rounds, shown) as bar:
@@ -219,7 +219,7 @@ def together(
         torch.set_num_threads(chosen["threads"])
 
         def begun_run(number: int) -> Asking[Progress]:
-            (folder, experiment, _), task = ready[number]
+            (folder, experiment, *_), task = ready[number]
             watch = Observer(bar.line_of(number), bar.say, lambda: stop() or left.is_set())
             own = recorded(folder)
             if own is None:
