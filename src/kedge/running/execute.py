@@ -21,7 +21,7 @@ from kedge.engines.engine import Engine
 from kedge.measure.cells import Reading, cells, reading
 from kedge.running.assemble import NO_CUDA, assemble
 from kedge.running.config import EngineChoice, Experiment, resolve
-from kedge.running.dealing import check_kept, holdings_of
+from kedge.running.dealing import check_kept, holdings_of, without_checksums
 from kedge.running.document import read
 from kedge.running.folder import create_folder, locked, read_lines, write
 from kedge.running.resumed_code import keep_record, pinned
@@ -118,7 +118,7 @@ def taken_up(folder: Path, code: CodeChoice = "same") -> tuple[Experiment, Task]
     if not (folder / "config.toml").is_file():
         raise RequestError(f"{folder} is not the folder of a run: it has no config.toml.")
     with pinned(folder, code):
-        experiment = resolve(read(folder / "config.toml"))
+        experiment = resolve(without_checksums(read(folder / "config.toml")))
         if experiment.partition["name"] == "saved" and (folder / FILE).is_file():
             # The run has its own copy; the one it came from may be gone.
             experiment = replace(experiment, partition={"name": "saved", "path": str(folder / FILE)})
