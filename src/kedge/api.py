@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -35,9 +36,11 @@ from kedge.running.bar import Bar
 from kedge.running.config import EngineChoice, factory_table, resolve
 from kedge.running.document import method_tables, override, read
 from kedge.running.execute import Result, continued, execute
-from kedge.running.folder import create
+from kedge.running.folder import create_folder
 from kedge.running.probing import check_measures, watched
+from kedge.running.resumed_code import keep_record, pinned
 from kedge.running.sampling import Participation
+from kedge.running.sources import CodeChoice, contents, named
 from kedge.running.task import Task
 
 
@@ -87,12 +90,15 @@ def train(
     compile: Literal["auto", "on", "off"] = "auto",
     out: str | Path | None = None,
     resume: bool = False,
+    code: CodeChoice = "same",
     checkpoint_every: int = 10,
     progress: bool | None = None,
 ) -> Result:
     """Train a module on clients' own data. The module is left untouched; training starts from its weights.
 
-    With `out`, the run is on disk as it happens; the same call with resume=True goes on where it stopped.
+    With `out`, the run is on disk as it happens; the same call with resume=True goes on where it stopped. If
+    `method` names a file, "my_file.py:method", its code must be as it was; code="changed" executes it as it
+    is now, code="stored" the copy in the run's folder.
     `tune` fine-tunes a copy of each client's model before it is measured on its local test (every tune_every
     rounds, 0: after the last one), all=True measures the mean of all clients' last models as well, and
     headline="seen" leaves clients that never took part out of the personal means. `measure` asks for more:
@@ -100,7 +106,13 @@ def train(
     """
     if rounds < 1:
         raise RequestError(f"rounds = {rounds}: need a whole number of at least 1.")
-    algorithm = fedavg() if method is None else named_algorithm(method) if isinstance(method, str) else method
+    folder = Path(out) if out else None
+    old = folder if folder and resume and folder.exists() else None  # the run to go on with
+    with pinned(old, code) if old else nullcontext():
+        names = [*named(method_tables(method))] if isinstance(method, str) else []  # of the user's own code
+        algorithm = method_of(method)
+        if old:
+            keep_record(old, code, names)
     wanted = EngineChoice(engine, device, precision, compile)
     own = copy.deepcopy(module).cpu()
     federation = joined(clients, test, local_tests)
@@ -140,13 +152,17 @@ def train(
         precision,
     )
     check_measures(task)
-    folder = Path(out) if out else None
     if resume and not folder:
         raise RequestError("resume=True needs out: the folder of the run to go on with.")
-    if folder and not (resume and folder.exists()):
-        create(folder, described(task, module))
+    if folder and not old:
+        create_folder(folder, {"config.toml": described(task, module), **contents(names)})
     with Bar(algorithm.name, rounds, progress) as bar:
         return continued(task, wanted, "train", checkpoint_every, folder, bar.observer())
+
+
+def method_of(method: Algorithm | str | None) -> Algorithm:
+    """The algorithm that is given, or named; FedAvg if nothing is."""
+    return fedavg() if method is None else named_algorithm(method) if isinstance(method, str) else method
 
 
 def named_algorithm(text: str) -> Algorithm:

@@ -6,6 +6,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,22 +113,19 @@ def pamap2_zip(folder: Path, patch: Patch) -> Kind:
 
 
 KINDS: dict[str, Callable[[Path, Patch], Kind]] = {
-    "cifar10.tar.gz": lambda folder, patch: cifar_archive("cifar10", folder, patch),
-    "cifar100.tar.gz": lambda folder, patch: cifar_archive("cifar100", folder, patch),
-    "cifar10 unpacked": lambda folder, patch: cifar_batch("cifar10", folder, patch),
-    "cifar100 unpacked": lambda folder, patch: cifar_batch("cifar100", folder, patch),
+    **{f"{name}.tar.gz": partial(cifar_archive, name) for name in cifar.ARCHIVES},
+    **{f"{name} unpacked": partial(cifar_batch, name) for name in cifar.ARCHIVES},
+    **{
+        f"{name} {file}{end}": partial(idx_file, name, file + end)
+        for name in idx.ARCHIVES
+        for file in ("train-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+        for end in (".gz", "")
+    },
+    **{f"{name}.npz": partial(medmnist_npz, name) for name in medmnist.ARCHIVES},
     "tiny-imagenet.zip": tiny_imagenet_zip,
     "uci-har.zip": uci_har_zip,
     "pamap2.zip": pamap2_zip,
 }
-for data in ("mnist", "fashion-mnist"):
-    for at in ("train-images-idx3-ubyte", "t10k-labels-idx1-ubyte"):
-        for end in (".gz", ""):
-            KINDS[f"{data} {at}{end}"] = (
-                lambda folder, patch, data=data, file=at + end: idx_file(data, file, folder, patch)
-            )  # fmt: skip
-for data in medmnist.SUMS:
-    KINDS[f"{data}.npz"] = lambda folder, patch, data=data: medmnist_npz(data, folder, patch)
 
 
 def flip(file: Path, at: float = 0.5) -> None:

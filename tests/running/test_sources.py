@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.cli.command import SMALL, kedge
+from torch import nn
 
 import kedge as library
 from kedge.core.errors import CheckpointError, RequestError
@@ -100,10 +102,13 @@ def test_a_run_without_own_files_stores_nothing(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "new"),
-    [("mine.py", "fedavg()", "fedprox(mu=0.1)"), ("package/deep.py", '"b"', '"c"'), ("late.py", "1", "2")],
+    ("method", "file", "old", "new"),
+    [
+        ("mine.py:mine", "mine.py", "fedavg()", "fedprox(mu=0.1)"),
+        ("mine.py:mine", "late.py", "1", "2"),
+        ("mine:mine", "package/deep.py", '"b"', '"c"'),
+    ],
 )
-@pytest.mark.parametrize("method", ["mine.py:mine", "mine:mine"])
 def test_a_changed_file_is_refused_with_what_changed(
     place: Path, method: str, file: str, old: str, new: str
 ) -> None:
@@ -234,6 +239,42 @@ def test_every_run_of_several_has_its_own_code_and_all_are_compared(place: Path)
         assert (folder / "sources/changed-1/late.py").read_text() == "NUMBER = 2\n"
 
 
+def test_a_file_that_is_edited_meanwhile_does_not_reach_later_runs(place: Path) -> None:
+    """Here the method itself adds a line to its file whenever it is made."""
+    edit(
+        place,
+        "mine.py",
+        "    from late",
+        "    with open(__file__, 'a') as f:\n        f.write('# more\\n')\n    from late",
+    )
+    first = (place / "mine.py").read_text()
+    words = ("-m", "mine.py:mine, mine.py:mine(strength=0.6)", "--out", place.parent / "several")
+    assert kedge("run", "quickstart", *SMALL, *words).code == 0
+    assert len((place / "mine.py").read_text()) > len(first)
+    copies = [*(place.parent / "several").rglob("sources/mine.py")]
+    assert len(copies) == 3
+    assert {copy.read_text() for copy in copies} == {first}
+
+
+def test_train_compares_the_code_that_its_method_names(place: Path) -> None:
+    data = [library.Dataset(np.eye(4, dtype=np.float32), np.arange(4)) for _ in range(2)]
+
+    def train(rounds: int, **options: Any) -> list[str]:
+        result = library.train(
+            nn.Linear(4, 4), data, method="mine.py:mine", rounds=rounds, out=place.parent / "run",
+            engine="sequential", progress=False, **options,
+        )  # fmt: skip
+        return [str(line["method"]) for line in result.history]
+
+    assert train(1) == ["mine-a-b-1"]
+    edit(place, "neighbour.py", '"a"', '"z"')
+    with pytest.raises(RequestError, match=r"neighbour\.py has changed since"):
+        train(2, resume=True)
+    assert train(2, resume=True, code="stored") == ["mine-a-b-1"] * 2
+    assert train(3, resume=True, code="changed") == ["mine-a-b-1", "mine-a-b-1", "mine-z-b-1"]
+    assert train(4, resume=True)[2:] == ["mine-z-b-1"] * 2
+
+
 def test_a_finished_run_needs_no_code(place: Path) -> None:
     top = place.parent / "several"
     assert kedge("run", "quickstart", *SMALL, "-m", "fedavg, mine.py:mine", "--out", top).code == 0
@@ -297,15 +338,45 @@ def test_a_schedule_in_a_later_stage_and_a_model_are_stored_too(place: Path) -> 
     assert kedge("run", "--resume", run).code == 0
 
 
+def test_an_optimizer_and_a_rule_of_one_s_own_run_and_are_stored(place: Path) -> None:
+    (place / "parts.py").write_text(
+        "from kedge.algorithms.plateau import Plateau\n"
+        "from kedge.core.optimizers import SGD\n"
+        "def half(lr: float = 0.2) -> SGD:\n    return SGD(lr=lr / 2)\n"
+        "def soon(patience: int = 1) -> Plateau:\n    return Plateau(patience=patience)\n"
+    )
+    then = [{"when": "parts.py:soon", "method": "fedprox"}]
+    ways = {**QUICK, "rounds": 4, "progress": False}
+    own = library.run("quickstart", optimizer="parts.py:half", then=then, out=place.parent / "run", **ways)
+    ours = [{"when": "plateau(patience=1)", "method": "fedprox"}]
+    same = library.run("quickstart", optimizer="sgd(lr=0.1)", then=ours, **ways)
+    assert own.metric("distributed.global.loss") == same.metric("distributed.global.loss")
+    record = read_record(place.parent / "run")
+    assert record
+    assert set(record.names) == {"parts.py:half", "parts.py:soon"}
+
+
+def test_a_folder_with_stored_code_is_replaced_by_force(place: Path) -> None:
+    run = place.parent / "run"
+    for _ in range(2):
+        answer = kedge("run", "quickstart", *SMALL, "--set", "method=mine.py:mine", "--force", "--out", run)
+        assert answer.code == 0, answer
+        edit(place, "mine.py", "mine-", "more-mine-")
+    assert "more-mine-" in (run / "sources/mine.py").read_text()
+    many = (*SMALL, "-m", "fedavg, mine.py:mine", "--force", "--out", place.parent / "several")
+    assert kedge("run", "quickstart", *many).code == 0
+    edit(place, "mine.py", "more-mine-", "mine-")
+    assert kedge("run", "quickstart", *many).code == 0
+
+
 def test_comparing_and_plotting_execute_nothing(place: Path) -> None:
-    run = begun(place.parent / "run")
+    run = begun(place.parent / "run", measure={"drift": True})
     for file in [*place.rglob("*.py"), *run.rglob("*.py")]:
         file.write_text(f"open({str(place / 'executed')!r}, 'w')\n1 / 0\n")
     for name in [name for name in sys.modules if name.startswith(("kedge_file_", "neighbour", "package"))]:
         del sys.modules[name]
     assert kedge("compare", run).code == 0
-    assert kedge("compare", run, "--json").code == 0
-    assert kedge("plot", run, "--out", place.parent / "figures").code in (0, 2)
+    assert kedge("plot", run, "--out", place.parent / "figures").code == 0
     assert not (place / "executed").exists()
 
 

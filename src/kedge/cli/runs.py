@@ -139,11 +139,11 @@ def carried_out(
     """All runs; those that failed are told of and returned. The error of a single one is raised."""
     again = f"kedge {command} --resume {top}"
     failed = []
-    code = members[0].code if members else "same"
+    choice = members[0].code if members else "same"
     begun = [one for one in members if one.start == "on" or one.folder != top]  # the top folder is there
-    with pinned(top, code) if begun else nullcontext(), stoppable() as stop:
+    with pinned(top, choice) if begun else nullcontext(), stoppable() as stop:
         if begun:
-            keep_record(top, code)
+            keep_record(top, choice)
         try:
             for outcome in carry_out(members, pack, False if quiet else None, say, lambda: bool(stop)):
                 if outcome.error is None:

@@ -95,7 +95,7 @@ def inputs_of(federation: Federation) -> str:
     for data in (federation.pool, federation.test):
         for values in (data.x, data.y) if data else ():
             digest.update(f"{values.dtype} {tuple(values.shape)};".encode())
-            digest.update(memoryview(values.cpu().contiguous().view(torch.uint8).numpy()).cast("B"))
+            digest.update(values.cpu().contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

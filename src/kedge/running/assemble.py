@@ -82,7 +82,7 @@ def stages_of(experiment: Experiment) -> tuple[Stage, ...]:
     stages = []
     for method, schedule, rounds, rule in experiment.stages:
         algorithm = algorithm_of(method, schedule)
-        until = RULES[rule["name"]](**options_of(rule)) if rule else None
+        until = factory_of("when", RULES, rule["name"])(**options_of(rule)) if rule else None
         if until:
             algorithm = until.watched(algorithm)
         if experiment.evaluation.all:
@@ -135,7 +135,8 @@ def algorithm_of(method: dict[str, Any], schedule: dict[str, Any]) -> Algorithm:
 def local_of(experiment: Experiment) -> Local:
     """How clients train."""
     training = experiment.training
-    optimizer = OPTIMIZERS[experiment.optimizer["name"]](**options_of(experiment.optimizer))
+    factory = factory_of("optimizer", OPTIMIZERS, experiment.optimizer["name"])
+    optimizer = factory(**options_of(experiment.optimizer))
     clip = None if training.clip == "off" else training.clip
     return Local(training.epochs, training.batch, optimizer, clip, training.drop_last)
 

@@ -102,10 +102,11 @@ def holdings_of(experiment: Experiment, federation: Federation) -> Holdings:
 def without_checksums(document: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of a run of version 0.1, which compared no checksums of files a user gives."""
     data = document.get("data")
-    loader = BUILT_IN.get(str(data.get("name"))) if isinstance(data, Mapping) else None
-    if loader is None or "verify" not in parameters(loader) or "verify" in data:
+    if not isinstance(data, Mapping) or "verify" in data:
         return dict(document)
-    return {**document, "data": {**data, "verify": False}}
+    loader = BUILT_IN.get(str(data.get("name")))
+    old = loader is not None and "verify" in parameters(loader)
+    return {**document, "data": {**data, "verify": False} if old else data}
 
 
 def check_kept(folder: Path, now: Holdings) -> None:

@@ -6,23 +6,12 @@ the current folder. Installed packages, the standard library and kedge itself do
 
 import ast
 import sys
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-from kedge.running.imported import BROUGHT, module_of, parted, source_of
-
-INSTALLED = frozenset({"site-packages", "dist-packages"})
-OTHERS = tuple(
-    Path(folder).resolve()
-    for folder in (
-        Path(__file__).parent.parent,
-        sysconfig.get_path("stdlib"),
-        sysconfig.get_path("platstdlib"),
-    )
-)
+from kedge.running.imported import BROUGHT, installed, module_of, parted, source_of
 
 
 class Code(NamedTuple):
@@ -57,23 +46,16 @@ def code_of(name: str) -> list[Code]:
 
 def loaded_code(module: ModuleType, name: str | None) -> Code | None:
     """The file of a module that is loaded; None if it is no file of the user's own."""
-    file = getattr(module, "__file__", None)
     source = source_of(module)
-    if not file or source is None or installed(Path(file).resolve()):
-        return None
-    return Code(Path(file).resolve(), name, source)
+    return None if source is None else Code(Path(str(module.__file__)).resolve(), name, source)
 
 
 def root_of(path: Path, module: str | None) -> Path:
     """The folder from which a file is imported under this name."""
     if module is None:
         return path.parent
-    return path.parents[module.count(".") + (path.name == "__init__.py")]
-
-
-def installed(path: Path) -> bool:
-    """Whether a file belongs to an installed package, to Python or to kedge."""
-    return bool(INSTALLED & set(path.parts)) or any(path.is_relative_to(folder) for folder in OTHERS)
+    above = module.count(".") + (path.name == "__init__.py")
+    return path.parents[min(above, len(path.parents) - 1)]
 
 
 def beside(name: str, roots: list[Path]) -> Code | None:

@@ -4,6 +4,7 @@ import hashlib
 import importlib
 import inspect
 import sys
+import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,8 +29,18 @@ class Pin(NamedTuple):
 
 NO_PINS: Mapping[str, Pin] = MappingProxyType({})
 PINNED = ContextVar("pinned", default=NO_PINS)  # name -> file; set by resumed_code.py
-SOURCES: dict[str, tuple[object, bytes]] = {}  # module -> its spec and source when it was loaded
+LOADED_FROM = "__kedge_source__"  # an attribute of modules: their spec and source when they were loaded
 BROUGHT: dict[str, set[str]] = {}  # file or module that a user names -> modules that loading it imported
+
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+OTHERS = tuple(
+    Path(folder).resolve()
+    for folder in (
+        Path(__file__).parent.parent,
+        sysconfig.get_path("stdlib"),
+        sysconfig.get_path("platstdlib"),
+    )
+)
 
 
 def imported(name: str) -> Any:
@@ -126,7 +137,7 @@ def loaded(name: str, path: Path, source: bytes) -> ModuleType:
     except BaseException:
         del sys.modules[known]
         raise
-    SOURCES[known] = (None, source)
+    setattr(module, LOADED_FROM, (None, source))
     return module
 
 
@@ -137,19 +148,27 @@ def noted(place: str) -> Iterator[None]:
     yield
     new = set(sys.modules) - before
     BROUGHT.setdefault(place, set()).update(new)
-    for name in new:
-        source_of(sys.modules[name])
+    for module in (sys.modules[name] for name in new):
+        if isinstance(module, ModuleType):
+            source_of(module)
 
 
 def source_of(module: ModuleType) -> bytes | None:
-    """The source a module was loaded from, as it was then; None where that is no Python file."""
+    """The source a module was loaded from, as it was then; None where that is no file of the user's own."""
     spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None)
-    known = SOURCES.get(module.__name__)
+    known: tuple[object, bytes] | None = vars(module).get(LOADED_FROM)
     if known is None or known[0] is not spec:  # importlib.reload makes a new spec
-        if not file or not file.endswith(".py") or not Path(file).is_file():
+        path = Path(file) if isinstance(file, str) else None
+        if path is None or path.suffix != ".py" or not path.is_file() or installed(path.resolve()):
             return None
-        known = SOURCES[module.__name__] = (spec, Path(file).read_bytes())
+        known = (spec, path.read_bytes())
+        setattr(module, LOADED_FROM, known)
     return known[1]
+
+
+def installed(path: Path) -> bool:
+    """Whether a file belongs to an installed package, to Python or to kedge."""
+    return bool(INSTALLED & set(path.parts)) or any(path.is_relative_to(folder) for folder in OTHERS)
 
 
 def reachable(folder: Path) -> None:

@@ -75,17 +75,22 @@ def nothing_else() -> Iterator[None]:
 
 def forget_stale(record: Record, paths: set[Path]) -> None:
     """Have the files imported anew if this process has loaded an earlier version of one of them."""
-    there = {name: module for name, module in list(sys.modules.items()) if path_of(module) in paths}
-    if all(source_of(module) == path_of(module).read_bytes() for module in there.values()):
+    now = {path: path.read_bytes() for path in paths if path.is_file()}
+    loaded = [(m, path) for m in list(sys.modules.values()) if (path := path_of(m, paths))]
+    if all(source_of(module) == now.get(path) for module, path in loaded):
         return
-    tops = top_names(record)
-    for name in [name for name in sys.modules if name in there or name.partition(".")[0] in tops]:
+    tops, every = top_names(record), {id(module) for module, _ in loaded}
+    for name in [name for name, m in sys.modules.items() if id(m) in every or name.partition(".")[0] in tops]:
         del sys.modules[name]
 
 
-def path_of(module: ModuleType) -> Path:
-    """The file of a module; one that does not exist where it has none."""
-    return Path(getattr(module, "__file__", None) or os.devnull).resolve()
+def path_of(module: ModuleType, paths: set[Path]) -> Path | None:
+    """The file of a module if it is one of these."""
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or Path(file).name not in {path.name for path in paths}:
+        return None  # decided without the file system: there are thousands of modules
+    path = Path(file).resolve()
+    return path if path in paths else None
 
 
 def top_names(record: Record) -> set[str]:
