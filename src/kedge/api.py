@@ -46,8 +46,9 @@ def run(
 ) -> Result:
     """Run a shipped experiment or a TOML file, with any of its keys set: run("quickstart", rounds=20).
 
-    Nested keys are written {"training.epochs": 5}. Nothing is written to disk unless `out` names a new
-    folder.
+    Nested keys are written {"training.epochs": 5}. `method` replaces the experiment's method; its [schedule]
+    stays unless `method` names one, as in method="fedbug(ratio=0.4)+feddyn". Nothing is written to disk
+    unless `out` names a new folder.
     """
     resolved = resolve(override(read(experiment), settings))
     with Bar(resolved.label, resolved.rounds, progress) as bar:
