@@ -15,6 +15,7 @@ from tests.cli.grids import FILE
 # A network that computes for an hour in one call of a C library, wherever a file of this name lies.
 MODEL = """
 import hashlib
+import subprocess
 from pathlib import Path
 from torch import Tensor, nn
 
@@ -33,6 +34,9 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         block("when called")
+        if (HERE / "when called by child").exists():
+            (HERE / "blocked").touch()
+            subprocess.run(["sleep", "3600"], check=True)
         out: Tensor = self.last(x.flatten(1))
         return out
 
@@ -56,6 +60,7 @@ def started(*words: str | Path) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        start_new_session=True,  # a process group, which a batch system signals as a whole
     )
 
 
@@ -115,6 +120,19 @@ def test_a_round_that_does_not_end_is_left(signals: int, tmp_path: Path) -> None
     assert lines(out) < 6
     (tmp_path / "when called").unlink()
     check_same_end(out, experiment)
+
+
+def test_a_child_that_the_same_signal_ends_is_no_failure_of_the_run(tmp_path: Path) -> None:
+    """As a compiler, where the whole process group gets the signal."""
+    experiment, out = files(tmp_path), tmp_path / "run"
+    process = started("run", experiment, "--out", out)
+    until(process, lambda: lines(out) >= 1)
+    (tmp_path / "when called by child").touch()
+    until(process, (tmp_path / "blocked").exists)
+    time.sleep(0.3)
+    os.killpg(process.pid, signal.SIGTERM)
+    err = ended(process, 3)
+    assert f"interrupted; the last checkpoint holds. Go on with: kedge run --resume {out}" in err
 
 
 def test_a_short_round_is_ended_and_its_state_saved(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from kedge.cli.options import say
 
 GRACE = 8.0  # seconds from SIGTERM to the end of the process; container runtimes kill after 10
 PATIENCE = 0.5  # seconds for a message or a flush, which a full pipe would block
-SHOW_CURSOR = "\x1b[?25h"  # a progress bar hides it
+SHOW_CURSOR = "\x1b[?25h\n"  # a progress bar hides it
 INTERRUPTED = 130
 
 
@@ -56,10 +56,15 @@ class Terminator:
         self.inbox, outbox = socket.socketpair()
         outbox.setblocking(False)
         signal.set_wakeup_fd(outbox.detach(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, lambda number, frame: None)  # the thread does the work
+        signal.signal(signal.SIGTERM, self.note)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=forget_signals)
         threading.Thread(target=self.watch, name="kedge-signals", daemon=True).start()
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """In the main thread: errors from now on may be of children that got the same SIGTERM."""
+        if self.stop:
+            self.stop.terminated = True
 
     def watch(self) -> None:
         """Read the signals as they come, until the time is up."""
@@ -132,13 +137,16 @@ def within(work: Callable[[], None]) -> None:
 
 
 def tell_and_flush(message: str) -> None:
-    """The last words of this process."""
-    if sys.stderr.isatty():
-        sys.stderr.write(SHOW_CURSOR)
-    if message:
-        say(message)
-    sys.stderr.flush()
-    sys.stdout.flush()
+    """Write what this process still has to say."""
+    with suppress(OSError, ValueError):  # nobody reads any more
+        if message:
+            say(message)
+        sys.stderr.flush()
+        sys.stdout.flush()
+        terminal = sys.__stderr__  # sys.stderr is the progress bar's, which drops control codes
+        if terminal and terminal.isatty():
+            terminal.write(SHOW_CURSOR)
+            terminal.flush()
 
 
 def forget_signals() -> None:
