@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,8 +47,9 @@ def run(
 ) -> Result:
     """Run a shipped experiment or a TOML file, with any of its keys set: run("quickstart", rounds=20).
 
-    Nested keys are written {"training.epochs": 5}. Nothing is written to disk unless `out` names a new
-    folder.
+    Nested keys are written {"training.epochs": 5}. `method` replaces the experiment's method; its [schedule]
+    stays unless `method` names one, as in method="fedbug(ratio=0.4)+feddyn". Nothing is written to disk
+    unless `out` names a new folder.
     """
     resolved = resolve(override(read(experiment), settings))
     with Bar(resolved.label, resolved.rounds, progress) as bar:
@@ -98,8 +100,10 @@ def train(
     headline="seen" leaves clients that never took part out of the personal means. `measure` asks for more:
     kedge.Measure(drift=True) puts how far clients pull apart into every line of the history.
     """
-    if rounds < 1:
-        raise RequestError(f"rounds = {rounds}: need a whole number of at least 1.")
+    rounds, epochs, batch = whole("rounds", rounds), whole("epochs", epochs), whole("batch", batch)
+    per_round = None if per_round is None else whole("per_round", per_round)
+    evaluate_every, tune_every = whole("evaluate_every", evaluate_every), whole("tune_every", tune_every, 0)
+    checkpoint_every, seed = whole("checkpoint_every", checkpoint_every), whole("seed", seed, 0, 2**32 - 1)
     algorithm = fedavg() if method is None else named_algorithm(method) if isinstance(method, str) else method
     wanted = EngineChoice(engine, device, precision, compile)
     own = copy.deepcopy(module).cpu()
@@ -147,6 +151,15 @@ def train(
         create(folder, described(task, module))
     with Bar(algorithm.name, rounds, progress) as bar:
         return continued(task, wanted, "train", checkpoint_every, folder, bar.observer())
+
+
+def whole(name: str, value: object, least: int = 1, most: int | None = None) -> int:
+    """The whole number `value` of the argument `name`; raises where it is none, or out of bounds."""
+    number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+    if number is not None and least <= number and (most is None or number <= most):
+        return number
+    bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+    raise RequestError(f"{name} = {value!r}: need a whole number {bounds}.")
 
 
 def named_algorithm(text: str) -> Algorithm:

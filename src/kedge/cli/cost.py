@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from kedge.cli.options import Debug, Json, check_png, console, guarded, notes, show
-from kedge.cli.run import variants
+from kedge.cli.run import check_methods, variants
 from kedge.core.precision import Precision
 from kedge.report.cost_plot import drawing
 from kedge.report.cost_table import WHAT, phase_table
@@ -26,7 +26,13 @@ PAPERS = "papers' count: the parameters updated if all clients took part in ever
 def command(
     experiment: Annotated[str, typer.Argument(help="A TOML file, or a shipped experiment by name.")],
     methods: Annotated[
-        str, typer.Option("--methods", "-m", help="Methods to compare: 'fedavg, scaffold, fedbug+feddyn'.")
+        str,
+        typer.Option(
+            "--methods",
+            "-m",
+            help="Methods to compare: 'fedavg, scaffold, fedbug+feddyn'. Each names its schedule and later "
+            "stages too: the experiment's own [schedule] and [[then]] are left out.",
+        ),
     ] = "",
     model: Annotated[
         str, typer.Option(help="The network: a name with arguments, or your own: my_file.py:factory.")
@@ -48,6 +54,7 @@ def command(
     """Tell what a run will cost, phase by phase: what trains, multiply-adds, bytes; nothing is trained."""
     if plot is not None:
         check_png("--plot", plot)
+    check_methods(methods, sets)
     given = {"model": model, "engine.precision": precision}
     values = {k: v for k, v in given.items() if v} | settings(sets) | ({} if seed is None else {"seed": seed})
     document = override(read(experiment), values)

@@ -37,7 +37,7 @@ from kedge.report.plots import accuracy_plot
 from kedge.report.runs import PLAN, SWEEP, Run, planned_runs
 from kedge.report.tables import comparison, rendered
 from kedge.running.config import Experiment, resolve
-from kedge.running.document import override
+from kedge.running.document import BY_METHOD, override, settings, with_method
 from kedge.running.folder import create_folder
 from kedge.running.grouping import Member
 
@@ -50,7 +50,8 @@ def command(
         typer.Option(
             "--methods",
             "-m",
-            help="Methods to compare: 'fedavg, feddyn(alpha=0.1), fedbug+feddyn'. One run each.",
+            help="Methods to compare: 'fedavg, feddyn(alpha=0.1), fedbug+feddyn'. One run each. Each names "
+            "its schedule and later stages too: the experiment's own [schedule] and [[then]] are left out.",
         ),
     ] = "",
     model: Annotated[
@@ -93,6 +94,7 @@ def command(
             raise RequestError(
                 "name an experiment: kedge run quickstart, or kedge run my.toml (kedge list experiments)."
             )
+        check_methods(methods, sets)
         document = document_of(
             experiment, sets, seed,
             model=model, engine_device=device, engine_name=engine, engine_precision=precision,
@@ -110,6 +112,16 @@ def command(
         raise typer.Exit(failed[0].code)
 
 
+def check_methods(methods: str, sets: list[str]) -> None:
+    """Raise where --set gives what --methods replaces: method, schedule, later stages."""
+    lost = [key for key in settings(sets) if key.partition(".")[0] in BY_METHOD]
+    if methods and lost:
+        raise RequestError(
+            f"--set {lost[0]}=… and --methods: each of the methods names its schedule and later stages too, "
+            f"as in --methods 'fedbug(ratio=0.4)+feddyn(alpha=0.1)'. Leave --set {lost[0]}=… out."
+        )
+
+
 def variants(document: dict[str, Any], methods: str, seeds: int) -> list[Planned]:
     """The runs asked for: folder below the top, and the experiment; all checked before the first begins."""
     if "grid" in document:
@@ -118,9 +130,9 @@ def variants(document: dict[str, Any], methods: str, seeds: int) -> list[Planned
     names: list[str | None] = [m.strip() for m in re.split(r",(?![^(]*\))", methods) if m.strip()] or [None]
     plan = []
     for name in names:
-        setting = {"method": name} if name else {}
-        for number in seeds_of(resolve(override(document, setting)), seeds):
-            own = resolve(override(document, {**setting, "seed": number}))
+        chosen = with_method(document, name) if name else document
+        for number in seeds_of(resolve(chosen), seeds):
+            own = resolve(override(chosen, {"seed": number}))
             parts = [re.sub(r"[^\w.+-]+", "-", name).strip("-")] if name and len(names) > 1 else []
             parts += [f"seed{own.seed}"] if seeds > 1 else []
             plan.append(Planned(Path(*parts), own))

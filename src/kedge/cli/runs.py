@@ -1,17 +1,16 @@
-"""What `kedge run` and `kedge sweep` share: options, carrying runs out, Ctrl-C, what failed."""
+"""What `kedge run` and `kedge sweep` share: options, carrying runs out, being interrupted, what failed."""
 
 import os
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from kedge.cli.options import CODES, say
+from kedge.cli.signals import INTERRUPTED, stoppable
 from kedge.core.errors import RequestError
 from kedge.report.runs import Run, read_run
 from kedge.running.config import Experiment, resolve
@@ -106,13 +105,16 @@ def carried_out(
     """All runs; those that failed are told of and returned. The error of a single one is raised."""
     again = f"kedge {command} --resume {top}"
     failed = []
-    with stoppable() as stop:
+    at_once = partial(parting, members, top, "the last checkpoint holds", again)
+    with stoppable(at_once) as stop:
         try:
-            for outcome in carry_out(members, pack, False if quiet else None, say, lambda: bool(stop)):
+            for outcome in carry_out(members, pack, False if quiet else None, say, lambda: stop.asked):
                 if outcome.error is None:
                     continue
                 folder, error = outcome.member.folder, with_remedy(outcome, again)
                 code = next((code for kind, code in CODES if isinstance(error, kind)), None)
+                if stop.terminated and (code is None or isinstance(outcome.error, BrokenPipeError)):
+                    raise KeyboardInterrupt  # SIGTERM ended a compiler too, on which this run waited
                 if debug or code is None:  # None: no mistake of the user's
                     say(outcome.trace)
                 if single:
@@ -121,14 +123,29 @@ def carried_out(
                 failed.append(Failure(folder, str(error), code or 1))
         except Interrupted:
             whose = "its state is" if single else "all states are"
-            raise KeyboardInterrupt(f"interrupted; {whose} saved. Go on with: {again}") from None
+            raise KeyboardInterrupt(parting(members, top, f"{whose} saved", again)) from None
         except Abandoned:
-            say(f"interrupted; the last checkpoint holds. Go on with: {again}")
+            say(at_once())
             sys.stdout.flush()
-            os._exit(130)  # threads amid a step can neither be stopped nor waited for
+            os._exit(INTERRUPTED)  # threads amid a step can neither be stopped nor waited for
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"interrupted; the last checkpoint holds. Go on with: {again}") from None
+            raise KeyboardInterrupt(at_once()) from None
     return failed
+
+
+def parting(members: Sequence[Member], top: Path, state: str, again: str) -> str:
+    """The last message of an interrupted command: the state of its runs, and the command that goes on."""
+    if any(member.folder != top or is_begun(member) for member in members):  # below `top`: it has their plan
+        return f"interrupted; {state}. Go on with: {again}"
+    return "interrupted before the run began. Give the same command again."
+
+
+def is_begun(member: Member) -> bool:
+    """Whether the folder of this run is there; with --force, whether it has replaced the old one."""
+    config = member.folder / "config.toml"
+    return member.start == "on" or (
+        config.is_file() and config.read_text(encoding="utf-8") == member.experiment.toml()
+    )
 
 
 def with_remedy(outcome: Outcome, again: str) -> Exception:
@@ -144,21 +161,3 @@ def with_remedy(outcome: Outcome, again: str) -> Exception:
 def there(top: Path, plan: Sequence[tuple[Path, Experiment | None]]) -> list[Run]:
     """The runs of a plan that have a folder."""
     return [read_run(top / folder) for folder, _ in plan if (top / folder / "config.toml").is_file()]
-
-
-@contextmanager
-def stoppable() -> Iterator[list[bool]]:
-    """Ctrl-C once: stop after the round at hand. Twice: at once. The list is not empty once asked."""
-    asked: list[bool] = []
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(True)
-        say("stopping after this round; press Ctrl-C again to stop at once")
-
-    before = signal.signal(signal.SIGINT, handler)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -256,4 +256,5 @@ def finished(folder: Path) -> bool:
     config = folder / "config.toml"
     if not config.is_file() or not (folder / "model.safetensors").is_file():
         return False
-    return len(read_lines(folder / "history.jsonl")) >= int(read(config).get("rounds", 0))
+    done: bool = len(read_lines(folder / "history.jsonl")) == read(config).get("rounds")
+    return done
