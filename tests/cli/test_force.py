@@ -1,5 +1,6 @@
 """--force replaces what kedge wrote, and nothing else; nobody runs in a folder that another process has."""
 
+import fcntl
 import json
 import multiprocessing
 import os
@@ -273,10 +274,8 @@ def test_a_folder_appears_with_its_lock(tmp_path: Path, monkeypatch: pytest.Monk
 def test_who_waited_for_a_folder_that_was_replaced_does_not_get_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kedge.running import folder as folders
-
     create(tmp_path / "run", {"config.toml": "first"}, Marker("run"))
-    flock = folders.fcntl.flock
+    flock = fcntl.flock
 
     def late(file: Any, how: int) -> None:
         monkeypatch.undo()
@@ -284,7 +283,7 @@ def test_who_waited_for_a_folder_that_was_replaced_does_not_get_the_old_one(
         create(tmp_path / "run", {"config.toml": "second"}, Marker("run"))
         flock(file, how)
 
-    monkeypatch.setattr(folders.fcntl, "flock", late)
+    monkeypatch.setattr(fcntl, "flock", late)
     with pytest.raises(RequestError, match="another process has just replaced"), locked(tmp_path / "run"):
         pass
 
@@ -292,11 +291,11 @@ def test_who_waited_for_a_folder_that_was_replaced_does_not_get_the_old_one(
 def test_of_two_that_make_the_same_folder_one_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mkdtemp = shutil.os.mkdir  # type: ignore[attr-defined]
-    made = []
+    mkdir = os.mkdir
+    made: list[Any] = []
 
     def other_first(path: Any, *rest: Any) -> None:
-        mkdtemp(path, *rest)
+        mkdir(path, *rest)
         if not made:
             made.append(path)
             create(tmp_path / "run", {"config.toml": "first"}, Marker("run"))

@@ -101,7 +101,7 @@ def begun(experiment: Experiment, folder: Path | None, force: bool, locks: ExitS
     task = assemble(experiment)
     if folder:
         dealt = holdings_of(experiment, task.federation).packed()
-        contents = {"config.toml": experiment.toml(), FILE: dealt}
+        contents: dict[str, str | bytes] = {"config.toml": experiment.toml(), FILE: dealt}
         create(folder, contents, Marker("run", of_experiment(experiment)), force, locks)
     return task
 

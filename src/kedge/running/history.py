@@ -6,7 +6,6 @@ with all that is measured. What is done while the next round trains is in that o
 
 import time
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,12 +47,12 @@ def check_lines(path: Path, name: str, rounds: int | None = None, length: int | 
     if length is not None and content and not content.endswith(b"\n"):
         raise DataError(f"{path} is damaged: byte {length} is not the end of a line")
     lines = content.rpartition(b"\n")[0].split(b"\n") if content else []
-    numbers = [line_of(path, number, line).get("round") for number, line in enumerate(lines, 1)]
+    numbers: list[Any] = [line_of(path, number, line).get("round") for number, line in enumerate(lines, 1)]
     if name == "history":
         wanted = range(1, (len(numbers) if rounds is None else rounds) + 1)
         if numbers != list(wanted):
             raise DataError(f"{path} is damaged: it lacks lines, or has some twice")
-    elif any(not isinstance(n, int) for n in numbers) or any(a >= b for a, b in pairwise(numbers)):
+    elif not all(isinstance(n, int) for n in numbers) or numbers != sorted(set(numbers)):
         raise DataError(f"{path} is damaged: its rounds are not in order")
 
 
