@@ -1,7 +1,9 @@
 """The Python calls: kedge.run for experiments, kedge.train for a user's own module and arrays."""
 
 import copy
+import tomllib
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
@@ -35,11 +37,18 @@ from kedge.running.assemble import (
 from kedge.running.bar import Bar
 from kedge.running.config import EngineChoice, factory_table, resolve
 from kedge.running.document import method_tables, override, read
-from kedge.running.execute import Result, continued, execute
-from kedge.running.folder import create
+from kedge.running.execute import Result, execute, held
+from kedge.running.folder import check_free, create, locked
+from kedge.running.identity import Identity, check_identity, differences, of_call, refuse
+from kedge.running.marker import Marker, read_marker
 from kedge.running.probing import check_measures, watched
 from kedge.running.sampling import Participation
 from kedge.running.task import Task
+
+ANOTHER_CALL = (
+    "Call kedge.train as it was called first; only rounds, engine, device, compile, checkpoint_every and "
+    "progress may differ. For another run, name another folder with out."
+)
 
 
 def run(
@@ -104,6 +113,11 @@ def train(
     per_round = None if per_round is None else whole("per_round", per_round)
     evaluate_every, tune_every = whole("evaluate_every", evaluate_every), whole("tune_every", tune_every, 0)
     checkpoint_every, seed = whole("checkpoint_every", checkpoint_every), whole("seed", seed, 0, 2**32 - 1)
+    folder = Path(out) if out else None
+    if resume and not folder:
+        raise RequestError("resume=True needs out: the folder of the run to go on with.")
+    if folder and not resume:
+        check_free(folder, False)
     algorithm = fedavg() if method is None else named_algorithm(method) if isinstance(method, str) else method
     wanted = EngineChoice(engine, device, precision, compile)
     own = copy.deepcopy(module).cpu()
@@ -144,13 +158,15 @@ def train(
         precision,
     )
     check_measures(task)
-    folder = Path(out) if out else None
-    if resume and not folder:
-        raise RequestError("resume=True needs out: the folder of the run to go on with.")
-    if folder and not (resume and folder.exists()):
-        create(folder, described(task, module))
-    with Bar(algorithm.name, rounds, progress) as bar:
-        return continued(task, wanted, "train", checkpoint_every, folder, bar.observer())
+    identity = of_call(task, algorithm, module, units=units, all=all) if folder else {}
+    with ExitStack() as locks:
+        if folder and resume and folder.exists():
+            locks.enter_context(locked(folder))
+            check_began(folder, identity, task, module)
+        elif folder:
+            create(folder, {"config.toml": described(task, module)}, Marker("run", identity), locks=locks)
+        bar = locks.enter_context(Bar(algorithm.name, rounds, progress))
+        return held(task, wanted, "train", checkpoint_every, folder, bar.observer())
 
 
 def whole(name: str, value: object, least: int = 1, most: int | None = None) -> int:
@@ -186,6 +202,22 @@ def output_count(module: nn.Module, x: torch.Tensor) -> int:
     if logits.dim() != 2:
         raise RequestError(f"the module returns shape {tuple(logits.shape)}: need logits [batch, classes].")
     return logits.shape[1]
+
+
+def check_began(folder: Path, identity: Identity, task: Task, module: nn.Module) -> None:
+    """Raise where the run in a folder began with another call, or is none of kedge.train."""
+    config = folder / "config.toml"
+    if not config.is_file():
+        raise RequestError(
+            f"out = {str(folder)!r}: it is not the folder of a run, for it has no {config.name}."
+        )
+    if read_marker(folder) is None:  # of version 0.1, which kept this much
+        first = tomllib.loads(config.read_text())
+        now = tomllib.loads(described(task, module))
+        kept = ("call", "module", "seed", "clients")
+        found = differences({k: first.get(k) for k in kept}, {k: now[k] for k in kept})
+        refuse(folder, found, ANOTHER_CALL)
+    check_identity(folder, identity, ANOTHER_CALL)
 
 
 def described(task: Task, module: nn.Module) -> str:

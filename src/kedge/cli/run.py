@@ -4,6 +4,7 @@ import json
 import re
 import tomllib
 from collections.abc import Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,12 +35,13 @@ from kedge.cli.runs import (
 from kedge.core.errors import RequestError
 from kedge.report.matrix import metric_notes
 from kedge.report.plots import accuracy_plot
-from kedge.report.runs import PLAN, SWEEP, Run, planned_runs
+from kedge.report.runs import Run
 from kedge.report.tables import comparison, rendered
 from kedge.running.config import Experiment, resolve
 from kedge.running.document import BY_METHOD, override, settings, with_method
-from kedge.running.folder import create_folder
+from kedge.running.folder import check_free, create
 from kedge.running.grouping import Member
+from kedge.running.marker import PLAN, SWEEP, Marker, planned_runs, read_marker
 
 
 @guarded
@@ -81,6 +83,7 @@ def command(
     check_target(target)
     check_pack(pack)
     plan: Sequence[tuple[Path, Experiment | None]]
+    fresh: list[Planned] = []
     if resume_from:
         if experiment or methods or model or sets or out or seed is not None:
             raise RequestError(
@@ -88,7 +91,6 @@ def command(
                 "leave experiment, --methods, --model, --set, --seed and --out out."
             )
         plan, top = planned(resume_from), resume_from
-        members = to_go_on(top, plan)
     else:
         if not experiment:
             raise RequestError(
@@ -101,13 +103,10 @@ def command(
         )  # fmt: skip
         top = out or Path("runs") / str(document["name"])
         plan = fresh = variants(document, methods, seeds)
-        if [folder for folder, _ in fresh] == [Path()]:
-            members = [Member(top, fresh[0].experiment, "anew" if force else "new")]
-        else:
-            prepare(top, fresh, force)
-            members = [Member(top / folder, own) for folder, own in fresh]
-    failed = carried_out(members, top, "run", pack, quiet or as_json, debug, single=len(plan) == 1)
-    tell(there(top, plan), top, target, quiet, as_json)
+    with ExitStack() as locks:
+        members = begin(top, fresh, force, locks) if fresh else to_go_on(top, plan, locks)
+        failed = carried_out(members, top, "run", pack, quiet or as_json, debug, single=len(plan) == 1)
+        tell(there(top, plan), top, target, quiet, as_json)
     if failed:
         raise typer.Exit(failed[0].code)
 
@@ -142,10 +141,19 @@ def variants(document: dict[str, Any], methods: str, seeds: int) -> list[Planned
     return plan
 
 
-def prepare(top: Path, plan: list[Planned], force: bool) -> None:
-    """Make the folder of several runs, with the list of what they are."""
+def begin(top: Path, plan: list[Planned], force: bool, locks: ExitStack) -> list[Member]:
+    """The runs that are to begin; the folder of several is made, and held by `locks`."""
+    if [folder for folder, _ in plan] == [Path()]:
+        check_free(top, force)
+        return [Member(top, plan[0].experiment, "anew" if force else "new")]
+    prepare(top, plan, force, locks)
+    return [Member(top / folder, own) for folder, own in plan]
+
+
+def prepare(top: Path, plan: list[Planned], force: bool, locks: ExitStack | None = None) -> None:
+    """Make the folder of several runs, with the list of what they are; `locks` holds it."""
     listed = [{"folder": str(folder), "config": experiment.toml()} for folder, experiment in plan]
-    create_folder(top, {PLAN: json.dumps(listed, indent=1)}, force)
+    create(top, {PLAN: json.dumps(listed, indent=1)}, Marker("runs"), force, locks)
 
 
 def planned(top: Path) -> list[tuple[Path, Experiment | None]]:
@@ -154,6 +162,7 @@ def planned(top: Path) -> list[tuple[Path, Experiment | None]]:
         raise RequestError(f"--resume {top}: no such folder.")
     if (top / SWEEP).is_file():
         raise RequestError(f"--resume {top}: it holds a sweep. Go on with kedge sweep --resume {top}.")
+    read_marker(top)  # refuses what a newer version wrote
     listed = planned_runs(top)
     if not listed:
         return [(Path(), None)]

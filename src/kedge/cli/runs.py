@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -13,9 +14,10 @@ from kedge.cli.options import CODES, say
 from kedge.cli.signals import INTERRUPTED, stoppable
 from kedge.core.errors import RequestError
 from kedge.report.runs import Run, read_run
-from kedge.running.config import Experiment, resolve
+from kedge.running.config import Experiment
 from kedge.running.document import override, read, settings
-from kedge.running.execute import finished
+from kedge.running.execute import experiment_in, finished
+from kedge.running.folder import locked
 from kedge.running.grouping import Member
 from kedge.running.packing import Abandoned, Outcome, carry_out
 from kedge.running.task import Interrupted
@@ -27,7 +29,10 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 EngineName = Annotated[str, typer.Option("--engine", help="auto, sequential, stacked or captured (CUDA).")]
 PrecisionName = Annotated[str, typer.Option("--precision", help="fp64, fp32, tf32 (CUDA) or bf16.")]
 Out = Annotated[Path | None, typer.Option(help="The folder to write; by default runs/NAME.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace the folder if it exists.")]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Replace the folder if it exists and has nothing in it but kedge's runs."),
+]
 Target = Annotated[float | None, typer.Option(help="Show the rounds to this accuracy, a share: 0.9.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no table.")]
 Pack = Annotated[
@@ -72,8 +77,13 @@ def check_pack(pack: int) -> None:
         raise RequestError(f"--pack {pack}: need 0 (as many as pay and fit), 1 (one after another) or more.")
 
 
-def to_go_on(top: Path, plan: Sequence[tuple[Path, Experiment | None]]) -> list[Member]:
-    """What is left of a plan (None: what the folder says); runs that are finished stay as they are."""
+def to_go_on(top: Path, plan: Sequence[tuple[Path, Experiment | None]], locks: ExitStack) -> list[Member]:
+    """What is left of a plan (None: what the folder says); runs that are finished stay as they are.
+
+    `locks` holds the folder of several runs; that of a single one is locked when it begins.
+    """
+    if all(folder.parts for folder, _ in plan):
+        locks.enter_context(locked(top))
     members = []
     done = [top / folder for folder, _ in plan if finished(top / folder)]
     for folder in done if len(done) <= NAMED else ():
@@ -85,7 +95,7 @@ def to_go_on(top: Path, plan: Sequence[tuple[Path, Experiment | None]]) -> list[
         if top / folder in done:
             continue
         if config.is_file():
-            members.append(Member(top / folder, experiment or resolve(read(config)), "on"))
+            members.append(Member(top / folder, experiment or experiment_in(top / folder), "on"))
         elif experiment:
             members.append(Member(top / folder, experiment))
         else:
@@ -155,6 +165,8 @@ def with_remedy(outcome: Outcome, again: str) -> Exception:
     if not isinstance(error, OSError):
         return error
     reason = f"{error.strerror or error} ({error.filename or outcome.member.folder})"
+    if not (outcome.member.folder / "config.toml").is_file():
+        return OSError(f"{reason}. Nothing was run: its folder {outcome.member.folder} could not be made.")
     return OSError(f"{reason}. What was saved before is whole; go on with {again} once it is mended.")
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kedge.core.errors import RequestError
+from kedge.core.errors import DataError, RequestError
 from kedge.core.precision import computing_in
 from kedge.core.tree import Leaves
 from kedge.data.saved import FILE
@@ -20,10 +20,14 @@ from kedge.engines.auto import Choice, build, choose
 from kedge.engines.engine import Engine
 from kedge.measure.cells import Reading, cells, reading
 from kedge.running.assemble import NO_CUDA, assemble
+from kedge.running.checkpoint import newest_facts
 from kedge.running.config import EngineChoice, Experiment, resolve
 from kedge.running.dealing import check_kept, holdings_of
 from kedge.running.document import read
-from kedge.running.folder import create_folder, locked, read_lines, write
+from kedge.running.folder import check_free, create, locked, write
+from kedge.running.history import history_problem, whole_rounds
+from kedge.running.identity import check_identity, of_experiment
+from kedge.running.marker import Marker, read_marker
 from kedge.running.runner import run
 from kedge.running.saving import last_algorithm, whole
 from kedge.running.task import History, Observer, Progress, Task
@@ -85,49 +89,66 @@ def execute(
     experiment: Experiment, folder: Path | None = None, observer: Observer | None = None, force: bool = False
 ) -> Result:
     """Run an experiment from the start, in a new folder if one is given."""
-    task = begun(experiment, folder, force)
-    return continued(task, experiment.engine, experiment.name, experiment.checkpoint.every, folder, observer)
+    with ExitStack() as locks:
+        task = begun(experiment, folder, force, locks)
+        return go_on(task, experiment, folder, observer)
 
 
-def begun(experiment: Experiment, folder: Path | None, force: bool = False) -> Task:
-    """The task of a new run, whose folder is made."""
+def begun(experiment: Experiment, folder: Path | None, force: bool, locks: ExitStack) -> Task:
+    """The task of a new run, whose folder is made; `locks` holds it against other processes."""
+    if folder:
+        check_free(folder, force)  # before data are loaded
     task = assemble(experiment)
     if folder:
         dealt = holdings_of(experiment, task.federation).packed()
-        create_folder(folder, {"config.toml": experiment.toml(), FILE: dealt}, force)
+        contents: dict[str, str | bytes] = {"config.toml": experiment.toml(), FILE: dealt}
+        create(folder, contents, Marker("run", of_experiment(experiment)), force, locks)
     return task
 
 
 def resume(folder: Path, observer: Observer | None = None) -> Result:
     """Go on with the run in this folder, from its newest whole checkpoint."""
-    experiment, task = taken_up(folder)
-    return continued(task, experiment.engine, experiment.name, experiment.checkpoint.every, folder, observer)
+    experiment_in(folder)
+    with locked(folder):
+        experiment, task = taken_up(folder)
+        return go_on(task, experiment, folder, observer)
+
+
+def go_on(task: Task, experiment: Experiment, folder: Path | None, observer: Observer | None) -> Result:
+    """Run what is left of an experiment, whose folder is locked."""
+    every = experiment.checkpoint.every
+    return held(task, experiment.engine, experiment.name, every, folder, observer or Observer())
+
+
+def experiment_in(folder: Path) -> Experiment:
+    """The experiment that the run in a folder is of."""
+    if not (folder / "config.toml").is_file():
+        raise RequestError(f"{folder} is not the folder of a run: it has no config.toml.")
+    read_marker(folder)  # refuses what a newer version wrote
+    document = read(folder / "config.toml")
+    if document.get("call") == "kedge.train":
+        raise RequestError(
+            f"{folder} is of a call of kedge.train: make the same call with resume=True to go on with it."
+        )
+    return resolve(document)
 
 
 def taken_up(folder: Path) -> tuple[Experiment, Task]:
     """The experiment in a folder, and its task on the data it began with."""
-    if not (folder / "config.toml").is_file():
-        raise RequestError(f"{folder} is not the folder of a run: it has no config.toml.")
-    experiment = resolve(read(folder / "config.toml"))
+    experiment = experiment_in(folder)
+    check_identity(
+        folder,
+        of_experiment(experiment),
+        f"Undo the changes in {folder / 'config.toml'}, or begin a new run with it: kedge run "
+        f"{folder / 'config.toml'} --out DIR. Of a run that has begun only rounds, the tables checkpoint and "
+        "engine (but its precision), and paths may be changed.",
+    )
     if experiment.partition["name"] == "saved" and (folder / FILE).is_file():
         # The run has its own copy; the one it came from may be gone.
         experiment = replace(experiment, partition={"name": "saved", "path": str(folder / FILE)})
     task = assemble(experiment)
     check_kept(folder, holdings_of(experiment, task.federation))
     return experiment, task
-
-
-def continued(
-    task: Task,
-    wanted: EngineChoice,
-    name: str,
-    checkpoint_every: int,
-    folder: Path | None,
-    observer: Observer | None,
-) -> Result:
-    """Run or go on; what `auto` chose at the first start holds for the whole run."""
-    with locked(folder):
-        return held(task, wanted, name, checkpoint_every, folder, observer or Observer())
 
 
 def held(
@@ -138,7 +159,7 @@ def held(
     folder: Path | None,
     observer: Observer,
 ) -> Result:
-    """The same, in a folder no other process touches."""
+    """Run or go on, in a locked folder; what `auto` chose at the first start holds for the whole run."""
     with computing_in(task.precision), threads_put_back():
         chosen = recorded(folder)
         if chosen is None:
@@ -165,7 +186,13 @@ def recorded(folder: Path | None) -> dict[str, Any] | None:
     file = folder / "environment.json" if folder else None
     if file is None or not file.is_file():
         return None
-    settings: dict[str, Any] = json.loads(file.read_text())["engine"]
+    try:
+        settings: dict[str, Any] = json.loads(file.read_bytes())["engine"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{file} is damaged ({error!r}). Put a whole copy there; or delete it, and the engine is chosen "
+            "anew: the run then ends with other last digits if another one is faster now."
+        ) from error
     return settings
 
 
@@ -252,9 +279,12 @@ def result_of(
 
 
 def finished(folder: Path) -> bool:
-    """Whether the run in this folder is done."""
+    """Whether the run in this folder is done, with a history that is whole."""
     config = folder / "config.toml"
     if not config.is_file() or not (folder / "model.safetensors").is_file():
         return False
-    done: bool = len(read_lines(folder / "history.jsonl")) == read(config).get("rounds")
-    return done
+    rounds = whole_rounds(folder)
+    if rounds is None or rounds != read(config).get("rounds"):
+        return False
+    facts = newest_facts(folder / "checkpoint")
+    return facts is None or history_problem(folder, facts) is None

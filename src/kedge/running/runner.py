@@ -22,13 +22,13 @@ from kedge.core.tree import cast, finite
 from kedge.engines.engine import NO_CHORES, Asked, Asking, Chores, Engine, Order, answered
 from kedge.measure.evaluate import HeldOut
 from kedge.measure.wanted import Measure
-from kedge.running import checkpoint
 from kedge.running.costing import Ledger, Place
 from kedge.running.history import Entry, Scribe
+from kedge.running.identity import digest_in
 from kedge.running.measuring import evaluates, measured, number
 from kedge.running.probing import before_round, drift
 from kedge.running.saver import Saver
-from kedge.running.saving import restored, state_of, write_models
+from kedge.running.saving import load_newest, restored, state_of, write_models
 from kedge.running.task import Interrupted, Observer, Progress, Task
 
 Rest = Callable[[bool], Entry]  # whether the next round trains -> what there is of the last
@@ -62,7 +62,8 @@ def asking(
     first = task.stages[0]
     progress = Progress(opened(first.algorithm, task.model, params, buffers))
     engine.begin(first, params, frozenset())
-    saved = checkpoint.load(folder / "checkpoint", observer.say) if folder else None
+    identity = digest_in(folder)
+    saved = load_newest(folder, identity, observer.say) if folder else None
     if saved:
         progress = restored(task, engine, saved, folder)
         check_rounds(task, progress, folder)
@@ -89,7 +90,7 @@ def asking(
         if stop:
             scribe.write()
         if saver and (due or stop or ends(task, progress)):
-            saver.save(progress.round, state_of(engine, progress, scribe.files, chosen))
+            saver.save(progress.round, state_of(engine, progress, scribe.files, chosen, identity))
         return stop
 
     try:
