@@ -191,6 +191,7 @@ def test_a_pack_is_stopped_after_its_round(tmp_path: Path) -> None:
         assert (folder / f"checkpoint/{lines(folder):06d}").is_dir()
 
 
+@pytest.mark.slow
 def test_a_pack_whose_round_does_not_end_is_left(tmp_path: Path) -> None:
     process, _ = sweep(tmp_path, "--set", "training.epochs=20000")
     process.send_signal(signal.SIGTERM)

@@ -129,11 +129,15 @@ def test_a_number_of_rounds_is_a_whole_number(value: Any, tmp_path: Path) -> Non
     ],
 )
 def test_other_arguments_that_count_are_whole_numbers(name: str, least: int, most: int | None) -> None:
+    def call(value: Any) -> None:
+        given: dict[str, Any] = {name: value}
+        train(rounds=1, **given)
+
     allowed = f"from {least} to {most}" if most else f"of at least {least}"
     for value in (1.5, float("nan"), float("inf"), True, "3", least - 1, *([most + 1] if most else [])):
         with pytest.raises(RequestError, match=f"^{name} = {value!r}: need a whole number {allowed}\\.$"):
-            train(rounds=1, **{name: value})
-    train(rounds=1, **{name: np.int64(least)})
+            call(value)
+    call(np.int64(least))
 
 
 def test_whole_numbers_of_numpy_are_written_as_numbers(tmp_path: Path) -> None:

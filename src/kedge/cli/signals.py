@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import NoReturn
 
 from kedge.cli.options import say
 
@@ -89,7 +90,7 @@ class Terminator:
             stop.asked = stop.terminated = True
             within(lambda: say(f"SIGTERM: stopping after this round, at the latest in {GRACE:.0f} s"))
 
-    def leave(self) -> None:
+    def leave(self) -> NoReturn:
         """End the process without waiting for anything that computes or writes."""
         try:
             message = self.stop.farewell() if self.stop else self.farewell

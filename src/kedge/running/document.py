@@ -43,8 +43,9 @@ def expanded(raw: Mapping[str, Any]) -> dict[str, Any]:
     table = {k: called(v, k) if k in PLAIN and isinstance(v, str) else v for k, v in raw.items()}
     if isinstance(table.get("then"), list):
         table["then"] = [stage_row(row) if isinstance(row, dict) else row for row in table["then"]]
-    if isinstance(table.get("method"), str):
-        table |= beside(table["method"], stage_tables(table["method"]), table)
+    method = raw.get("method")
+    if isinstance(method, str):
+        table |= beside(method, stage_tables(method), table)
     return table
 
 
