@@ -13,6 +13,7 @@ import typer
 
 from kedge.cli.options import Debug, Json, check_target, console, guarded, notes, show
 from kedge.cli.runs import (
+    AcceptChanged,
     Device,
     EngineName,
     Force,
@@ -25,8 +26,11 @@ from kedge.cli.runs import (
     Seeds,
     Sets,
     Target,
+    UseStored,
     carried_out,
     check_pack,
+    chosen_code,
+    code_of,
     document_of,
     seeds_of,
     there,
@@ -39,9 +43,11 @@ from kedge.report.runs import Run
 from kedge.report.tables import comparison, rendered
 from kedge.running.config import Experiment, resolve
 from kedge.running.document import BY_METHOD, override, settings, with_method
+from kedge.running.execute import finished
 from kedge.running.folder import check_free, create
 from kedge.running.grouping import Member
 from kedge.running.marker import PLAN, SWEEP, Marker, planned_runs, read_marker
+from kedge.running.sources import contents, own_names
 
 
 @guarded
@@ -69,6 +75,8 @@ def command(
     resume_from: Annotated[
         Path | None, typer.Option("--resume", help="Go on with the run, or the runs, in this folder.")
     ] = None,
+    accept_changed_code: AcceptChanged = False,
+    use_stored_code: UseStored = False,
     force: Force = False,
     pack: Pack = 0,
     target: Target = None,
@@ -82,6 +90,7 @@ def command(
     """
     check_target(target)
     check_pack(pack)
+    code = chosen_code(accept_changed_code, use_stored_code, resume_from)
     plan: Sequence[tuple[Path, Experiment | None]]
     fresh: list[Planned] = []
     if resume_from:
@@ -90,7 +99,9 @@ def command(
                 "--resume takes the run as it was begun: "
                 "leave experiment, --methods, --model, --set, --seed and --out out."
             )
-        plan, top = planned(resume_from), resume_from
+        check_holds_no_sweep(resume_from)
+        with code_of(resume_from, code):
+            plan, top = planned(resume_from), resume_from
     else:
         if not experiment:
             raise RequestError(
@@ -104,7 +115,7 @@ def command(
         top = out or Path("runs") / str(document["name"])
         plan = fresh = variants(document, methods, seeds)
     with ExitStack() as locks:
-        members = begin(top, fresh, force, locks) if fresh else to_go_on(top, plan, locks)
+        members = begin(top, fresh, force, locks) if fresh else to_go_on(top, plan, locks, code)
         failed = carried_out(members, top, "run", pack, quiet or as_json, debug, single=len(plan) == 1)
         tell(there(top, plan), top, target, quiet, as_json)
     if failed:
@@ -153,20 +164,31 @@ def begin(top: Path, plan: list[Planned], force: bool, locks: ExitStack) -> list
 def prepare(top: Path, plan: list[Planned], force: bool, locks: ExitStack | None = None) -> None:
     """Make the folder of several runs, with the list of what they are; `locks` holds it."""
     listed = [{"folder": str(folder), "config": experiment.toml()} for folder, experiment in plan]
-    create(top, {PLAN: json.dumps(listed, indent=1)}, Marker("runs"), force, locks)
+    code = contents([name for _, experiment in plan for name in own_names(experiment)])
+    create(top, {PLAN: json.dumps(listed, indent=1), **code}, Marker("runs"), force, locks)
 
 
-def planned(top: Path) -> list[tuple[Path, Experiment | None]]:
-    """The runs that a folder holds or should hold."""
+def check_holds_no_sweep(top: Path) -> None:
+    """Raise where a folder is not there, or another command's."""
     if not top.is_dir():
         raise RequestError(f"--resume {top}: no such folder.")
     if (top / SWEEP).is_file():
         raise RequestError(f"--resume {top}: it holds a sweep. Go on with kedge sweep --resume {top}.")
     read_marker(top)  # refuses what a newer version wrote
+
+
+def planned(top: Path) -> list[tuple[Path, Experiment | None]]:
+    """The runs that a folder holds or should hold; None for those that are finished or alone in it."""
     listed = planned_runs(top)
     if not listed:
         return [(Path(), None)]
-    return [(Path(row["folder"]), resolve(tomllib.loads(row["config"]))) for row in listed]
+    return [
+        (
+            Path(row["folder"]),
+            None if finished(top / row["folder"]) else resolve(tomllib.loads(row["config"])),
+        )
+        for row in listed
+    ]
 
 
 def tell(runs: list[Run], top: Path, target: float | None, quiet: bool, as_json: bool) -> None:

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -19,7 +19,10 @@ from kedge.running.document import override, read, settings
 from kedge.running.execute import experiment_in, finished
 from kedge.running.folder import locked
 from kedge.running.grouping import Member
+from kedge.running.marker import planned_runs
 from kedge.running.packing import Abandoned, Outcome, carry_out
+from kedge.running.resumed_code import keep_record, pinned
+from kedge.running.sources import CodeChoice
 from kedge.running.task import Interrupted
 
 Sets = Annotated[list[str], typer.Option("--set", help="Any key of the config: --set training.epochs=5.")]
@@ -38,6 +41,19 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no 
 Pack = Annotated[
     int,
     typer.Option(help="Runs that train at once, at most; 1: one after another; 0: as many as pay and fit."),
+]
+AcceptChanged = Annotated[
+    bool,
+    typer.Option(
+        "--accept-changed-code", help="With --resume: execute your own files as they are now, changed or not."
+    ),
+]
+UseStored = Annotated[
+    bool,
+    typer.Option(
+        "--use-stored-code",
+        help="With --resume: execute the copies of your own files that the run's folder holds.",
+    ),
 ]
 
 NAMED = 8  # finished runs that are named one by one
@@ -77,7 +93,28 @@ def check_pack(pack: int) -> None:
         raise RequestError(f"--pack {pack}: need 0 (as many as pay and fit), 1 (one after another) or more.")
 
 
-def to_go_on(top: Path, plan: Sequence[tuple[Path, Experiment | None]], locks: ExitStack) -> list[Member]:
+def chosen_code(accept_changed: bool, use_stored: bool, resumed: Path | None) -> CodeChoice:
+    """What is executed of the user's own code."""
+    for given, option in ((accept_changed, "--accept-changed-code"), (use_stored, "--use-stored-code")):
+        if given and not resumed:
+            raise RequestError(f"{option} goes with --resume DIR only; a new run executes your files anyway.")
+    if accept_changed and use_stored:
+        raise RequestError("--accept-changed-code and --use-stored-code: give one of them, not both.")
+    return "changed" if accept_changed else "stored" if use_stored else "same"
+
+
+def code_of(top: Path, code: CodeChoice) -> AbstractContextManager[None]:
+    """Inside, configurations below a folder stand for the code chosen; as they are where no run is left."""
+    folders = [top / row["folder"] for row in planned_runs(top)] or [top]
+    return nullcontext() if all(finished(folder) for folder in folders) else pinned(top, code)
+
+
+def to_go_on(
+    top: Path,
+    plan: Sequence[tuple[Path, Experiment | None]],
+    locks: ExitStack,
+    code: CodeChoice = "same",
+) -> list[Member]:
     """What is left of a plan (None: what the folder says); runs that are finished stay as they are.
 
     `locks` holds the folder of several runs; that of a single one is locked when it begins.
@@ -95,7 +132,10 @@ def to_go_on(top: Path, plan: Sequence[tuple[Path, Experiment | None]], locks: E
         if top / folder in done:
             continue
         if config.is_file():
-            members.append(Member(top / folder, experiment or experiment_in(top / folder), "on"))
+            if experiment is None:
+                with code_of(top, code):
+                    experiment = experiment_in(top / folder)
+            members.append(Member(top / folder, experiment, "on", code))
         elif experiment:
             members.append(Member(top / folder, experiment))
         else:
@@ -114,23 +154,30 @@ def carried_out(
 ) -> list[Failure]:
     """All runs; those that failed are told of and returned. The error of a single one is raised."""
     again = f"kedge {command} --resume {top}"
-    failed = []
+    failed: list[Failure] = []
+    traces: set[str] = set()
     at_once = partial(parting, members, top, "the last checkpoint holds", again)
-    with stoppable(at_once) as stop:
+    code = members[0].code if members else "same"
+    begun = [one for one in members if one.start == "on" or one.folder != top]  # the top folder is there
+    with pinned(top, code) if begun else nullcontext(), stoppable(at_once) as stop:
+        if begun:
+            keep_record(top, code)
         try:
             for outcome in carry_out(members, pack, False if quiet else None, say, lambda: stop.asked):
                 if outcome.error is None:
                     continue
                 folder, error = outcome.member.folder, with_remedy(outcome, again)
-                code = next((code for kind, code in CODES if isinstance(error, kind)), None)
-                if stop.terminated and (code is None or isinstance(outcome.error, BrokenPipeError)):
+                known = next((number for kind, number in CODES if isinstance(error, kind)), None)
+                if stop.terminated and (known is None or isinstance(outcome.error, BrokenPipeError)):
                     raise KeyboardInterrupt  # SIGTERM ended a compiler too, on which this run waited
-                if debug or code is None:  # None: no mistake of the user's
+                if (debug or known is None) and outcome.trace not in traces:  # None: no mistake of the user's
+                    traces.add(outcome.trace)  # runs of a pack that fail together have the same one
                     say(outcome.trace)
                 if single:
                     raise error
-                say(f"error: {folder}: {error}")
-                failed.append(Failure(folder, str(error), code or 1))
+                message = str(error) if known else f"{type(error).__name__}: {error}"
+                say(f"error: {folder}: {message}")
+                failed.append(Failure(folder, message, known or 1))
         except Interrupted:
             whose = "its state is" if single else "all states are"
             raise KeyboardInterrupt(parting(members, top, f"{whose} saved", again)) from None

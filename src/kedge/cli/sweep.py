@@ -13,6 +13,7 @@ from rich.table import Table
 
 from kedge.cli.options import Debug, Json, check_target, console, guarded, notes, show
 from kedge.cli.runs import (
+    AcceptChanged,
     Device,
     EngineName,
     Failure,
@@ -25,8 +26,11 @@ from kedge.cli.runs import (
     Seeds,
     Sets,
     Target,
+    UseStored,
     carried_out,
     check_pack,
+    chosen_code,
+    code_of,
     document_of,
     seeds_of,
     there,
@@ -42,6 +46,7 @@ from kedge.running.folder import create
 from kedge.running.grid import cells, flat
 from kedge.running.grouping import Member, groups
 from kedge.running.marker import SWEEP, Marker, planned_runs, read_marker
+from kedge.running.sources import contents, own_names
 
 
 class Place(NamedTuple):
@@ -67,6 +72,8 @@ def command(
     resume_from: Annotated[
         Path | None, typer.Option("--resume", help="Go on with the sweep in this folder.")
     ] = None,
+    accept_changed_code: AcceptChanged = False,
+    use_stored_code: UseStored = False,
     force: Force = False,
     pack: Pack = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the cells, and run nothing.")] = False,
@@ -82,12 +89,14 @@ def command(
     """
     check_target(target)
     check_pack(pack)
+    code = chosen_code(accept_changed_code, use_stored_code, resume_from)
     if resume_from:
         if file or sets or out or seed is not None or seeds != 1:
             raise RequestError(
                 "--resume takes the sweep as it was begun: leave FILE, --set, --seed, --seeds and --out out."
             )
-        top, plan = resume_from, planned(resume_from)
+        with code_of(resume_from, code):
+            top, plan = resume_from, planned(resume_from)
     else:
         if not file:
             raise RequestError("name an experiment with a table [grid]: kedge sweep my.toml.")
@@ -100,7 +109,7 @@ def command(
         return
     with ExitStack() as locks:
         if resume_from:
-            members = to_go_on(top, [(place.folder, place.experiment) for place in plan], locks)
+            members = to_go_on(top, [(place.folder, place.experiment) for place in plan], locks, code)
         else:
             prepare(top, plan, force, locks)
             members = [Member(top / place.folder, place.experiment) for place in plan]
@@ -135,7 +144,8 @@ def prepare(top: Path, plan: Sequence[Place], force: bool, locks: ExitStack | No
     runs = [
         {"folder": str(place.folder), "cell": place.cell, "config": place.experiment.toml()} for place in plan
     ]
-    create(top, {SWEEP: json.dumps({"runs": runs}, indent=1)}, Marker("sweep"), force, locks)
+    code = contents([name for place in plan for name in own_names(place.experiment)])
+    create(top, {SWEEP: json.dumps({"runs": runs}, indent=1), **code}, Marker("sweep"), force, locks)
 
 
 def planned(top: Path) -> list[Place]:

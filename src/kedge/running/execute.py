@@ -22,14 +22,16 @@ from kedge.measure.cells import Reading, cells, reading
 from kedge.running.assemble import NO_CUDA, assemble
 from kedge.running.checkpoint import newest_facts
 from kedge.running.config import EngineChoice, Experiment, resolve
-from kedge.running.dealing import check_kept, holdings_of
+from kedge.running.dealing import check_kept, holdings_of, without_checksums
 from kedge.running.document import read
 from kedge.running.folder import check_free, create, locked, write
 from kedge.running.history import history_problem, whole_rounds
 from kedge.running.identity import check_identity, of_experiment
 from kedge.running.marker import Marker, read_marker
+from kedge.running.resumed_code import keep_record, pinned
 from kedge.running.runner import run
 from kedge.running.saving import last_algorithm, whole
+from kedge.running.sources import CodeChoice, contents, own_names
 from kedge.running.task import History, Observer, Progress, Task
 from kedge.version import __version__
 
@@ -101,17 +103,23 @@ def begun(experiment: Experiment, folder: Path | None, force: bool, locks: ExitS
     task = assemble(experiment)
     if folder:
         dealt = holdings_of(experiment, task.federation).packed()
-        contents: dict[str, str | bytes] = {"config.toml": experiment.toml(), FILE: dealt}
-        create(folder, contents, Marker("run", of_experiment(experiment)), force, locks)
+        code = contents(own_names(experiment))
+        files: dict[str, str | bytes] = {"config.toml": experiment.toml(), FILE: dealt, **code}
+        create(folder, files, Marker("run", of_experiment(experiment)), force, locks)
     return task
 
 
-def resume(folder: Path, observer: Observer | None = None) -> Result:
-    """Go on with the run in this folder, from its newest whole checkpoint."""
-    experiment_in(folder)
-    with locked(folder):
-        experiment, task = taken_up(folder)
-        return go_on(task, experiment, folder, observer)
+def resume(folder: Path, observer: Observer | None = None, code: CodeChoice = "same") -> Result:
+    """Go on with the run in this folder, from its newest whole checkpoint.
+
+    Where the run names code of the user's own, `code` says what is executed: the files, which must be as they
+    were ("same"), the files as they are now ("changed"), or the copies in the folder ("stored").
+    """
+    with pinned(folder, code):
+        experiment_in(folder)
+        with locked(folder):
+            experiment, task = taken_up(folder, code)
+            return go_on(task, experiment, folder, observer)
 
 
 def go_on(task: Task, experiment: Experiment, folder: Path | None, observer: Observer | None) -> Result:
@@ -130,23 +138,25 @@ def experiment_in(folder: Path) -> Experiment:
         raise RequestError(
             f"{folder} is of a call of kedge.train: make the same call with resume=True to go on with it."
         )
-    return resolve(document)
+    return resolve(without_checksums(document))
 
 
-def taken_up(folder: Path) -> tuple[Experiment, Task]:
-    """The experiment in a folder, and its task on the data it began with."""
-    experiment = experiment_in(folder)
-    check_identity(
-        folder,
-        of_experiment(experiment),
-        f"Undo the changes in {folder / 'config.toml'}, or begin a new run with it: kedge run "
-        f"{folder / 'config.toml'} --out DIR. Of a run that has begun only rounds, the tables checkpoint and "
-        "engine (but its precision), and paths may be changed.",
-    )
-    if experiment.partition["name"] == "saved" and (folder / FILE).is_file():
-        # The run has its own copy; the one it came from may be gone.
-        experiment = replace(experiment, partition={"name": "saved", "path": str(folder / FILE)})
-    task = assemble(experiment)
+def taken_up(folder: Path, code: CodeChoice = "same") -> tuple[Experiment, Task]:
+    """The experiment in a folder, and its task on the data and with the code it began with."""
+    with pinned(folder, code):
+        experiment = experiment_in(folder)
+        check_identity(
+            folder,
+            of_experiment(experiment),
+            f"Undo the changes in {folder / 'config.toml'}, or begin a new run with it: kedge run "
+            f"{folder / 'config.toml'} --out DIR. Of a run that has begun only rounds, the tables checkpoint "
+            "and engine (but its precision), and paths may be changed.",
+        )
+        if experiment.partition["name"] == "saved" and (folder / FILE).is_file():
+            # The run has its own copy; the one it came from may be gone.
+            experiment = replace(experiment, partition={"name": "saved", "path": str(folder / FILE)})
+        task = assemble(experiment)
+        keep_record(folder, code, own_names(experiment))
     check_kept(folder, holdings_of(experiment, task.federation))
     return experiment, task
 

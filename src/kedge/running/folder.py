@@ -67,6 +67,7 @@ def create(
     with ExitStack() as old, ExitStack() as new:
         try:
             for name, content in {**contents, FILE: marker.content()}.items():
+                (temporary / name).parent.mkdir(parents=True, exist_ok=True)
                 write(temporary / name, content.encode() if isinstance(content, str) else content)
             temporary.chmod(0o755)
             lock(temporary, new)

@@ -17,6 +17,7 @@ from kedge.engines.auto import COPIES, rows_at_once
 from kedge.engines.memory import Memories
 from kedge.running.config import Experiment
 from kedge.running.execute import recorded
+from kedge.running.sources import CodeChoice
 from kedge.running.task import Task
 
 MOST = {"cpu": 8, "cuda": 32}  # runs of a pack, unless told otherwise: more gain little
@@ -29,6 +30,7 @@ class Member(NamedTuple):
     folder: Path
     experiment: Experiment
     start: Literal["new", "anew", "on"] = "new"
+    code: CodeChoice = "same"  # what a run that goes on executes of the user's own code
 
     @property
     def engine(self) -> dict[str, Any] | None:

@@ -32,7 +32,7 @@ from kedge.version import __version__
 Identity = dict[str, Any]
 
 FREE = ("name", "rounds", "checkpoint", "engine")  # tables and keys of a config that may change
-PATHS = ("data.path", "partition.path")  # where things are, not what they are
+PATHS = ("data.path", "data.verify", "partition.path")  # where things are, not what they are
 LISTED = 12  # differences that an error names one by one
 WIDE = 120  # characters of a value in an error
 

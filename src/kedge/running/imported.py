@@ -5,16 +5,31 @@ import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import MappingProxyType, ModuleType
+from typing import Any, NamedTuple
 
 from kedge.core.algorithm import Algorithm
 from kedge.core.errors import RequestError, nearest
 
 FORMS = "Write path/to/file.py:name or package.module:name."
+
+
+class Pin(NamedTuple):
+    """The file that a name stands for, whatever the current folder is and whatever the file holds by now."""
+
+    path: Path
+    root: Path  # the folder from which the file and its neighbours are imported
+    source: bytes
+
+
+NO_PINS: Mapping[str, Pin] = MappingProxyType({})
+PINNED = ContextVar("pinned", default=NO_PINS)  # name -> file; set by resumed_code.py
+SOURCES: dict[str, tuple[object, bytes]] = {}  # module -> its spec and source when it was loaded
+BROUGHT: dict[str, set[str]] = {}  # file or module that a user names -> modules that loading it imported
 
 
 def imported(name: str) -> Any:
@@ -71,16 +86,19 @@ def called(name: str, factory: Any) -> Any:
 def module_of(name: str) -> ModuleType:
     """The module of what `name` names."""
     place, _ = parted(name)
+    pin = PINNED.get().get(name)
     if not place.endswith(".py"):
-        reachable(Path.cwd())
-        with reported(name, f"importing {place}", missing=place):
+        reachable(pin.root if pin else Path.cwd())
+        with reported(name, f"importing {place}", missing=place), noted(place):
             return importlib.import_module(place)
+    if pin:
+        return loaded(name, pin.path, pin.source)
     path = Path(place).expanduser()
     if not path.is_file():
         wrong = "is a folder" if path.is_dir() else "there is no such file"
         near = nearest(path.name, [p.name for p in path.parent.glob("*.py")]) if path.parent.is_dir() else ""
         raise RequestError(f"{name}: {path}: {wrong}.{near} {FORMS}")
-    return loaded(name, path.resolve())
+    return loaded(name, path.resolve(), path.read_bytes())
 
 
 def parted(name: str) -> tuple[str, str]:
@@ -92,9 +110,8 @@ def parted(name: str) -> tuple[str, str]:
     return place, attribute
 
 
-def loaded(name: str, path: Path) -> ModuleType:
+def loaded(name: str, path: Path, source: bytes) -> ModuleType:
     """The module a file makes, under a name that depends on path and content: its classes pickle."""
-    source = path.read_bytes()
     digest = hashlib.sha256(bytes(path) + b"\0" + source).hexdigest()[:12]
     known = f"kedge_file_{path.stem}_{digest}"
     if known in sys.modules:
@@ -104,12 +121,35 @@ def loaded(name: str, path: Path) -> ModuleType:
     module.__file__ = str(path)
     sys.modules[known] = module  # before it runs: dataclasses look their module up
     try:
-        with reported(name, f"running {path}", path):
+        with reported(name, f"running {path}", path), noted(str(path)):
             exec(compile(source, str(path), "exec"), module.__dict__)
     except BaseException:
         del sys.modules[known]
         raise
+    SOURCES[known] = (None, source)
     return module
+
+
+@contextmanager
+def noted(place: str) -> Iterator[None]:
+    """Note which modules are imported meanwhile, and the source each of them has now."""
+    before = set(sys.modules)
+    yield
+    new = set(sys.modules) - before
+    BROUGHT.setdefault(place, set()).update(new)
+    for name in new:
+        source_of(sys.modules[name])
+
+
+def source_of(module: ModuleType) -> bytes | None:
+    """The source a module was loaded from, as it was then; None where that is no Python file."""
+    spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None)
+    known = SOURCES.get(module.__name__)
+    if known is None or known[0] is not spec:  # importlib.reload makes a new spec
+        if not file or not file.endswith(".py") or not Path(file).is_file():
+            return None
+        known = SOURCES[module.__name__] = (spec, Path(file).read_bytes())
+    return known[1]
 
 
 def reachable(folder: Path) -> None:

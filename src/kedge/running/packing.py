@@ -162,7 +162,7 @@ def made_ready(member: Member, others: Sequence[Ready], locks: ExitStack) -> Rea
     """A run up to its first round; samples that another one has in memory are not held twice."""
     if member.start == "on":
         locks.enter_context(locked(member.folder))
-        experiment, task = taken_up(member.folder)
+        experiment, task = taken_up(member.folder, member.code)
         check_listed(member, experiment)
     else:
         task = begun(member.experiment, member.folder, member.start == "anew", locks)
@@ -188,7 +188,7 @@ def check_listed(member: Member, there: Experiment) -> None:
 
 def alone(one: Ready, shown: bool | None, stop: Callable[[], bool]) -> Outcome:
     """One run by itself."""
-    folder, experiment, _ = one.member
+    folder, experiment, *_ = one.member
     if stop():
         raise Interrupted
     with Bar(experiment.label, experiment.rounds, shown) as bar:
@@ -234,7 +234,7 @@ def together(
         torch.set_num_threads(chosen["threads"])
 
         def begun_run(number: int) -> Asking[Progress]:
-            (folder, experiment, _), task = ready[number]
+            (folder, experiment, *_), task = ready[number]
             watch = Observer(bar.line_of(number), bar.say, lambda: stop() or left.is_set())
             own = recorded(folder)
             if own is None:

@@ -15,7 +15,9 @@ from kedge.core.errors import DataError, RequestError
 from kedge.running.marker import FILE, PLAN, SWEEP, planned_runs, read_marker
 
 CONFIG = "config.toml"
-RUN = (FILE, CONFIG, "environment.json", "partition.npz", "history.jsonl", "clients.jsonl")
+SOURCES = "sources"  # copies of the user's own code; sources.json lists them
+RECORD = f"{SOURCES}.json"
+RUN = (FILE, CONFIG, RECORD, "environment.json", "partition.npz", "history.jsonl", "clients.jsonl")
 VERSION = ("state.json", "tensors.safetensors", "manifest.json")  # of a checkpoint
 MODELS = ("model", "average", "all", "last-two")  # and the views that a history names
 PLOT = "accuracy.png"
@@ -118,6 +120,8 @@ def beside_run(folder: Path) -> Iterator[Path]:
     for path in folder.iterdir():
         if path.name == "checkpoint" and is_folder(path):
             yield from beside_checkpoints(path)
+        elif path.name == SOURCES and is_folder(path):
+            yield from beside_sources(folder)
         elif not (is_file(path) and written_name(path) in {*RUN, *models}):
             yield path
 
@@ -131,14 +135,35 @@ def beside_checkpoints(folder: Path) -> Iterator[Path]:
         yield from (p for p in path.iterdir() if not (is_file(p) and written_name(p) in VERSION))
 
 
+def beside_sources(folder: Path) -> Iterator[Path]:
+    """What does not belong to the copies of the user's own code: a file that sources.json does not list."""
+    try:
+        record = json.loads((folder / RECORD).read_bytes())
+        rows = [*record["files"], *(row for old in record["earlier"] for row in old["files"])]
+        stored = {str(row["stored"]) for row in rows}
+    except (OSError, ValueError, KeyError, TypeError):
+        stored = set()
+    for path in (folder / SOURCES).rglob("*"):
+        compiled = path.parent.name == "__pycache__" and path.suffix == ".pyc"
+        listed = path.with_name(written_name(path)).relative_to(folder).as_posix() in stored
+        if not is_folder(path) and not (is_file(path) and (listed or compiled)):
+            yield path
+
+
 def beside_runs(folder: Path, planned: list[Path], below: Path) -> Iterator[Path]:
     """What does not belong to several runs: neither a run of theirs nor a folder on the way to one."""
     names = {path.parts[0] for path in planned}
     for path in folder.iterdir():
         rest = [Path(*one.parts[1:]) for one in planned if one.parts[0] == begun_name(path.name, names)]
         if not is_folder(path):
-            if below.parts or not is_file(path) or written_name(path) not in (FILE, PLAN, SWEEP, PLOT):
+            if (
+                below.parts
+                or not is_file(path)
+                or written_name(path) not in (FILE, PLAN, SWEEP, PLOT, RECORD)
+            ):
                 yield path
+        elif path.name == SOURCES and not below.parts and SOURCES not in names:
+            yield from beside_sources(folder)
         elif Path() in rest:
             yield from strangers(path) if path.name in names or kind_of(path) else beside_run(path)
         elif rest:
