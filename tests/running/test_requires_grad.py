@@ -53,7 +53,7 @@ def settings(file: str, model: str = "network", **more: Any) -> dict[str, Any]:
 
 
 def built(file: str, seed: int) -> nn.Module:
-    return seeded(lambda: imported(f"{file}:network")((1, 8, 8), 10), seed)  # type: ignore[no-any-return]
+    return seeded(lambda: imported(f"{file}:network")((1, 8, 8), 10), seed)
 
 
 @pytest.mark.parametrize("seed", [0, 3])
