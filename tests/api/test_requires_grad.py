@@ -226,7 +226,7 @@ def test_a_module_without_anything_to_train_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "method", ["fedper", "lg-fedavg", "fedrep", "fedbabu", "fix-last+fedavg", "vanilla+fedavg"]
+    "method", ["fedper", "lg-fedavg", "fedrep", "fedbabu", "fedpvr", "fix-last+fedavg", "vanilla+fedavg"]
 )
 def test_methods_about_a_body_are_refused_where_only_the_head_trains(method: str) -> None:
     with pytest.raises(kedge.RequestError, match="2 of the module's 4 parameters have requires_grad=False"):

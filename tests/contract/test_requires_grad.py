@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 import torch
 from tests.contract.algorithms import ALGORITHMS
-from tests.contract.problem import CLASSES, SOME, TOLERANCE, distance, everything, federation, play
+from tests.contract.problem import CLASSES, EVERYBODY, SOME, TOLERANCE, distance, everything, federation, play
 from torch import Tensor, nn
 
 from kedge.algorithms import fedavg
@@ -97,12 +97,12 @@ def test_personal_models_are_tuned_in_what_trains(kind: Kind, what: Literal["all
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's compiler warns of torch itself
 def test_a_compiled_stack_agrees() -> None:
-    algorithm = ALGORITHMS.get("fedbug+scaffold", fedavg())
+    algorithm = fedavg()
     (small, features), (whole, data) = both(algorithm)
     local = replace(LOCAL, epochs=1)
     plain, compiled = Sequential(small, features), Stacked(whole, data, compiled=True)
-    left = everything(play(algorithm, local, plain, small, features, SOME[:2]), plain)
-    right = everything(play(algorithm, local, compiled, whole, data, SOME[:2]), compiled)
+    left = everything(play(algorithm, local, plain, small, features, EVERYBODY[:2]), plain)
+    right = everything(play(algorithm, local, compiled, whole, data, EVERYBODY[:2]), compiled)
     assert distance(left, right) < TOLERANCE
 
 

@@ -177,7 +177,8 @@ def check_schedules(stages: Sequence[Stage], model: Model) -> None:
         try:
             masks = [algorithm.schedule(Clock(r, r, k, 10), units) for r in (0, last) for k in range(10)]
         except RequestError as error:
-            raise RequestError(f"{algorithm.name}: {error}{frozen_note(model)}") from None
+            note = frozen_note(model)
+            raise RequestError(f"{algorithm.name}: {error}{note}" if note else str(error)) from None
         wrong = next((mask for mask in masks if len(mask) != units), None)
         if wrong is not None:
             raise RequestError(
