@@ -16,6 +16,7 @@ from torch import nn
 from kedge.algorithms import fedavg
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune
 from kedge.core.errors import DataError, RequestError
+from kedge.core.frozen import place_frozen
 from kedge.core.model import Batch, Statistics, from_module, seeded
 from kedge.core.optimizers import SGD, Optimizer
 from kedge.core.precision import DTYPES, Precision, in_precision
@@ -32,6 +33,7 @@ from kedge.running.assemble import (
     check_model,
     check_precision,
     check_schedules,
+    check_tuning,
     device_of,
 )
 from kedge.running.bar import Bar
@@ -103,6 +105,7 @@ def train(
 ) -> Result:
     """Train a module on clients' own data. The module is left untouched; training starts from its weights.
 
+    Parameters with requires_grad=False stay as they are: they are neither trained nor sent.
     With `out`, the run is on disk as it happens; the same call with resume=True goes on where it stopped.
     `tune` fine-tunes a copy of each client's model before it is measured on its local test (every tune_every
     rounds, 0: after the last one), all=True measures the mean of all clients' last models as well, and
@@ -142,6 +145,7 @@ def train(
     participation = Participation(sampling, per_round, share)
     participation.count(len(clients))
     check_schedules(stages, model)
+    model = place_frozen(model, federation.dtype, federation.pool.x.device)
     wanted_measures = measure or Measure()
     task = Task(
         watched(stages, model, wanted_measures),
@@ -158,6 +162,7 @@ def train(
         precision,
     )
     check_measures(task)
+    check_tuning(task)
     identity = of_call(task, algorithm, module, units=units, all=all) if folder else {}
     with ExitStack() as locks:
         if folder and resume and folder.exists():

@@ -89,6 +89,7 @@ class Priced:
         self.method, self.rounds = method, task.rounds
         self.clients = len(task.federation.clients)
         self.ruled = [stage.algorithm.name for stage in task.stages if stage.until]
+        self.frozen = sum(v.numel() for v in task.model.frozen.values())
         self.lines = list(planned(task, papers_count))
         self.phases, self.total, self.tuning = phases(self.lines), total(self.lines) or {}, tuned(task)
 
@@ -100,6 +101,7 @@ class Priced:
             "rounds": self.rounds,
             "clients": self.clients,
             "clients_per_round": sum(taking_part) / len(taking_part),
+            "frozen_parameters": self.frozen,
             "phases": self.phases,
             "total": self.total,
             "tuning": self.tuning,
@@ -115,6 +117,8 @@ def tell(one: Priced) -> None:
     out.print(head, style="bold", markup=False, highlight=False, soft_wrap=True)
     out.print(phase_table(one.phases, one.total))
     said = [f"{name} may end earlier, by its rule; the table has its most rounds" for name in one.ruled]
+    if one.frozen:
+        said.append(f"{one.frozen:,} parameters are frozen (requires_grad=False): not trained, not sent")
     if one.tuning:
         who = f"{one.tuning['clients']} clients, {one.tuning['epochs']} epochs"
         said.append(

@@ -30,7 +30,7 @@ from kedge.running.identity import check_identity, of_experiment
 from kedge.running.marker import Marker, read_marker
 from kedge.running.resumed_code import keep_record, pinned
 from kedge.running.runner import run
-from kedge.running.saving import last_algorithm, whole
+from kedge.running.saving import frozen_digest, last_algorithm, state_dict_of, whole
 from kedge.running.sources import CodeChoice, contents, own_names
 from kedge.running.task import History, Observer, Progress, Task
 from kedge.version import __version__
@@ -252,6 +252,7 @@ def choice_of(chosen: Mapping[str, Any]) -> Choice:
 def environment(task: Task, chosen: dict[str, Any]) -> dict[str, Any]:
     """Versions, hardware, and what runs."""
     device = task.federation.pool.x.device
+    frozen = frozen_digest(task.model)
     return {
         "kedge": __version__,
         "python": platform.python_version(),
@@ -261,6 +262,7 @@ def environment(task: Task, chosen: dict[str, Any]) -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         "seed": task.seed,
         "engine": chosen,
+        **({"frozen": frozen} if frozen else {}),  # sha256; a run is resumed with the same ones
     }
 
 
@@ -272,7 +274,7 @@ def result_of(
     kept = any(k not in model.extra or k in algorithm.heads for k in server.own)
 
     def state_dict(params: Leaves, buffers: Leaves) -> dict[str, Tensor]:
-        every = {**params, **buffers, **dict(model.constants)}
+        every = state_dict_of(model, params, buffers)
         return {k: v.detach().cpu().clone() for k, v in every.items()}
 
     clients = range(len(task.federation.clients)) if kept or model.statistics == "local" else ()

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from kedge.core.errors import RequestError
+from kedge.core.frozen import same_frozen, with_frozen
 from kedge.core.model import Model
 from kedge.core.precision import computing_in
 from kedge.data.federation import Federation
@@ -159,7 +160,7 @@ def gathered(
 
 
 def made_ready(member: Member, others: Sequence[Ready], locks: ExitStack) -> Ready:
-    """A run up to its first round; samples that another one has in memory are not held twice."""
+    """A run up to its first round; samples and frozen parameters that another one has are not held twice."""
     if member.start == "on":
         locks.enter_context(locked(member.folder))
         experiment, task = taken_up(member.folder, member.code)
@@ -172,7 +173,12 @@ def made_ready(member: Member, others: Sequence[Ready], locks: ExitStack) -> Rea
             data = replace(data, pool=other.pool)
         if data.test and other.test and data.test is not other.test and same(data.test, other.test):
             data = replace(data, test=other.test)
-    return Ready(member, replace(task, federation=data))
+    model = task.model
+    for known in (one.task.model for one in others):
+        if model.frozen and same_frozen(model, known):
+            model = with_frozen(model, known.frozen)
+            break
+    return Ready(member, replace(task, federation=data, model=model))
 
 
 def check_listed(member: Member, there: Experiment) -> None:

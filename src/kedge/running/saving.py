@@ -1,5 +1,7 @@
 """What a checkpoint holds of a run, how a run takes it up again, and the final models."""
 
+import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,9 +10,10 @@ import safetensors.torch
 
 from kedge.core.algorithm import Algorithm, Stage, fitted
 from kedge.core.errors import CheckpointError
+from kedge.core.frozen import frozen_leaves
 from kedge.core.model import Model
 from kedge.core.server import Server, opened
-from kedge.core.tree import Leaves, flatten
+from kedge.core.tree import Leaves, Tree, flatten
 from kedge.engines.engine import Engine
 from kedge.running import checkpoint
 from kedge.running.folder import Lines, read_lines, write
@@ -78,8 +81,11 @@ def restored(task: Task, engine: Engine, saved: checkpoint.State, folder: Path |
     stage = task.stages[facts["stage"]]
     old = tensors["server"]
     if set(old["shared"]) != stage.algorithm.shared(fitted(stage.algorithm, task.model)):
-        raise CheckpointError(f"the checkpoint in {folder} is of another model: its leaves differ.")
+        raise CheckpointError(
+            f"the checkpoint in {folder} is of another model: its leaves differ.{trained_before(task, old)}"
+        )
     check_slots(task, stage, old, folder)
+    check_frozen(folder, task.model)
     names = (c.name for c in stage.algorithm.corrections)
     server = Server(
         shared=old["shared"],
@@ -110,6 +116,17 @@ def check_slots(task: Task, stage: Stage, saved: dict[str, Any], folder: Path | 
         )
 
 
+def trained_before(task: Task, saved: Tree) -> str:
+    """A sentence to append where a checkpoint has parameters that are frozen now; empty where it has none."""
+    both = [k for k in task.model.frozen if k in saved["shared"] or k in saved.get("own", {})]
+    if not both:
+        return ""
+    return (
+        f" It trains {', '.join(both)}, which have requires_grad=False in the module that was given: such "
+        "parameters are not trained. Set requires_grad=True to go on with this run, or start a new one."
+    )
+
+
 def last_algorithm(task: Task, progress: Progress) -> Algorithm:
     """The method of the last round; stages after it may never have begun."""
     return task.stages[min(progress.stage, len(task.stages) - 1)].algorithm
@@ -118,8 +135,39 @@ def last_algorithm(task: Task, progress: Progress) -> Algorithm:
 def whole(model: Model, server: Server, leaves: Leaves) -> Leaves:
     """These shared leaves with those a client begins with, without the heads that are added for each."""
     every = {**server.own, **leaves}
-    names = [k for unit in model.units for k in unit]  # in the network's order
+    names = [k for unit in model.units for k in unit]
     return {k: every[k] for k in [*names, *(k for k in leaves if k in model.extra)]}
+
+
+def state_dict_of(model: Model, params: Leaves, buffers: Leaves) -> Leaves:
+    """The complete state_dict of a model with these parameters: with frozen ones and integer buffers.
+
+    Parameters come first, in the network's order; a tied tensor has all its names.
+    """
+    every = {**params, **buffers, **dict(model.constants)}
+    every |= {k: every[first] for k, first in model.tied if first in every}
+    first = [k for k in (*model.parameters, *params) if k in every]
+    return {k: every[k] for k in dict.fromkeys([*first, *every])}
+
+
+def frozen_digest(model: Model) -> str | None:
+    """The sha256 of the frozen parameters as the module has them; None where there are none."""
+    leaves = frozen_leaves(model)
+    return hashlib.sha256(safetensors.torch.save(checkpoint.packed(leaves))).hexdigest() if leaves else None
+
+
+def check_frozen(folder: Path | None, model: Model) -> None:
+    """Raise where the frozen parameters are not those that the run in this folder began with."""
+    file = folder / "environment.json" if folder else None
+    if file is None or not file.is_file():
+        return
+    before, now = json.loads(file.read_text()).get("frozen"), frozen_digest(model)
+    if before != now:
+        raise CheckpointError(
+            f"{folder}: the parameters with requires_grad=False have other values than when the run began "
+            f"(sha256 {before}, now {now}). Checkpoints do not hold them: give the module those weights, "
+            "or start a new run."
+        )
 
 
 def write_models(folder: Path, task: Task, progress: Progress) -> None:
@@ -129,5 +177,5 @@ def write_models(folder: Path, task: Task, progress: Progress) -> None:
     for c in last_algorithm(task, progress).corrections:
         found |= c.views(server.shared, server.slots[c.name])
     for name, leaves in found.items():
-        every = {**whole(task.model, server, leaves), **server.buffers, **dict(task.model.constants)}
+        every = state_dict_of(task.model, whole(task.model, server, leaves), server.buffers)
         write(folder / f"{name}.safetensors", safetensors.torch.save(checkpoint.packed(every)))
