@@ -53,10 +53,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (here / name).write_text(source)
     monkeypatch.chdir(here)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    before = set(sys.modules)
     yield here
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 def begun(folder: Path, method: str = "mine.py:mine", **settings: Any) -> Path:
@@ -175,6 +175,7 @@ def test_stored_code_is_executed_only_when_asked_for(place: Path, method: str, w
     assert answer.code == 0, answer
     assert names(run) == ["mine-a-b-1"] * 3
     assert sys.path == path
+    assert not [*run.rglob("__pycache__")]
     assert not [m for m in sys.modules.values() if str(run) in (getattr(m, "__file__", None) or "")
                 and not m.__name__.startswith("kedge_file_")]  # fmt: skip
 

@@ -12,9 +12,11 @@ from kedge.algorithms import METHODS, RULES, SCHEDULES
 from kedge.algorithms.plateau import Plateau
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune, fitted
 from kedge.core.errors import DataError, RequestError
+from kedge.core.frozen import frozen_note, place_frozen
 from kedge.core.model import Batch, Model, from_module, seeded
 from kedge.core.precision import DTYPES, Precision, in_precision
 from kedge.core.schedules import Clock, over
+from kedge.core.units import check_trainable
 from kedge.data.federation import Federation
 from kedge.measure.latest import Latest
 from kedge.models import MODELS
@@ -23,6 +25,7 @@ from kedge.running.dealing import federation_of
 from kedge.running.document import OPTIMIZERS
 from kedge.running.factories import factory_of
 from kedge.running.measuring import measurable
+from kedge.running.measuring import tune_of as tune_for
 from kedge.running.probing import check_measures, watched
 from kedge.running.schema import parameters
 from kedge.running.task import Task
@@ -50,6 +53,7 @@ def assemble(experiment: Experiment) -> Task:
         if not isinstance(module, nn.Module):
             name = experiment.model["name"]
             raise RequestError(f"model.name = {name!r}: it makes a {type(module).__name__}, no nn.Module.")
+        check_trainable(module)
         return rebuild(module)
 
     training = experiment.training
@@ -57,6 +61,7 @@ def assemble(experiment: Experiment) -> Task:
     model = in_precision(adapted(plain, stages), experiment.engine.precision)
     check_model(model, federation)
     check_schedules(stages, model)
+    model = place_frozen(model, federation.dtype, device)
     stages = watched(stages, model, experiment.measure)
     task = Task(
         stages=stages,
@@ -74,6 +79,7 @@ def assemble(experiment: Experiment) -> Task:
     )
     check_rules(task)
     check_measures(task)
+    check_tuning(task)
     return task
 
 
@@ -169,12 +175,16 @@ def check_schedules(stages: Sequence[Stage], model: Model) -> None:
     for stage in stages:
         algorithm = stage.algorithm
         check_parts(algorithm, fitted(algorithm, model))
-        masks = [algorithm.schedule(Clock(r, r, step, 10), units) for r in (0, last) for step in range(10)]
+        try:
+            masks = [algorithm.schedule(Clock(r, r, k, 10), units) for r in (0, last) for k in range(10)]
+        except RequestError as error:
+            note = frozen_note(model)
+            raise RequestError(f"{algorithm.name}: {error}{note}" if note else str(error)) from None
         wrong = next((mask for mask in masks if len(mask) != units), None)
         if wrong is not None:
             raise RequestError(
                 f"{algorithm.name}: its schedule gives {len(wrong)} flags for a model of {units} units; "
-                "need one a unit."
+                f"need one a unit.{frozen_note(model)}"
             )
         if algorithm.head_trains and not any(mask[-1] for mask in masks):
             raise RequestError(
@@ -186,12 +196,27 @@ def check_schedules(stages: Sequence[Stage], model: Model) -> None:
 def check_parts(algorithm: Algorithm, model: Model) -> None:
     """Raise where a method is about a part that the model does not have: some last units, features."""
     try:
-        algorithm.shared(model)
+        if not algorithm.shared(model):
+            raise RequestError(
+                f"{algorithm.name} shares no parameter of this model: the part that it shares is empty, so "
+                f"clients would learn nothing from each other.{frozen_note(model)}"
+            )
         for correction in algorithm.corrections:
             correction.reach(model)
     except RequestError as error:
         known = algorithm.name in str(error)
         raise RequestError(str(error) if known else f"{algorithm.name}: {error}") from None
+
+
+def check_tuning(task: Task) -> None:
+    """Raise where personal models are to be tuned in a part that the model does not have."""
+    for stage in task.stages:
+        tune = tune_for(task, stage.algorithm)
+        if tune and tune.what == "body" and len(task.model.units) == 1:
+            raise RequestError(
+                f"tune = 'body': the model has one unit, which is the head, so nothing would be tuned. "
+                f"Use 'head', 'all' or 'off'.{frozen_note(task.model)}"
+            )
 
 
 def check_rules(task: Task) -> None:

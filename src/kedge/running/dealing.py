@@ -105,8 +105,9 @@ def without_checksums(document: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(data, Mapping) or "verify" in data:
         return dict(document)
     loader = BUILT_IN.get(str(data.get("name")))
-    old = loader is not None and "verify" in parameters(loader)
-    return {**document, "data": {**data, "verify": False} if old else data}
+    if loader is None or "verify" not in parameters(loader):
+        return dict(document)
+    return {**document, "data": {**data, "verify": False}}
 
 
 def check_kept(folder: Path, now: Holdings) -> None:

@@ -4,7 +4,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kedge.core.errors import RequestError
+from kedge.core.errors import DataError, RequestError
 from kedge.core.precision import computing_in
 from kedge.core.tree import Leaves
 from kedge.data.saved import FILE
@@ -20,13 +20,17 @@ from kedge.engines.auto import Choice, build, choose
 from kedge.engines.engine import Engine
 from kedge.measure.cells import Reading, cells, reading
 from kedge.running.assemble import NO_CUDA, assemble
+from kedge.running.checkpoint import newest_facts
 from kedge.running.config import EngineChoice, Experiment, resolve
 from kedge.running.dealing import check_kept, holdings_of, without_checksums
 from kedge.running.document import read
-from kedge.running.folder import create_folder, locked, read_lines, write
+from kedge.running.folder import check_free, create, locked, write
+from kedge.running.history import history_problem, whole_rounds
+from kedge.running.identity import check_identity, of_experiment
+from kedge.running.marker import Marker, read_marker
 from kedge.running.resumed_code import keep_record, pinned
 from kedge.running.runner import run
-from kedge.running.saving import last_algorithm, whole
+from kedge.running.saving import frozen_digest, last_algorithm, state_dict_of, whole
 from kedge.running.sources import CodeChoice, contents, own_names
 from kedge.running.task import History, Observer, Progress, Task
 from kedge.version import __version__
@@ -87,17 +91,21 @@ def execute(
     experiment: Experiment, folder: Path | None = None, observer: Observer | None = None, force: bool = False
 ) -> Result:
     """Run an experiment from the start, in a new folder if one is given."""
-    task = begun(experiment, folder, force)
-    return continued(task, experiment.engine, experiment.name, experiment.checkpoint.every, folder, observer)
+    with ExitStack() as locks:
+        task = begun(experiment, folder, force, locks)
+        return go_on(task, experiment, folder, observer)
 
 
-def begun(experiment: Experiment, folder: Path | None, force: bool = False) -> Task:
-    """The task of a new run, whose folder is made."""
+def begun(experiment: Experiment, folder: Path | None, force: bool, locks: ExitStack) -> Task:
+    """The task of a new run, whose folder is made; `locks` holds it against other processes."""
+    if folder:
+        check_free(folder, force)  # before data are loaded
     task = assemble(experiment)
     if folder:
         dealt = holdings_of(experiment, task.federation).packed()
         code = contents(own_names(experiment))
-        create_folder(folder, {"config.toml": experiment.toml(), FILE: dealt, **code}, force)
+        files: dict[str, str | bytes] = {"config.toml": experiment.toml(), FILE: dealt, **code}
+        create(folder, files, Marker("run", of_experiment(experiment)), force, locks)
     return task
 
 
@@ -108,17 +116,42 @@ def resume(folder: Path, observer: Observer | None = None, code: CodeChoice = "s
     were ("same"), the files as they are now ("changed"), or the copies in the folder ("stored").
     """
     with pinned(folder, code):
-        experiment, task = taken_up(folder, code)
-        every = experiment.checkpoint.every
-        return continued(task, experiment.engine, experiment.name, every, folder, observer)
+        experiment_in(folder)
+        with locked(folder):
+            experiment, task = taken_up(folder, code)
+            return go_on(task, experiment, folder, observer)
+
+
+def go_on(task: Task, experiment: Experiment, folder: Path | None, observer: Observer | None) -> Result:
+    """Run what is left of an experiment, whose folder is locked."""
+    every = experiment.checkpoint.every
+    return held(task, experiment.engine, experiment.name, every, folder, observer or Observer())
+
+
+def experiment_in(folder: Path) -> Experiment:
+    """The experiment that the run in a folder is of."""
+    if not (folder / "config.toml").is_file():
+        raise RequestError(f"{folder} is not the folder of a run: it has no config.toml.")
+    read_marker(folder)  # refuses what a newer version wrote
+    document = read(folder / "config.toml")
+    if document.get("call") == "kedge.train":
+        raise RequestError(
+            f"{folder} is of a call of kedge.train: make the same call with resume=True to go on with it."
+        )
+    return resolve(without_checksums(document))
 
 
 def taken_up(folder: Path, code: CodeChoice = "same") -> tuple[Experiment, Task]:
     """The experiment in a folder, and its task on the data and with the code it began with."""
-    if not (folder / "config.toml").is_file():
-        raise RequestError(f"{folder} is not the folder of a run: it has no config.toml.")
     with pinned(folder, code):
-        experiment = resolve(without_checksums(read(folder / "config.toml")))
+        experiment = experiment_in(folder)
+        check_identity(
+            folder,
+            of_experiment(experiment),
+            f"Undo the changes in {folder / 'config.toml'}, or begin a new run with it: kedge run "
+            f"{folder / 'config.toml'} --out DIR. Of a run that has begun only rounds, the tables checkpoint "
+            "and engine (but its precision), and paths may be changed.",
+        )
         if experiment.partition["name"] == "saved" and (folder / FILE).is_file():
             # The run has its own copy; the one it came from may be gone.
             experiment = replace(experiment, partition={"name": "saved", "path": str(folder / FILE)})
@@ -126,19 +159,6 @@ def taken_up(folder: Path, code: CodeChoice = "same") -> tuple[Experiment, Task]
         keep_record(folder, code, own_names(experiment))
     check_kept(folder, holdings_of(experiment, task.federation))
     return experiment, task
-
-
-def continued(
-    task: Task,
-    wanted: EngineChoice,
-    name: str,
-    checkpoint_every: int,
-    folder: Path | None,
-    observer: Observer | None,
-) -> Result:
-    """Run or go on; what `auto` chose at the first start holds for the whole run."""
-    with locked(folder):
-        return held(task, wanted, name, checkpoint_every, folder, observer or Observer())
 
 
 def held(
@@ -149,7 +169,7 @@ def held(
     folder: Path | None,
     observer: Observer,
 ) -> Result:
-    """The same, in a folder no other process touches."""
+    """Run or go on, in a locked folder; what `auto` chose at the first start holds for the whole run."""
     with computing_in(task.precision), threads_put_back():
         chosen = recorded(folder)
         if chosen is None:
@@ -176,7 +196,13 @@ def recorded(folder: Path | None) -> dict[str, Any] | None:
     file = folder / "environment.json" if folder else None
     if file is None or not file.is_file():
         return None
-    settings: dict[str, Any] = json.loads(file.read_text())["engine"]
+    try:
+        settings: dict[str, Any] = json.loads(file.read_bytes())["engine"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{file} is damaged ({error!r}). Put a whole copy there; or delete it, and the engine is chosen "
+            "anew: the run then ends with other last digits if another one is faster now."
+        ) from error
     return settings
 
 
@@ -226,6 +252,7 @@ def choice_of(chosen: Mapping[str, Any]) -> Choice:
 def environment(task: Task, chosen: dict[str, Any]) -> dict[str, Any]:
     """Versions, hardware, and what runs."""
     device = task.federation.pool.x.device
+    frozen = frozen_digest(task.model)
     return {
         "kedge": __version__,
         "python": platform.python_version(),
@@ -235,6 +262,7 @@ def environment(task: Task, chosen: dict[str, Any]) -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         "seed": task.seed,
         "engine": chosen,
+        **({"frozen": frozen} if frozen else {}),  # sha256; a run is resumed with the same ones
     }
 
 
@@ -246,7 +274,7 @@ def result_of(
     kept = any(k not in model.extra or k in algorithm.heads for k in server.own)
 
     def state_dict(params: Leaves, buffers: Leaves) -> dict[str, Tensor]:
-        every = {**params, **buffers, **dict(model.constants)}
+        every = state_dict_of(model, params, buffers)
         return {k: v.detach().cpu().clone() for k, v in every.items()}
 
     clients = range(len(task.federation.clients)) if kept or model.statistics == "local" else ()
@@ -263,8 +291,12 @@ def result_of(
 
 
 def finished(folder: Path) -> bool:
-    """Whether the run in this folder is done."""
+    """Whether the run in this folder is done, with a history that is whole."""
     config = folder / "config.toml"
     if not config.is_file() or not (folder / "model.safetensors").is_file():
         return False
-    return len(read_lines(folder / "history.jsonl")) >= int(read(config).get("rounds", 0))
+    rounds = whole_rounds(folder)
+    if rounds is None or rounds != read(config).get("rounds"):
+        return False
+    facts = newest_facts(folder / "checkpoint")
+    return facts is None or history_problem(folder, facts) is None

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from kedge.core.algorithm import Stage, fitted
 from kedge.core.tree import flatten, only
-from kedge.engines.auto import COPIES, rows_at_once
+from kedge.engines.auto import COPIES, numbers_of, rows_at_once
 from kedge.engines.memory import Memories
 from kedge.running.config import Experiment
 from kedge.running.execute import recorded
@@ -90,9 +90,8 @@ def fitting(task: Task, chunk: int = 0) -> int:
     rows = float(task.participation.count(population))
     there = chunk or rows_at_once(task.model, task.federation)
     if not chunk:
-        size = sum(v.numel() for v in task.model.init(0)[0].values())
         kept = max(numbers_kept(task, stage) for stage in task.stages)
-        rows += population * kept / (COPIES * size)
+        rows += population * kept / (COPIES * numbers_of(task.model))
     return max(1, min(MOST[task.federation.pool.x.device.type], int(there / rows)))
 
 

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from kedge.core.errors import RequestError
+from kedge.core.frozen import same_frozen, with_frozen
 from kedge.core.model import Model
 from kedge.core.precision import computing_in
 from kedge.data.federation import Federation
@@ -27,6 +29,7 @@ from kedge.engines.pack import Pack
 from kedge.engines.programs import never_fall_back
 from kedge.engines.stacked import Stacked
 from kedge.running.bar import Bar, Together
+from kedge.running.config import Experiment
 from kedge.running.execute import (
     begun,
     choice_of,
@@ -39,6 +42,7 @@ from kedge.running.execute import (
 )
 from kedge.running.folder import locked
 from kedge.running.grouping import Member, fitting, groups, shares
+from kedge.running.identity import differences, of_experiment
 from kedge.running.runner import asking
 from kedge.running.task import Interrupted, Observer, Progress, Task
 
@@ -156,19 +160,36 @@ def gathered(
 
 
 def made_ready(member: Member, others: Sequence[Ready], locks: ExitStack) -> Ready:
-    """A run up to its first round; samples that another one has in memory are not held twice."""
+    """A run up to its first round; samples and frozen parameters that another one has are not held twice."""
     if member.start == "on":
-        _, task = taken_up(member.folder, member.code)
+        locks.enter_context(locked(member.folder))
+        experiment, task = taken_up(member.folder, member.code)
+        check_listed(member, experiment)
     else:
-        task = begun(member.experiment, member.folder, member.start == "anew")
-    locks.enter_context(locked(member.folder))
+        task = begun(member.experiment, member.folder, member.start == "anew", locks)
     data = task.federation
     for other in (one.task.federation for one in others):
         if data.pool is not other.pool and same(data.pool, other.pool):
             data = replace(data, pool=other.pool)
         if data.test and other.test and data.test is not other.test and same(data.test, other.test):
             data = replace(data, test=other.test)
-    return Ready(member, replace(task, federation=data))
+    model = task.model
+    for known in (one.task.model for one in others):
+        if model.frozen and same_frozen(model, known):
+            model = with_frozen(model, known.frozen)
+            break
+    return Ready(member, replace(task, federation=data, model=model))
+
+
+def check_listed(member: Member, there: Experiment) -> None:
+    """Raise where the run in a folder is not the one that is to go on there."""
+    found = differences(of_experiment(member.experiment), of_experiment(there))
+    if found:
+        raise RequestError(
+            f"the run in {member.folder} is not the one that is listed for this folder: {'; '.join(found)}. "
+            f"Undo the changes in {member.folder / 'config.toml'}; or remove the folder, and the run begins "
+            "anew."
+        )
 
 
 def alone(one: Ready, shown: bool | None, stop: Callable[[], bool]) -> Outcome:

@@ -107,14 +107,16 @@ def imported_from_copies(record: Record, roots: Sequence[Path]) -> Iterator[None
         names = [name for name in sys.modules if name.partition(".")[0] in tops]
         return {name: sys.modules.pop(name) for name in names}
 
-    path, before = list(sys.path), taken()
+    path, before, compiled = list(sys.path), taken(), sys.dont_write_bytecode
     sys.path[:0] = [str(root) for root in dict.fromkeys(roots)]
+    sys.dont_write_bytecode = True  # the folder holds what was stored, and nothing else
     try:
         yield
     finally:
         taken()
         sys.modules.update(before)
         sys.path[:] = path
+        sys.dont_write_bytecode = compiled
 
 
 def pin_of(path: Path, record: Record, stored: str) -> Pin:
