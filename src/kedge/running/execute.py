@@ -110,11 +110,7 @@ def begun(experiment: Experiment, folder: Path | None, force: bool, locks: ExitS
 
 
 def resume(folder: Path, observer: Observer | None = None, code: CodeChoice = "same") -> Result:
-    """Go on with the run in this folder, from its newest whole checkpoint.
-
-    Where the run names code of the user's own, `code` says what is executed: the files, which must be as they
-    were ("same"), the files as they are now ("changed"), or the copies in the folder ("stored").
-    """
+    """Go on with the run in this folder from its newest checkpoint, with this choice of the user's code."""
     with pinned(folder, code):
         experiment_in(folder)
         with locked(folder):
