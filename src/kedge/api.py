@@ -106,7 +106,8 @@ def train(
     """Train a module on clients' own data. The module is left untouched; training starts from its weights.
 
     Parameters with requires_grad=False stay as they are: they are neither trained nor sent.
-    With `out`, the run is on disk as it happens; the same call with resume=True goes on where it stopped.
+    With `out`, the run is on disk as it happens; the same call with resume=True goes on where it stopped, and
+    a call with other data, module, method or settings is refused; rounds and engine may differ.
     `tune` fine-tunes a copy of each client's model before it is measured on its local test (every tune_every
     rounds, 0: after the last one), all=True measures the mean of all clients' last models as well, and
     headline="seen" leaves clients that never took part out of the personal means. `measure` asks for more:
