@@ -109,9 +109,10 @@ def train(
     """Train a module on clients' own data. The module is left untouched; training starts from its weights.
 
     Parameters with requires_grad=False stay as they are: they are neither trained nor sent.
-    With `out`, the run is on disk as it happens; the same call with resume=True goes on where it stopped. If
-    `method` names a file, "my_file.py:method", its code must be as it was; code="changed" executes it as it
-    is now, code="stored" the copy in the run's folder.
+    With `out`, the run is on disk as it happens; the same call with resume=True goes on where it stopped, and
+    a call with other data, module, method or settings is refused; rounds and engine may differ. If `method`
+    names a file, "my_file.py:method", its code must be as it was; code="changed" executes it as it is now,
+    code="stored" the copy in the run's folder.
     `tune` fine-tunes a copy of each client's model before it is measured on its local test (every tune_every
     rounds, 0: after the last one), all=True measures the mean of all clients' last models as well, and
     headline="seen" leaves clients that never took part out of the personal means. `measure` asks for more:

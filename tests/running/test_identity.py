@@ -137,6 +137,21 @@ def test_a_checkpoint_of_another_run_is_passed_over(tmp_path: Path) -> None:
     assert f"no checkpoint in {only}/checkpoint fits this run" in answer.err
 
 
+def test_a_run_whose_folder_was_removed_does_not_write_into_the_next_one(tmp_path: Path) -> None:
+    """Somebody removes the folder of a run that is going on, and begins another one there."""
+    folder, seen = tmp_path / "run", []
+
+    def line(line: dict[str, Any]) -> None:
+        if line["round"] == 3:
+            shutil.rmtree(folder)
+            begun(folder, seed=1)
+            seen.append(everything(folder))
+
+    with pytest.raises(CheckpointError, match=r"history\.jsonl was removed or replaced while this run"):
+        execute(resolve(document()), folder, Observer(line=line))
+    assert [everything(folder)] == seen
+
+
 def test_a_run_in_the_folder_of_several_is_the_one_that_is_listed(tmp_path: Path) -> None:
     """Also in a folder of version 0.1: its list has each run's config."""
     top = tmp_path / "several"

@@ -173,8 +173,13 @@ class Lines:
         self.hash.update(content)
 
     def length(self) -> int:
-        """The bytes written, made lasting."""
+        """The bytes written, made lasting; refuse where the file is no longer in its place."""
         os.fsync(self.file.fileno())
+        if not self.path.is_file() or not os.path.samestat(os.fstat(self.file.fileno()), self.path.stat()):
+            raise CheckpointError(
+                f"{self.path} was removed or replaced while this run was going, so nothing more is saved "
+                "there: the folder may be another run's now. Begin this run again in a folder of its own."
+            )
         return self.file.tell()
 
     def checksum(self) -> str:
