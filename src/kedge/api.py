@@ -1,6 +1,5 @@
 """The Python calls: kedge.run for experiments, kedge.train for a user's own module and arrays."""
 
-import copy
 import tomllib
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
@@ -17,7 +16,9 @@ from kedge.algorithms import fedavg
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune
 from kedge.core.errors import DataError, RequestError
 from kedge.core.frozen import place_frozen
+from kedge.core.layers import private_copy
 from kedge.core.model import Batch, Statistics, from_module, seeded
+from kedge.core.naming import FORWARD_ERRORS, explained
 from kedge.core.optimizers import SGD, Optimizer
 from kedge.core.precision import DTYPES, Precision, in_precision
 from kedge.core.units import Granularity
@@ -41,6 +42,7 @@ from kedge.running.config import EngineChoice, factory_table, resolve
 from kedge.running.document import method_tables, override, read
 from kedge.running.execute import Result, execute, held
 from kedge.running.folder import check_free, create, locked
+from kedge.running.forward_check import generators_put_back, with_checked_forward
 from kedge.running.identity import Identity, check_identity, differences, of_call, refuse
 from kedge.running.marker import Marker, read_marker
 from kedge.running.probing import check_measures, watched
@@ -132,7 +134,7 @@ def train(
         names = [*named(method_tables(method))] if isinstance(method, str) else []  # of the user's own code
         algorithm = method_of(method)
     wanted = EngineChoice(engine, device, precision, compile)
-    own = copy.deepcopy(module).cpu()
+    own = private_copy(module).cpu()
     federation = joined(clients, test, local_tests)
     outputs = output_count(own, federation.prepare(federation.pool.x[:1]).cpu())
     highest = int(max([int(federation.pool.y.max()), *([int(test.y.max())] if test else [])]))
@@ -151,6 +153,7 @@ def train(
     plain = from_module(rebuilt, statistics=statistics, units=units)
     model = in_precision(adapted(plain, stages), precision)
     check_model(model, federation)
+    model = with_checked_forward(model, federation)
     participation = Participation(sampling, per_round, share)
     participation.count(len(clients))
     check_schedules(stages, model)
@@ -216,11 +219,11 @@ def output_count(module: nn.Module, x: torch.Tensor) -> int:
         x, torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=x.dtype), torch.zeros(2, dtype=torch.int64)
     )
     try:
-        with torch.no_grad():
+        with torch.no_grad(), generators_put_back():
             logits = model.apply(params, buffers, batch, False)[0].logits
-    except (RuntimeError, IndexError, ValueError) as error:
+    except FORWARD_ERRORS as error:
         raise RequestError(
-            f"the module cannot take samples of shape {tuple(x.shape[1:])}: {error}"
+            f"the module cannot take samples of shape {tuple(x.shape[1:])}: {explained(error)}"
         ) from error
     if logits.dim() != 2:
         raise RequestError(f"the module returns shape {tuple(logits.shape)}: need logits [batch, classes].")

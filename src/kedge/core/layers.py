@@ -5,19 +5,25 @@ into the old ones; dropout draws from keyed counters, so that every engine drops
 needs beside its input reaches it as a buffer that `Model.apply` puts in for the call.
 """
 
+import copy
 from itertools import pairwise
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+from torch.nn.utils.weight_norm import WeightNorm
 
+from kedge.core.attention import Decoder, Encoder, KeyedAttention, refuse_fused
 from kedge.core.chance import torch_words
 from kedge.core.convolution import stacked_convolution
 from kedge.core.errors import RequestError
 from kedge.core.first_layer import pools, stacked_pooled_convolution
+from kedge.core.keyed import KeyedRReLU
 from kedge.core.operators import stackable
 from kedge.core.pooling import stacked_pooling
+from kedge.core.recurrent import KeyedGRU, KeyedLSTM, KeyedRNN, PlainGRUCell, PlainLSTMCell, PlainRNNCell
 
 
 class MaskedBatchNorm(nn.Module):
@@ -135,11 +141,36 @@ class KeyedDropout(nn.Module):
 SMALL_CONVOLUTION = 2**14  # values of one sample's shifted copies
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 DROPOUTS = {nn.Dropout: False, nn.Dropout1d: True, nn.Dropout2d: True, nn.Dropout3d: True}
+# Layers of exactly these types become ours; where they can drop something, they get a key.
+KEYED: dict[type[nn.Module], type[nn.Module]] = {
+    nn.RReLU: KeyedRReLU,
+    nn.MultiheadAttention: KeyedAttention,
+    nn.LSTM: KeyedLSTM,
+    nn.GRU: KeyedGRU,
+    nn.RNN: KeyedRNN,
+    nn.LSTMCell: PlainLSTMCell,
+    nn.GRUCell: PlainGRUCell,
+    nn.RNNCell: PlainRNNCell,
+    nn.TransformerEncoder: Encoder,
+    nn.TransformerDecoder: Decoder,
+}
+
+
+def private_copy(module: nn.Module) -> nn.Module:
+    """A deep copy of the module; raise where an old-style weight_norm does not allow one."""
+    for name, layer in module.named_modules():
+        if any(isinstance(hook, WeightNorm) for hook in layer._forward_pre_hooks.values()):
+            raise RequestError(
+                f"{name or 'the module'} ({type(layer).__name__}): nn.utils.weight_norm makes a module that "
+                "cannot be copied. Use nn.utils.parametrizations.weight_norm."
+            )
+    return copy.deepcopy(module)
 
 
 def exchange_layers(module: nn.Module, frozen_statistics: bool) -> tuple[list[str], list[str]]:
     """Exchange batch norm and dropout in place; the names of the buffers for sample weights and for keys."""
     weights, keys = [], []
+    later: list[str] = []  # keys of layers whose numbers follow those of dropout
     for name, layer in list(module.named_modules()):
         path = f"{name}." if name else ""
         if type(layer) in BATCH_NORMS:
@@ -172,11 +203,17 @@ def exchange_layers(module: nn.Module, frozen_statistics: bool) -> tuple[list[st
             keys.append(path + "key")
         elif isinstance(layer, nn.modules.dropout._DropoutNd):
             raise RequestError(f"{name}: {type(layer).__name__} is not supported; use nn.Dropout.")
+        elif type(layer) in KEYED:
+            layer.__class__ = KEYED[type(layer)]
+            if isinstance(layer, KeyedRReLU) or getattr(layer, "dropout", None):
+                layer.register_buffer("key", torch.zeros(3, dtype=torch.int64), persistent=False)
+                later.append(path + "key")
+        refuse_fused(layer)
     every = [layer for _, layer in module.named_modules(remove_duplicate=False)]
     for layer in every:
         if isinstance(layer, nn.Sequential):
             join_pooling(layer, every)
-    return weights, keys
+    return weights, keys + later
 
 
 def join_relu(layers: nn.Sequential) -> None:
@@ -207,7 +244,10 @@ def halves(layer: nn.MaxPool2d) -> bool:
 
 def tap_features(module: nn.Module) -> str | None:
     """Make the last linear layer leave its input behind as a buffer; that buffer's name, if any."""
-    linears = [(name, layer) for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
+    # Attention uses the weights of its last layer without calling it.
+    never_called = NonDynamicallyQuantizableLinear
+    every = module.named_modules()
+    linears = [(k, v) for k, v in every if isinstance(v, nn.Linear) and not isinstance(v, never_called)]
     if not linears:
         return None
     name, layer = linears[-1]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from kedge.core.chance import Purpose, words
-from kedge.core.layers import exchange_layers, tap_features
+from kedge.core.layers import exchange_layers, private_copy, tap_features
 from kedge.core.tree import Leaves
 from kedge.core.units import Granularity, check_trainable, only_trainable, units_of
 
@@ -48,6 +48,7 @@ class Model:
     extra: tuple[str, ...] = ()  # leaves of added heads: in no unit, always train
     statistics: Statistics = "shared"  # batch norm's: averaged, kept by each client, or never moved
     random: bool = False  # whether apply draws chance (dropout)
+    unrolled: int = 0  # time steps of recurrent layers, which a compiled program writes out one by one
     classifier: tuple[str, ...] = ()  # the last linear layer's weight and bias: what takes the features in
     # Integer buffers and frozen parameters as the module has them: part of the state_dict, never change.
     constants: tuple[tuple[str, Tensor], ...] = ()
@@ -69,7 +70,7 @@ def from_module(
     Parameters with requires_grad=False are frozen: `init` and `units` do not have them, `apply` knows them.
     """
     check_trainable(module)
-    own = copy.deepcopy(module)
+    own = private_copy(module)
     weight_names, key_names = exchange_layers(own, frozen_statistics=statistics == "frozen")
     tapped = tap_features(own)
     injected = {*weight_names, *key_names, *((tapped,) if tapped else ())}

@@ -9,23 +9,27 @@ from functools import partial
 
 import numpy as np
 import torch
+from torch.func import vmap
 
 from kedge.core.algorithm import Stage
 from kedge.core.errors import RequestError
-from kedge.core.model import Model
+from kedge.core.model import Batch, Model
+from kedge.core.naming import explained
 from kedge.core.schedules import Clock
 from kedge.core.server import broadcast, opened
 from kedge.core.tree import cast
 from kedge.data.batches import step_counts
 from kedge.data.federation import Federation
 from kedge.engines.captured import Ahead, Captured
-from kedge.engines.engine import Engine, Order
+from kedge.engines.engine import Engine, Order, ran_out
 from kedge.engines.programs import bucket
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.engines.streams import best
+from kedge.engines.unstackable import unstackable
 
 COMPILE_SECONDS = 20.0  # a program's usual cost
+UNROLL_SECONDS = 2.0  # what a time step of a recurrent layer adds to it
 COMPILE_GAIN = 0.5  # the share of a stacked round that compiling saves, at least
 GRAPHS_GAIN = 5.0  # how much faster captured graphs are than the plain stack, about
 PROBE_STEPS = 2
@@ -81,7 +85,7 @@ def choose(
     if name == "sequential":
         return Choice("sequential", False, 0, "asked for")
     programs = program_count(model, federation, stage)
-    cost = COMPILE_SECONDS * programs
+    cost = (COMPILE_SECONDS + UNROLL_SECONDS * model.unrolled) * programs
     if compile == "on" or name == "captured":
         say(f"compiling {programs} program(s): the first rounds take up to {cost:.0f} s longer")
     on_gpu = partial(
@@ -97,8 +101,17 @@ def choose(
     if per_round == 1 and name == "auto" and not gpu:
         return Choice("sequential", False, 0, "one client a round")
     probe, work = shrunk(federation, stage, chunk)
-    stacked = timed(Stacked(model, probe, chunk), model, probe, work)
     plain = timed(Sequential(model, probe), model, probe, work) if name == "auto" else float("inf")
+    try:
+        stacked = timed(Stacked(model, probe, chunk), model, probe, work)
+        if name == "auto":
+            evaluate_stacked(model, probe)
+    except RuntimeError as error:
+        if name != "auto" or ran_out(error):
+            raise
+        told = str(unstackable(error) or f"stacked fails: {explained(error)}")
+        say(f"engine.name: sequential. {told}")
+        return Choice("sequential", False, 0, told)
     to_come = rounds * seconds_per_round(federation, stage, per_round, probe, work, min(plain, stacked))
     repaid = compile == "auto" and COMPILE_GAIN * to_come > 2 * cost and has_compiler()
     if repaid and (gpu or stacked < plain):
@@ -113,6 +126,19 @@ def choose(
         return Choice("sequential", False, 0, reason)
     reason = f"{plain / stacked:.1f} times as fast as sequential in a short trial"
     return Choice("stacked", compile == "on" or repaid, chunk, "asked for" if name == "stacked" else reason)
+
+
+@torch.no_grad()
+def evaluate_stacked(model: Model, probe: Federation) -> None:
+    """Evaluate two models side by side, as a stacked engine does: what trains so may not be evaluated so."""
+    params, buffers = (
+        {k: torch.stack([v, v]) for k, v in cast(part, probe.dtype, probe.pool.x.device).items()}
+        for part in model.init(0)
+    )
+    x, y = probe.prepare(probe.pool.x[:2]), probe.pool.y[:2]
+    key = torch.zeros(2, dtype=torch.int64, device=y.device)
+    batch = Batch(x, y, torch.ones(len(y), dtype=x.dtype, device=x.device), key)
+    vmap(lambda params, buffers: model.apply(params, buffers, batch, False)[0].logits)(params, buffers)
 
 
 def replayed(

@@ -145,6 +145,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args)
 
     never_fall_back()
+    trace_everything()
     without_advice()
     own = FunctionType(program.__code__.replace(), program.__globals__, "program", None, program.__closure__)
     unguarded: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
@@ -157,6 +158,15 @@ def never_fall_back() -> None:
 
     torch._dynamo.config.recompile_limit = 1024
     torch._dynamo.config.fail_on_recompile_limit_hit = True
+
+
+def trace_everything() -> None:
+    """Let dynamo trace our recurrent layers, and random functions that a mode answers from a key."""
+    import torch._dynamo
+    from torch._dynamo.variables.torch import get_overridable_functions
+
+    torch._dynamo.config.allow_rnn = True
+    get_overridable_functions().update({torch.rand_like, torch.randn_like, torch.normal})
 
 
 def bucket(count: int) -> int:

@@ -14,6 +14,7 @@ from kedge.core.algorithm import Algorithm, Local, Stage, Tune, fitted
 from kedge.core.errors import DataError, RequestError
 from kedge.core.frozen import frozen_note, place_frozen
 from kedge.core.model import Batch, Model, from_module, seeded
+from kedge.core.naming import FORWARD_ERRORS, explained
 from kedge.core.precision import DTYPES, Precision, in_precision
 from kedge.core.schedules import Clock, over
 from kedge.core.units import check_trainable
@@ -24,6 +25,7 @@ from kedge.running.config import EngineChoice, Evaluation, Experiment, label_of,
 from kedge.running.dealing import federation_of
 from kedge.running.document import OPTIMIZERS
 from kedge.running.factories import factory_of
+from kedge.running.forward_check import generators_put_back, with_checked_forward
 from kedge.running.measuring import measurable
 from kedge.running.measuring import tune_of as tune_for
 from kedge.running.probing import check_measures, watched
@@ -60,6 +62,7 @@ def assemble(experiment: Experiment) -> Task:
     plain = from_module(seeded(build, experiment.seed), build, training.statistics, training.units)
     model = in_precision(adapted(plain, stages), experiment.engine.precision)
     check_model(model, federation)
+    model = with_checked_forward(model, federation)
     check_schedules(stages, model)
     model = place_frozen(model, federation.dtype, device)
     stages = watched(stages, model, experiment.measure)
@@ -235,11 +238,11 @@ def check_model(model: Model, federation: Federation) -> None:
     )
     shape = tuple(federation.pool.x.shape[1:])
     try:
-        with torch.no_grad():
+        with torch.no_grad(), generators_put_back():
             out, _ = model.apply(params, buffers, batch, False)
-    except (RuntimeError, IndexError, ValueError) as error:
+    except FORWARD_ERRORS as error:
         raise RequestError(
-            f"the model cannot take samples of shape {shape} ({prod(shape)} values): {error}"
+            f"the model cannot take samples of shape {shape} ({prod(shape)} values): {explained(error)}"
         ) from error
     if out.logits.dim() != 2:
         raise RequestError(

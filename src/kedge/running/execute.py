@@ -18,6 +18,7 @@ from kedge.core.tree import Leaves
 from kedge.data.saved import FILE
 from kedge.engines.auto import Choice, build, choose
 from kedge.engines.engine import Engine
+from kedge.engines.unstackable import reworded
 from kedge.measure.cells import Reading, cells, reading
 from kedge.running.assemble import NO_CUDA, assemble
 from kedge.running.checkpoint import newest_facts
@@ -166,7 +167,7 @@ def held(
     observer: Observer,
 ) -> Result:
     """Run or go on, in a locked folder; what `auto` chose at the first start holds for the whole run."""
-    with computing_in(task.precision), threads_put_back():
+    with computing_in(task.precision), threads_put_back(), reworded():
         chosen = recorded(folder)
         if chosen is None:
             chosen = settled([task], wanted, observer.say)

@@ -28,6 +28,7 @@ from kedge.engines.joining import same
 from kedge.engines.pack import Pack
 from kedge.engines.programs import never_fall_back
 from kedge.engines.stacked import Stacked
+from kedge.engines.unstackable import unstackable
 from kedge.running.bar import Bar, Together
 from kedge.running.config import Experiment
 from kedge.running.execute import (
@@ -290,11 +291,12 @@ def together(
         raise Interrupted
 
 
-def bare(error: Raised) -> tuple[Raised, str]:
+def bare(error: Raised) -> tuple[Raised | RequestError, str]:
     """The error without its traceback, whose frames hold on to run, pack and memory; and that as text."""
     trace = "".join(traceback.format_exception(error))
-    error.__cause__ = error.__context__ = None
-    return error.with_traceback(None), trace
+    told = unstackable(error) or error
+    told.__cause__ = told.__context__ = None
+    return told.with_traceback(None), trace
 
 
 def heard(ended: "queue.SimpleQueue[Ended]") -> Ended:

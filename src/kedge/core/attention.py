@@ -1,0 +1,265 @@
+"""Attention whose dropout is a function of a key, for every engine; without dropout the same as torch's.
+
+torch's own layers draw from a global generator, and in evaluation take a fused operator that `vmap` does
+not know. Without dropout torch's general path runs (`F.multi_head_attention_forward`).
+"""
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.activation import _is_make_fx_tracing
+
+from kedge.core.errors import RequestError
+from kedge.core.keyed import Drawing, Drop, drop
+from kedge.core.operators import is_row
+
+Attended = tuple[Tensor, Tensor | None]
+
+
+def is_traced() -> bool:
+    """Whether a program is being written down for a compiler."""
+    return torch.compiler.is_compiling() or bool(_is_make_fx_tracing())  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, p: float, drop: Drop | None
+) -> tuple[Tensor, Tensor]:
+    """Scaled dot-product attention in plain operators: outputs [..., L, E], weights [..., L, S].
+
+    `mask` is added to the scores. A query that may look at nothing has weights of 0, as in torch.
+    """
+    scores = (q * scale) @ k.transpose(-2, -1)
+    if mask is None:
+        weights = torch.softmax(scores, -1)
+    else:
+        scores = scores + mask
+        nothing = (mask == -math.inf).all(-1, keepdim=True)
+        weights = torch.where(nothing, 0.0, torch.softmax(torch.where(nothing, 0.0, scores), -1))
+    if drop is not None and p > 0:
+        weights = drop(weights, p)
+    return weights @ v, weights
+
+
+def scaled_dot_product_attention(
+    drop: Drop,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """F.scaled_dot_product_attention with this dropout."""
+    if enable_gqa:
+        repeats = query.shape[-3] // key.shape[-3]
+        key, value = (v.repeat_interleave(repeats, -3) for v in (key, value))
+    mask = added(attn_mask, query.dtype)
+    if is_causal:
+        ones = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device)
+        mask = added(ones.tril(), query.dtype)
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    return attend(query, key, value, mask, scale, dropout_p, drop)[0]
+
+
+def added(mask: Tensor | None, dtype: torch.dtype, allowed: bool = True) -> Tensor | None:
+    """A mask to be added to scores, made of a boolean one in which `allowed` marks what may be looked at."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    zeros = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
+    return zeros.masked_fill(~mask if allowed else mask, -math.inf)
+
+
+def multi_head(
+    drop: Drop | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim_to_check: int,
+    num_heads: int,
+    in_proj_weight: Tensor | None,
+    in_proj_bias: Tensor | None,
+    bias_k: Tensor | None,
+    bias_v: Tensor | None,
+    add_zero_attn: bool,
+    dropout_p: float,
+    out_proj_weight: Tensor,
+    out_proj_bias: Tensor | None,
+    training: bool = True,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: Tensor | None = None,
+    use_separate_proj_weight: bool = False,
+    q_proj_weight: Tensor | None = None,
+    k_proj_weight: Tensor | None = None,
+    v_proj_weight: Tensor | None = None,
+    static_k: Tensor | None = None,
+    static_v: Tensor | None = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> Attended:
+    """F.multi_head_attention_forward with this dropout, in plain operators; sequences are [L, N, E]."""
+    if static_k is not None or static_v is not None:
+        raise RequestError("F.multi_head_attention_forward with static_k or static_v is not supported here.")
+    if is_causal and attn_mask is None:
+        raise RequestError("attention with is_causal=True needs attn_mask as well, as in torch.")
+    batched = query.dim() == 3
+    if not batched:
+        query, key, value = (v.unsqueeze(1) for v in (query, key, value))
+        key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
+    if use_separate_proj_weight:
+        own = q_proj_weight, k_proj_weight, v_proj_weight
+        biases = (None,) * 3 if in_proj_bias is None else in_proj_bias.chunk(3)
+        q, k, v = (
+            F.linear(x, w, b)  # type: ignore[arg-type]  # torch demands all three weights
+            for x, w, b in zip((query, key, value), own, biases, strict=True)
+        )
+    else:
+        q, k, v = projected(query, key, value, in_proj_weight, in_proj_bias)
+    length, samples, width = q.shape
+
+    def widen(mask: Tensor | None, by: int) -> Tensor | None:
+        return None if mask is None else F.pad(mask, (0, by))
+
+    more = 0
+    if bias_k is not None and bias_v is not None:
+        k, v = (torch.cat([x, b.expand(1, samples, width)]) for x, b in ((k, bias_k), (v, bias_v)))
+        more += 1
+    if add_zero_attn:
+        k, v = (torch.cat([x, x.new_zeros(1, samples, width)]) for x in (k, v))
+        more += 1
+    # [L, N, E] -> [N, heads, L, E / heads]
+    q, k, v = (x.view(*x.shape[:2], num_heads, -1).permute(1, 2, 0, 3) for x in (q, k, v))
+    mask = widen(added(attn_mask, q.dtype, allowed=False), more)
+    if mask is not None and mask.dim() == 3:
+        mask = mask.reshape(samples, num_heads, *mask.shape[1:])
+    padding = widen(added(key_padding_mask, q.dtype, allowed=False), more)
+    if padding is not None:
+        padding = padding[:, None, None, :]
+        mask = padding if mask is None else mask + padding
+    if mask is not None:
+        mask = mask.expand(*mask.shape[:-2], length, mask.shape[-1])
+    p = dropout_p if training else 0.0
+    out, weights = attend(q, k, v, mask, 1 / math.sqrt(q.shape[-1]), p, drop)
+    out = F.linear(out.permute(2, 0, 1, 3).flatten(2), out_proj_weight, out_proj_bias)
+    if average_attn_weights:
+        weights = weights.mean(1)
+    if not batched:
+        out, weights = out.squeeze(1), weights.squeeze(0)
+    return out, weights if need_weights else None
+
+
+def projected(
+    query: Tensor, key: Tensor, value: Tensor, weight: Tensor | None, bias: Tensor | None
+) -> tuple[Tensor, ...]:
+    """Queries, keys and values by the three parts of one weight; one product where they have one input."""
+    assert weight is not None
+    if query is key and key is value:
+        return F.linear(query, weight, bias).chunk(3, -1)
+    biases = (None,) * 3 if bias is None else bias.chunk(3)
+    parts = zip((query, key, value), weight.chunk(3), biases, strict=True)
+    return tuple(F.linear(x, w, b) for x, w, b in parts)
+
+
+class KeyedAttention(Drawing, nn.MultiheadAttention):
+    """nn.MultiheadAttention with a keyed dropout, never by torch's fused operator."""
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> Attended:
+        flip = self.batch_first and query.dim() == 3
+        if flip:
+            query, key, value = transposed(query, key, value)
+        draws = self.training and self.dropout > 0
+        weight = self.q_proj_weight if self.in_proj_weight is None else self.in_proj_weight
+        plain = draws or (not need_weights and is_stacked(query, key, value, weight))
+        run: Any = partial(multi_head, self.dropped) if plain else F.multi_head_attention_forward
+        separate = {
+            "use_separate_proj_weight": True,
+            "q_proj_weight": self.q_proj_weight,
+            "k_proj_weight": self.k_proj_weight,
+            "v_proj_weight": self.v_proj_weight,
+        }
+        out, weights = run(
+            query, key, value, self.embed_dim, self.num_heads, self.in_proj_weight, self.in_proj_bias,
+            self.bias_k, self.bias_v, self.add_zero_attn, self.dropout, self.out_proj.weight,
+            self.out_proj.bias, training=self.training, key_padding_mask=key_padding_mask,
+            need_weights=need_weights, attn_mask=attn_mask, average_attn_weights=average_attn_weights,
+            is_causal=is_causal, **({} if self._qkv_same_embed_dim else separate),
+        )  # fmt: skip
+        if draws:
+            self.end_call()
+        return (out.transpose(0, 1) if flip else out), weights
+
+    def dropped(self, weights: Tensor, p: float) -> Tensor:
+        """Attention weights with a share `p` dropped."""
+        return drop(weights, p, self.words(weights.shape))
+
+
+def transposed(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The first two dimensions exchanged; one tensor stays one tensor."""
+    q = query.transpose(0, 1)
+    k = q if key is query else key.transpose(0, 1)
+    return q, k, k if value is key else value.transpose(0, 1)
+
+
+def is_stacked(*tensors: Tensor) -> bool:
+    """Whether these are rows of a stack: torch's fused attention would compute such rows one by one."""
+    return torch.compiler.is_compiling() or any(is_row(v) for v in tensors)
+
+
+class Encoder(nn.TransformerEncoder):
+    """nn.TransformerEncoder that does not look at a mask's values while it is compiled."""
+
+    def forward(
+        self,
+        src: Tensor,
+        mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        is_causal: bool | None = None,
+    ) -> Tensor:
+        causal = False if is_causal is None and is_traced() else is_causal
+        return super().forward(src, mask, src_key_padding_mask, causal)
+
+
+class Decoder(nn.TransformerDecoder):
+    """nn.TransformerDecoder that does not look at a mask's values while it is compiled."""
+
+    def forward(
+        self,
+        tgt: Tensor,
+        memory: Tensor,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
+        tgt_is_causal: bool | None = None,
+        memory_is_causal: bool = False,
+    ) -> Tensor:
+        causal = False if tgt_is_causal is None and is_traced() else tgt_is_causal
+        return super().forward(
+            tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask, causal,
+            memory_is_causal,
+        )  # fmt: skip
+
+
+def refuse_fused(layer: nn.Module) -> None:
+    """Keep torch's fused encoder layer and nested tensors out of evaluation: `vmap` does not know them."""
+    if isinstance(layer, nn.TransformerEncoderLayer):
+        layer.activation_relu_or_gelu = 0
+    if isinstance(layer, nn.TransformerEncoder):
+        layer.use_nested_tensor = False
+        layer.enable_nested_tensor = False

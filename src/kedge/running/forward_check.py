@@ -1,0 +1,240 @@
+"""The model's forward pass in training mode, tried on two samples before training.
+
+It must be a function of parameters, buffers, samples and key alone: no generator of its own or of the
+process, nothing changed in place. What breaks that is refused with the module's name. torch's random
+functions that can be keyed are (core/random_functions.py).
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils._pytree import tree_leaves
+
+from kedge.core.errors import RequestError
+from kedge.core.model import Batch, Model
+from kedge.core.naming import FORWARD_ERRORS, explained, named_part
+from kedge.core.random_functions import KEYED_FUNCTIONS, with_keyed_functions
+from kedge.core.recurrent import Recurrent
+from kedge.core.tree import Leaves
+from kedge.data.federation import Federation
+
+SAMPLES = 2
+KEYED = "nn.Dropout, F.dropout, torch.rand, torch.randn, torch.bernoulli"
+Run = Callable[[], list[Tensor]]
+
+
+def with_checked_forward(model: Model, federation: Federation) -> Model:
+    """The model, with keyed random functions if its forward calls any; raise where it cannot be trained."""
+    params, buffers = model.init(0)
+    kind = next(iter(params.values())).dtype
+    x, y = (v[:SAMPLES] for v in (federation.pool.x, federation.pool.y))
+    inputs = federation.prepare(x).cpu().to(kind)
+    key = torch.zeros(2, dtype=torch.int64)
+    batch = Batch(inputs, y.cpu(), torch.ones(len(inputs), dtype=kind), key)
+
+    @torch.no_grad()
+    def forward(model: Model, train: bool) -> list[Tensor]:
+        out, moved = model.apply(params, buffers, batch, train)
+        return [out.logits, out.features, *moved.values()]
+
+    with generators_put_back():
+        seen, calls = Seen(), list[tuple[nn.Module, Any]]()
+        with seen, hooked(lambda *call: calls.append(call), lambda *call: None):
+            attempted(lambda: forward(model, True))
+            steps = sum(
+                part.unrolled(inputs[0]) for part, inputs in calls if inputs and isinstance(part, Recurrent)
+            )
+            attempted(lambda: forward(model, False))
+        check_unchanged(calls[0][0], model, {**params, **buffers})
+        checked = replace(with_keyed_functions(model) if seen.keyed else model, unrolled=steps)
+        check_same(lambda: forward(checked, True))
+    return checked
+
+
+class Seen(TorchFunctionMode):
+    """Notes whether functions are called that `KeyedFunctions` answers: that draw, or fused attention."""
+
+    keyed = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        before = torch.random.get_rng_state() if func in KEYED_FUNCTIONS else None
+        out = func(*args, **(kwargs or {}))
+        self.keyed = self.keyed or func is F.scaled_dot_product_attention
+        if before is not None and not torch.equal(before, torch.random.get_rng_state()):
+            self.keyed = True
+        return out
+
+
+class Drawn(TorchFunctionMode):
+    """Notes the first torch function that moves the process's generator."""
+
+    name: str | None = None
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        before = torch.random.get_rng_state()
+        out = func(*args, **(kwargs or {}))
+        if self.name is None and not torch.equal(before, torch.random.get_rng_state()):
+            self.name = resolve_name(func) or getattr(func, "__name__", str(func))
+        return out
+
+
+def attempted(run: Run) -> list[Tensor]:
+    """The result of a forward pass; raise with the module's name where it fails."""
+    try:
+        return run()
+    except RequestError as error:
+        raise RequestError(explained(error)) from None
+    except FORWARD_ERRORS as error:
+        raise RequestError(f"the module cannot train: {explained(error)}") from error
+
+
+def check_same(run: Run) -> None:
+    """Raise where a forward pass uses a generator, or gives something else the second time."""
+    before = generator_states()
+    first = attempted(run)
+    after = generator_states()
+    for kind, state in before.items():
+        if after[kind] != state:
+            raise RequestError(drawing_part(run, kind))
+    second = attempted(run)
+    if any(
+        not torch.allclose(a, b, rtol=1e-3, atol=1e-5, equal_nan=True)
+        for a, b in zip(first, second, strict=True)
+    ):
+        part = changing_part(run) or "the module"
+        raise RequestError(
+            f"{part}: its forward gives another result for the same input and the same key. A run could "
+            f"not be resumed, and engines would disagree. Random numbers: use {KEYED}, which kedge draws "
+            "from the run's seed. What a module remembers from call to call belongs in a buffer that is "
+            "assigned anew."
+        )
+
+
+def check_unchanged(root: nn.Module, model: Model, after: Leaves) -> None:
+    """Raise where forward passes have changed parameters or buffers in place."""
+    params, buffers = model.init(0)
+    for name, value in {**params, **buffers}.items():
+        if not torch.equal(value.nan_to_num(), after[name].nan_to_num()):
+            owner, _, leaf = name.partition(".parametrizations.")[0].rpartition(".")
+            spectral = ".parametrizations." in name or leaf in ("weight_u", "weight_v")
+            if spectral:
+                advice = "spectral_norm does that: use nn.utils.parametrizations.weight_norm, or neither."
+            elif name in params:
+                advice = "Embedding does that with max_norm: leave max_norm out."
+            else:
+                advice = f"Assign a new tensor instead: self.{leaf} = ..."
+            if ".parametrizations." in name:
+                owner = name.partition(".parametrizations.")[0]
+            raise RequestError(
+                f"{part_at(root, owner)}: its forward changes {name!r} in place, and so the values "
+                f"of clients that have not trained yet. {advice}"
+            )
+
+
+def part_at(root: nn.Module, path: str) -> str:
+    """The name of the module at this path."""
+    parts = dict(root.named_modules())
+    return named_part(root, parts[path]) if path in parts else path or "the module"
+
+
+def generator_states() -> dict[str, Any]:
+    """What the process's generators would draw next."""
+    return {
+        "torch's": torch.random.get_rng_state().numpy().tobytes(),
+        "numpy's": str(np.random.get_state(legacy=False)),
+        "Python's": random.getstate(),
+    }
+
+
+@contextmanager
+def generators_put_back() -> Iterator[None]:
+    """Leave the process's generators as they were."""
+    python, legacy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(legacy)
+
+
+def drawing_part(run: Run, kind: str) -> str:
+    """Why a forward pass that moves a generator is refused, with the module and function that do."""
+    states: list[Any] = []
+    found: list[str] = []
+    roots: list[nn.Module] = []
+
+    def begin(part: nn.Module, inputs: Any) -> None:
+        roots.append(part)
+        states.append(generator_states()[kind])
+
+    def end(part: nn.Module, inputs: Any, outputs: Any) -> None:
+        if generator_states()[kind] != states.pop() and not found:
+            found.append(named_part(roots[0], part))
+
+    drawn = Drawn()
+    with hooked(begin, end), drawn:
+        attempted(run)
+    by = f" ({drawn.name})" if drawn.name else ""
+    return (
+        f"{found[0] if found else 'the module'}: its forward draws from {kind} global generator{by}, so a "
+        f"run could not be resumed exactly and clients could not train side by side. Use {KEYED}: kedge "
+        "draws their numbers from the run's seed."
+    )
+
+
+def changing_part(run: Run) -> str | None:
+    """The innermost module that gives another output for the same input."""
+    roots: list[nn.Module] = []
+    calls: list[tuple[nn.Module, list[Tensor], list[Tensor]]] = []
+
+    def begin(part: nn.Module, inputs: Any) -> None:
+        roots.append(part)
+
+    def end(part: nn.Module, inputs: Any, outputs: Any) -> None:
+        calls.append((part, tensors(inputs), tensors(outputs)))
+
+    with hooked(begin, end):
+        attempted(run)
+        middle = len(calls)
+        attempted(run)
+    for (part, given, gave), (_, again, later) in zip(calls[:middle], calls[middle:], strict=False):
+        if same(given, again) and not same(gave, later):
+            return named_part(roots[0], part)
+    return None
+
+
+@contextmanager
+def hooked(begin: Callable[..., None], end: Callable[..., None]) -> Iterator[None]:
+    """Call these before and after every module's forward."""
+    handles = [register_module_forward_pre_hook(begin), register_module_forward_hook(end)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def tensors(values: Any) -> list[Tensor]:
+    """Copies of the tensors in some inputs or outputs."""
+    return [v.detach().clone() for v in tree_leaves(values) if isinstance(v, Tensor)]
+
+
+def same(left: list[Tensor], right: list[Tensor]) -> bool:
+    """Whether all are equal."""
+    return len(left) == len(right) and all(
+        a.shape == b.shape and torch.equal(a, b) for a, b in zip(left, right, strict=True)
+    )
