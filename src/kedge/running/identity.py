@@ -289,4 +289,5 @@ def shown(old: Any, new: Any) -> tuple[str, str]:
 
 def cut(text: str) -> str:
     """A text that is not too long for an error."""
+    text = re.sub(r"(?<=sha256 )([0-9a-f]{12})[0-9a-f]{52}", r"\1…", text)
     return text if len(text) <= WIDE else f"{text[: WIDE - 1]}…"
