@@ -78,3 +78,12 @@ def test_stacked_names_the_module_the_reason_and_the_way_out(name: str) -> None:
 def test_other_errors_stay_what_they_are() -> None:
     for error in (RuntimeError("mat1 and mat2 shapes"), Diverged("vmap"), ValueError("vmap")):
         assert unstackable(error) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["value", "operator"])
+def test_what_cannot_be_compiled_is_told_with_its_line(name: str) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(kedge.RequestError, match=r"test_unstackable\.py, line \d+, cannot") as caught:
+        kedge.train(Net(MODULES[name][0]), CLIENTS, rounds=1, engine="stacked", compile="on", progress=False)
+    assert "engine.name = 'sequential' can run it" in str(caught.value)

@@ -9,6 +9,7 @@ from kedge.core.naming import failing_part
 
 VMAP = ("vmap", "Batching rule not implemented", "functorch", "data pointer of Tensor", "FunctionalTensor")
 COMPILER = ("torch._dynamo", "torch._inductor", "torch._subclasses", "torch.fx", "torch._functorch")
+NOT_THE_USERS = ("/torch/", "/kedge/", "/contextlib.py", "<")  # parts of paths
 SEQUENTIAL = "engine.name = 'sequential' can run it"
 
 
@@ -18,15 +19,29 @@ def unstackable(error: BaseException) -> RequestError | None:
         return None
     text = str(error)
     part = failing_part(error) or "the model"
-    if type(error).__module__.startswith(COMPILER):
-        first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
+    stacks = any(words in text for words in VMAP)
+    if type(error).__module__.startswith(COMPILER) and not stacks:
         return RequestError(
-            f"{part} cannot be compiled: {first}. engine.compile = 'off' can run it on a CPU; "
-            "engine.name = 'sequential' can run it everywhere."
+            f"{place(text) or part} cannot be compiled: {first_line(text) or type(error).__name__}. "
+            f"engine.compile = 'off' can run it on a CPU, and {SEQUENTIAL} everywhere."
         )
-    if not any(words in text for words in VMAP):
+    if not stacks:
         return None
-    return RequestError(f"{part} cannot run as a stack of clients: {reason(text)}. {SEQUENTIAL}.")
+    return RequestError(
+        f"{place(text) or part} cannot run as a stack of clients: {reason(text)}. {SEQUENTIAL}."
+    )
+
+
+def place(text: str) -> str | None:
+    """The line of the user's own code that a compiler's message points at."""
+    lines = re.findall(r'File "([^"]+)", line (\d+)', text)
+    own = [f"{file}, line {line}," for file, line in lines if not any(v in file for v in NOT_THE_USERS)]
+    return own[-1] if own else None
+
+
+def first_line(text: str) -> str:
+    """The first line, without its full stop."""
+    return text.strip().split("\n")[0].removesuffix(".")
 
 
 @contextmanager
@@ -54,4 +69,4 @@ def reason(text: str) -> str:
         return "it reads a tensor's memory (t.numpy() and its like), or calls an operator that does"
     if operator:
         return f"torch's vmap does not know the operator {operator[0]}"
-    return f"torch says: {text.strip().splitlines()[0]}"
+    return f"torch says: {first_line(text)}"
