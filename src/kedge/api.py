@@ -40,12 +40,13 @@ from kedge.running.assemble import (
 from kedge.running.bar import Bar
 from kedge.running.config import EngineChoice, factory_table, resolve
 from kedge.running.document import method_tables, override, read
-from kedge.running.execute import Result, execute, held
+from kedge.running.execute import execute, held
 from kedge.running.folder import check_free, create, locked
 from kedge.running.forward_check import generators_put_back, with_checked_forward
 from kedge.running.identity import Identity, check_identity, differences, of_call, refuse
 from kedge.running.marker import Marker, read_marker
 from kedge.running.probing import check_measures, watched
+from kedge.running.result import Result
 from kedge.running.resumed_code import keep_record, pinned
 from kedge.running.sampling import Participation
 from kedge.running.sources import CodeChoice, contents, named

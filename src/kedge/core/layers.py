@@ -21,6 +21,7 @@ from kedge.core.convolution import stacked_convolution
 from kedge.core.errors import RequestError
 from kedge.core.first_layer import pools, stacked_pooled_convolution
 from kedge.core.keyed import KeyedRReLU
+from kedge.core.normalization import widen_inputs
 from kedge.core.operators import stackable
 from kedge.core.pooling import stacked_pooling
 from kedge.core.recurrent import KeyedGRU, KeyedLSTM, KeyedRNN, PlainGRUCell, PlainLSTMCell, PlainRNNCell
@@ -209,6 +210,7 @@ def exchange_layers(module: nn.Module, frozen_statistics: bool) -> tuple[list[st
                 layer.register_buffer("key", torch.zeros(3, dtype=torch.int64), persistent=False)
                 later.append(path + "key")
         refuse_fused(layer)
+    widen_inputs(module)
     every = [layer for _, layer in module.named_modules(remove_duplicate=False)]
     for layer in every:
         if isinstance(layer, nn.Sequential):

@@ -1,5 +1,7 @@
 """What is computed in: fp64, fp32, tf32 (products on tensor cores), bf16 (autocast, weights in fp32)."""
 
+from __future__ import annotations  # dynamo does not evaluate the annotations of inner functions
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -8,6 +10,7 @@ from typing import Literal
 import torch
 
 from kedge.core.model import Batch, Model, Output
+from kedge.core.transforms import above_vmap, under_vmap
 from kedge.core.tree import Leaves
 
 Precision = Literal["fp64", "fp32", "tf32", "bf16"]
@@ -41,8 +44,11 @@ def in_precision(model: Model, precision: Precision) -> Model:
         return model
 
     def apply(params: Leaves, buffers: Leaves, batch: Batch, train: bool) -> tuple[Output, Leaves]:
-        with torch.autocast(batch.x.device.type, torch.bfloat16, cache_enabled=False):
-            out, moved = model.apply(params, buffers, batch, train)
+        def rounded() -> tuple[Output, Leaves]:
+            with torch.autocast(batch.x.device.type, torch.bfloat16, cache_enabled=False):
+                return model.apply(params, buffers, batch, train)
+
+        out, moved = above_vmap(rounded, batch.x) if under_vmap() else rounded()
         extra = {k: v.to(batch.x.dtype) for k, v in out.extra.items()}
         whole = Output(out.features.to(batch.x.dtype), out.logits.to(batch.x.dtype), extra)
         return whole, {k: v.to(buffers[k].dtype) for k, v in moved.items()}

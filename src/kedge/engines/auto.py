@@ -21,7 +21,10 @@ from kedge.core.tree import cast
 from kedge.data.batches import step_counts
 from kedge.data.federation import Federation
 from kedge.engines.captured import Ahead, Captured
+from kedge.engines.compiling import NotCompiled
 from kedge.engines.engine import Engine, Order, ran_out
+from kedge.engines.fallback import operators_found
+from kedge.engines.lockstep import client_steps, steps_of_round
 from kedge.engines.programs import bucket
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
@@ -35,6 +38,7 @@ GRAPHS_GAIN = 5.0  # how much faster captured graphs are than the plain stack, a
 PROBE_STEPS = 2
 STREAM_STEPS = 16  # long enough for a graph of several steps
 LIVE_BYTES = 2 << 30  # what the stacked rows may hold
+IDLE = 2.0  # times the steps of clients, in lockstep: more than that is told
 COPIES = 6  # of a client's model, in what a row holds while it trains
 
 
@@ -100,32 +104,77 @@ def choose(
         return on_gpu("a GPU, to be compiled for")
     if per_round == 1 and name == "auto" and not gpu:
         return Choice("sequential", False, 0, "one client a round")
-    probe, work = shrunk(federation, stage, chunk)
-    plain = timed(Sequential(model, probe), model, probe, work) if name == "auto" else float("inf")
     try:
-        stacked = timed(Stacked(model, probe, chunk), model, probe, work)
-        if name == "auto":
-            evaluate_stacked(model, probe)
+        found = trial(model, federation, stage, per_round, chunk, name == "auto")
     except RuntimeError as error:
         if name != "auto" or ran_out(error):
             raise
         told = str(unstackable(error) or f"stacked fails: {explained(error)}")
         say(f"engine.name: sequential. {told}")
         return Choice("sequential", False, 0, told)
-    to_come = rounds * seconds_per_round(federation, stage, per_round, probe, work, min(plain, stacked))
-    repaid = compile == "auto" and COMPILE_GAIN * to_come > 2 * cost and has_compiler()
+    if found.unknown:
+        say(found.one_by_one())
+    plain, stacked = found.plain, found.stacked
+    to_come = rounds * min(plain, stacked)
+    # A program would have such an operator once for every client.
+    repaid = compile == "auto" and not found.unknown and COMPILE_GAIN * to_come > 2 * cost and has_compiler()
+    gpu = gpu and stacked / GRAPHS_GAIN < plain
     if repaid and (gpu or stacked < plain):
         say(
             f"compiling {programs} program(s), about {cost:.0f} s, "
             f"to save part of about {to_come:.0f} s of training"
         )
     if repaid and gpu:
-        return on_gpu("a GPU, and rounds enough to repay compiling")
+        try:
+            return on_gpu("a GPU, and rounds enough to repay compiling")
+        except NotCompiled as error:
+            say(f"choosing an engine that compiles nothing: {error}")
+            repaid = False
     if plain <= stacked:
         reason = f"{stacked / plain:.1f} times as fast as stacked in a short trial"
-        return Choice("sequential", False, 0, reason)
+        return Choice("sequential", False, 0, "; ".join([reason, *found.reasons()]))
     reason = f"{plain / stacked:.1f} times as fast as sequential in a short trial"
     return Choice("stacked", compile == "on" or repaid, chunk, "asked for" if name == "stacked" else reason)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a few steps of the real work say of a whole round."""
+
+    plain: float  # seconds of the sequential engine; infinite where it was not asked for
+    stacked: float  # seconds of a stack, until the longest client of each chunk is done
+    idle: float  # steps of the stack's rows by steps of clients
+    unknown: tuple[str, ...]  # operators that vmap computes client by client
+
+    def one_by_one(self) -> str:
+        """Which operators a stack gains nothing for."""
+        return f"torch's vmap computes {', '.join(self.unknown)} client by client"
+
+    def reasons(self) -> list[str]:
+        """Why a stack is slow."""
+        found = [self.one_by_one()] if self.unknown else []
+        if self.idle > IDLE:
+            found.append(f"a stack waits for its longest client, {self.idle:.1f} times the clients' steps")
+        return found
+
+
+def trial(
+    model: Model, federation: Federation, stage: Stage, per_round: int, chunk: int, alone: bool
+) -> Trial:
+    """Time a few steps as a stack, and if `alone` on the sequential engine as well."""
+    probe, work = shrunk(federation, stage, chunk)
+    plain = timed(Sequential(model, probe), model, probe, work) if alone else float("inf")
+    with operators_found() as unknown:
+        stacked = timed(Stacked(model, probe, chunk), model, probe, work)
+        if alone:
+            evaluate_stacked(model, probe)
+    tried, steps = client_steps(probe, work), steps_of_round(federation, stage, per_round, chunk)
+    return Trial(
+        plain * steps.total / float(tried.sum()),
+        stacked * steps.lockstep / float(tried.max()),
+        steps.idle,
+        tuple(unknown),
+    )
 
 
 @torch.no_grad()
@@ -151,7 +200,8 @@ def replayed(
     def to_come() -> float:
         probe, work = shrunk(federation, stage, chunk)
         eager = timed(Stacked(model, probe, chunk), model, probe, work)
-        return rounds * seconds_per_round(federation, stage, per_round, probe, work, eager) / GRAPHS_GAIN
+        steps, tried = steps_of_round(federation, stage, per_round, chunk), client_steps(probe, work)
+        return rounds * eager * steps.lockstep / float(tried.max()) / GRAPHS_GAIN
 
     def seconds(count: int) -> float:
         probe, work = shrunk(federation, stage, chunk, STREAM_STEPS)
@@ -218,13 +268,3 @@ def timed(engine: Engine, model: Model, federation: Federation, stage: Stage) ->
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - start)
     return min(seconds[1:])
-
-
-def seconds_per_round(
-    federation: Federation, stage: Stage, per_round: int, probe: Federation, work: Stage, seconds: float
-) -> float:
-    """What a real round will take, by its number of steps."""
-    sizes = np.array([len(own) for own in federation.clients])
-    steps = float(stage.local.epochs * step_counts(sizes, stage.local)[1].mean() * per_round)
-    tried = np.array([len(own) for own in probe.clients])
-    return seconds * steps / float(step_counts(tried, work.local)[1].sum())

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from kedge.engines.compiling import capturing
 from kedge.engines.tracing import traced
 
 
@@ -52,18 +53,24 @@ class Replayed:
     def __call__(self, *arguments: Any) -> Any:
         """The function's result for these arguments, whose shapes never change."""
         if self.graph is None:
-            self.arguments = tree_map_only(Tensor, self.placed, arguments)
-            self.work = partial(self.function, *self.arguments)  # held: what it reads must stay
-            if self.compile:
-                self.result = in_place(self.work())
-                program = traced(lambda _, *own: self.function(*own), self.result, *self.arguments)
-                self.work = partial(program, self.result, *self.arguments)
-                self.graph, _ = captured(self.work, self.memory)
-            else:
-                self.graph, self.result = captured(self.work, self.memory)
+            with capturing():
+                self.make(arguments)
+        assert self.graph is not None
         put(self.arguments, arguments)
         self.graph.replay()
         return self.result
+
+    def make(self, arguments: tuple[Any, ...]) -> None:
+        """Compile, if asked for, and capture."""
+        self.arguments = tree_map_only(Tensor, self.placed, arguments)
+        self.work = partial(self.function, *self.arguments)  # held: what it reads must stay
+        if self.compile:
+            self.result = in_place(self.work())
+            program = traced(lambda _, *own: self.function(*own), self.result, *self.arguments)
+            self.work = partial(program, self.result, *self.arguments)
+            self.graph, _ = captured(self.work, self.memory)
+        else:
+            self.graph, self.result = captured(self.work, self.memory)
 
     def placed(self, v: Tensor) -> Tensor:
         """Where the graph reads this argument."""

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from kedge.core.client import Carry
 from kedge.core.tree import tree_map
 from kedge.data.federation import Federation
+from kedge.engines.compiling import capturing
 from kedge.engines.graphs import captured, in_place, put
 from kedge.engines.rounding import reading_copies, rounded
 from kedge.engines.tracing import compiled, written_down
@@ -102,14 +103,16 @@ class Lanes:
 
     def prepare(self, mask: Any, function: Callable[..., Any]) -> None:
         """Make and capture what a step under this mask runs. Before `load`: a trial run moves the rows."""
-        if mask not in self.programs:
-            self.programs[mask] = self.program(function)
-        for steps in (1, UNROLLED):
-            if (mask, steps) not in self.graphs:
-                for lane in self.lanes:
-                    lane.at.zero_()
-                work = partial(self.steps, self.programs[mask])
-                self.graphs[mask, steps], _ = captured(partial(work, steps), self.memory, partial(work, 1))
+        with capturing():
+            if mask not in self.programs:
+                self.programs[mask] = self.program(function)
+            for steps in (1, UNROLLED):
+                if (mask, steps) not in self.graphs:
+                    for lane in self.lanes:
+                        lane.at.zero_()
+                    work = partial(self.steps, self.programs[mask])
+                    graph, _ = captured(partial(work, steps), self.memory, partial(work, 1))
+                    self.graphs[mask, steps] = graph
 
     def program(self, function: Callable[..., Any]) -> Callable[..., None]:
         """The function compiled: a program of a lane's arguments, the pool and the lane's copies."""

@@ -5,21 +5,19 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from kedge.core.errors import DataError, RequestError
 from kedge.core.precision import computing_in
-from kedge.core.tree import Leaves
 from kedge.data.saved import FILE
 from kedge.engines.auto import Choice, build, choose
-from kedge.engines.engine import Engine
+from kedge.engines.compiling import not_compiled
+from kedge.engines.fallback import without_torch_warnings
 from kedge.engines.unstackable import reworded
-from kedge.measure.cells import Reading, cells, reading
 from kedge.running.assemble import NO_CUDA, assemble
 from kedge.running.checkpoint import newest_facts
 from kedge.running.config import EngineChoice, Experiment, resolve
@@ -29,63 +27,13 @@ from kedge.running.folder import check_free, create, locked, write
 from kedge.running.history import history_problem, whole_rounds
 from kedge.running.identity import check_identity, of_experiment
 from kedge.running.marker import Marker, read_marker
+from kedge.running.result import Result, result_of
 from kedge.running.resumed_code import keep_record, pinned
 from kedge.running.runner import run
-from kedge.running.saving import frozen_digest, last_algorithm, state_dict_of, whole
+from kedge.running.saving import frozen_digest
 from kedge.running.sources import CodeChoice, contents, own_names
-from kedge.running.task import History, Observer, Progress, Task
+from kedge.running.task import Observer, Task
 from kedge.version import __version__
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """A finished run.
-
-    `model` and `personal` are state_dicts. Where a method changes the network (moon), they are the changed
-    network's: they load into `method.rebuild(module)`, as in kedge.moon().rebuild(module). Heads that a
-    method adds for each client (fedrod) stand in `personal` only.
-    """
-
-    name: str
-    method: str  # of the last round
-    seed: int
-    history: History  # one dict a round
-    model: dict[str, Tensor]  # the distributed model
-    personal: dict[int, dict[str, Tensor]]  # client -> its own model, where clients keep something of it
-    engine: dict[str, Any]  # what ran, and why
-    folder: Path | None = None
-
-    @property
-    def accuracy(self) -> float:
-        """The distributed model's last accuracy, on the common test set (else on local tests)."""
-        return self._distributed().last
-
-    @property
-    def best(self) -> tuple[int, float]:
-        """Round and value of the best accuracy."""
-        found = self._distributed()
-        return found.best_round, found.best
-
-    def metric(self, name: str) -> Reading:
-        """Any cell of the evaluation matrix: last, best, best_round, last_round.
-
-        result.metric("personal.local.accuracy.tuned").last; `result.cells` lists the names.
-        """
-        return reading(self.history, name)
-
-    @property
-    def cells(self) -> list[str]:
-        """The names of the cells that were measured."""
-        return cells(self.history)
-
-    def _distributed(self) -> Reading:
-        there = self.cells
-        for metric in ("distributed.global.accuracy", "distributed.local.accuracy"):
-            if metric in there:
-                return self.metric(metric)
-        raise RequestError(
-            "the run has no test data: give a common test set or local tests to get an accuracy."
-        )
 
 
 def execute(
@@ -167,14 +115,26 @@ def held(
     observer: Observer,
 ) -> Result:
     """Run or go on, in a locked folder; what `auto` chose at the first start holds for the whole run."""
-    with computing_in(task.precision), threads_put_back(), reworded():
+    with computing_in(task.precision), threads_put_back(), without_torch_warnings(), reworded():
         chosen = recorded(folder)
         if chosen is None:
             chosen = settled([task], wanted, observer.say)
             record(folder, task, chosen)
-        torch.set_num_threads(chosen["threads"])
-        engine = build(choice_of(chosen), task.model, task.federation, task.takes_part)
-        progress = run(task, engine, folder, checkpoint_every, chosen, observer)
+        while True:
+            torch.set_num_threads(chosen["threads"])
+            engine = build(choice_of(chosen), task.model, task.federation, task.takes_part)
+            try:
+                progress = run(task, engine, folder, checkpoint_every, chosen, observer)
+                break
+            except Exception as error:
+                told = not_compiled(error)
+                if told is None or wanted.name != "auto" or not chosen["compiled"]:
+                    raise
+            # Here the error is gone, and with it the memory that its frames held.
+            del engine
+            observer.say(f"choosing an engine that compiles nothing: {told}")
+            chosen = settled([task], replace(wanted, compile="off"), observer.say)
+            record(folder, task, chosen)
     return result_of(task, engine, progress, name, chosen, folder)
 
 
@@ -261,30 +221,6 @@ def environment(task: Task, chosen: dict[str, Any]) -> dict[str, Any]:
         "engine": chosen,
         **({"frozen": frozen} if frozen else {}),  # sha256; a run is resumed with the same ones
     }
-
-
-def result_of(
-    task: Task, engine: Engine, progress: Progress, name: str, chosen: dict[str, Any], folder: Path | None
-) -> Result:
-    """The result, with models as state_dicts on the CPU."""
-    server, model, algorithm = progress.server, task.model, last_algorithm(task, progress)
-    kept = any(k not in model.extra or k in algorithm.heads for k in server.own)
-
-    def state_dict(params: Leaves, buffers: Leaves) -> dict[str, Tensor]:
-        every = state_dict_of(model, params, buffers)
-        return {k: v.detach().cpu().clone() for k, v in every.items()}
-
-    clients = range(len(task.federation.clients)) if kept or model.statistics == "local" else ()
-    return Result(
-        name=name,
-        method=algorithm.name,
-        seed=task.seed,
-        history=progress.history,
-        model=state_dict(whole(model, server, server.shared), server.buffers),
-        personal={c: state_dict(*engine.personal(c, server.shared, server.buffers)) for c in clients},
-        engine=chosen,
-        folder=folder,
-    )
 
 
 def finished(folder: Path) -> bool:

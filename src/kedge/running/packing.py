@@ -11,41 +11,36 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from kedge.core.errors import RequestError
-from kedge.core.frozen import same_frozen, with_frozen
 from kedge.core.model import Model
 from kedge.core.precision import computing_in
 from kedge.data.federation import Federation
 from kedge.engines.auto import Choice, build
 from kedge.engines.captured import Ahead
+from kedge.engines.compiling import not_compiled
 from kedge.engines.engine import Asking, ran_out
-from kedge.engines.joining import same
+from kedge.engines.fallback import without_torch_warnings
 from kedge.engines.pack import Pack
 from kedge.engines.programs import never_fall_back
 from kedge.engines.stacked import Stacked
 from kedge.engines.unstackable import unstackable
 from kedge.running.bar import Bar, Together
-from kedge.running.config import Experiment
 from kedge.running.execute import (
-    begun,
     choice_of,
     held,
     record,
     recorded,
     settled,
-    taken_up,
     threads_put_back,
 )
-from kedge.running.folder import locked
 from kedge.running.grouping import Member, fitting, groups, shares
-from kedge.running.identity import differences, of_experiment
+from kedge.running.ready import Ready, make_ready
 from kedge.running.runner import asking
-from kedge.running.task import Interrupted, Observer, Progress, Task
+from kedge.running.task import Interrupted, Observer, Progress
 
 Raised = TypeVar("Raised", bound=BaseException)
 Ended = tuple[int, BaseException | None, str, bool]  # of a run: number, error, traceback, out of memory
@@ -59,13 +54,6 @@ class Outcome(NamedTuple):
     error: Exception | None = None
     trace: str = ""
     short: bool = False
-
-
-class Ready(NamedTuple):
-    """A run that may begin: its folder is there, and held against other processes."""
-
-    member: Member
-    task: Task
 
 
 class Abandoned(KeyboardInterrupt):
@@ -114,7 +102,7 @@ def next_pack(
         pack = None
         try:
             if len(ready) > 1 and chosen is None:
-                with computing_in(wanted.precision), threads_put_back():
+                with computing_in(wanted.precision), threads_put_back(), without_torch_warnings():
                     chosen = settled([one.task for one in ready], wanted, say)
             if len(ready) > 1 and chosen and chosen["name"] != "sequential":
                 pack = pack_of(ready, choice_of(chosen))
@@ -122,15 +110,17 @@ def next_pack(
             bared = bare(error)
             yield from (Outcome(one.member, *bared) for one in ready)
             return chosen, limit
-        again = []
+        again, plain = [], []
         if pack and chosen:
             for outcome in together(ready, pack, chosen, shown, stop):
                 if outcome.short:
                     again.append(outcome.member._replace(start="on"))
+                elif wanted.name == "auto" and outcome.error and not_compiled(outcome.error):
+                    plain.append(outcome.member)  # alone it finds an engine that compiles nothing
                 else:
                     yield outcome
-        else:
-            for one in ready:
+        for one in ready:
+            if not pack or one.member in plain:
                 yield alone(one, shown, stop)
     if again:
         limit = max(1, len(ready) // 2)
@@ -151,46 +141,13 @@ def gathered(
             raise Interrupted
         member = waiting.popleft()
         try:
-            ready.append(made_ready(member, ready, locks))
+            ready.append(make_ready(member, ready, locks))
         except Exception as error:  # this run's affair
             failed.append(Outcome(member, *bare(error)))
         if len(ready) == 1:
             most = limit or fitting(ready[0].task, member.experiment.engine.chunk)
             size = shares(len(waiting) + 1, most)
     return ready, failed
-
-
-def made_ready(member: Member, others: Sequence[Ready], locks: ExitStack) -> Ready:
-    """A run up to its first round; samples and frozen parameters that another one has are not held twice."""
-    if member.start == "on":
-        locks.enter_context(locked(member.folder))
-        experiment, task = taken_up(member.folder, member.code)
-        check_listed(member, experiment)
-    else:
-        task = begun(member.experiment, member.folder, member.start == "anew", locks)
-    data = task.federation
-    for other in (one.task.federation for one in others):
-        if data.pool is not other.pool and same(data.pool, other.pool):
-            data = replace(data, pool=other.pool)
-        if data.test and other.test and data.test is not other.test and same(data.test, other.test):
-            data = replace(data, test=other.test)
-    model = task.model
-    for known in (one.task.model for one in others):
-        if model.frozen and same_frozen(model, known):
-            model = with_frozen(model, known.frozen)
-            break
-    return Ready(member, replace(task, federation=data, model=model))
-
-
-def check_listed(member: Member, there: Experiment) -> None:
-    """Raise where the run in a folder is not the one that is to go on there."""
-    found = differences(of_experiment(member.experiment), of_experiment(there))
-    if found:
-        raise RequestError(
-            f"the run in {member.folder} is not the one that is listed for this folder: {'; '.join(found)}. "
-            f"Undo the changes in {member.folder / 'config.toml'}; or remove the folder, and the run begins "
-            "anew."
-        )
 
 
 def alone(one: Ready, shown: bool | None, stop: Callable[[], bool]) -> Outcome:
@@ -236,6 +193,7 @@ def together(
     with (
         computing_in(ready[0].task.precision),
         threads_put_back(),
+        without_torch_warnings(),
         Together(title, [one.task.rounds for one in ready], shown) as bar,
     ):
         torch.set_num_threads(chosen["threads"])

@@ -1,0 +1,51 @@
+"""How long a round takes, by the steps its clients have: one after another, and in lockstep."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kedge.core.algorithm import Stage
+from kedge.data.batches import step_counts
+from kedge.data.federation import Federation
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Optimizer steps of a round, expected over who takes part."""
+
+    total: float  # of all its clients
+    lockstep: float  # of a stack: every chunk goes on until its longest client is done
+    idle: float  # steps of rows in lockstep by steps of clients
+
+
+def steps_of_round(federation: Federation, stage: Stage, per_round: int, chunk: int) -> Steps:
+    """The steps of a round of `per_round` clients, in chunks of `chunk`."""
+    each = client_steps(federation, stage)
+    whole, rest = divmod(per_round, chunk)
+    chunks = [(whole, chunk), (1, rest)]
+    longest = [(times, count, expected_longest(each, count)) for times, count in chunks if times * count]
+    total = float(each.mean() * per_round)
+    rows = sum(times * count * steps for times, count, steps in longest)
+    return Steps(total, sum(times * steps for times, _, steps in longest), rows / max(total, 1.0))
+
+
+def client_steps(federation: Federation, stage: Stage) -> NDArray[np.int64]:
+    """The steps of every client."""
+    sizes = np.array([len(own) for own in federation.clients])
+    steps: NDArray[np.int64] = stage.local.epochs * step_counts(sizes, stage.local)[1]
+    return steps
+
+
+def expected_longest(steps: NDArray[np.int64], count: int) -> float:
+    """The expected maximum of `count` of these numbers (of all, if there are fewer), without replacement.
+
+    The k-th smallest of n is the largest drawn with probability C(k − 1, count − 1) / C(n, count).
+    """
+    ordered = np.sort(steps)
+    count = min(count, len(ordered))
+    chance, expected = count / len(ordered), 0.0
+    for k in range(len(ordered), count - 1, -1):
+        expected += chance * float(ordered[k - 1])
+        chance *= (k - count) / (k - 1) if k > 1 else 0.0
+    return expected

@@ -1,0 +1,129 @@
+"""Users' own kinds of network: on every engine and in every precision right, or refused with a reason."""
+
+import pytest
+import torch
+from tests.engines.recorded import on_the_cpu
+from tests.zoo import table, trial
+from tests.zoo.modules import ZOO, has_torchvision
+from tests.zoo.trial import CLIENTS, TOLERANCES, Cell, cell, distance, reference, trained
+
+from kedge.engines.captured import Captured
+from kedge.running import execute
+
+PLAIN = [name for name, member in ZOO.items() if not member.external]
+IMPORTED = [name for name, member in ZOO.items() if member.external]
+CPU = ("fp64", "fp32", "bf16")
+torchvision = pytest.mark.skipif(not has_torchvision(), reason="torchvision is not installed")
+gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+
+def right(found: Cell) -> None:
+    """On a CPU no cell is refused."""
+    assert found.state == "right", str(found)
+
+
+@pytest.mark.parametrize("precision", CPU)
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+@pytest.mark.parametrize("name", PLAIN)
+def test_every_network_trains_right(name: str, engine: str, precision: str) -> None:
+    right(cell(name, engine, precision))
+
+
+@pytest.mark.slow
+@torchvision
+@pytest.mark.parametrize("precision", CPU)
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+@pytest.mark.parametrize("name", IMPORTED)
+def test_networks_of_torchvision_train_right(name: str, engine: str, precision: str) -> None:
+    right(cell(name, engine, precision))
+
+
+@pytest.mark.parametrize("name", ["resnet", "depthwise", "vit", "gru", "bag"])
+def test_frozen_layers_and_regularisers_are_right_too(name: str) -> None:
+    for engine, precision in (("stacked", "fp64"), ("sequential", "bf16"), ("stacked", "bf16")):
+        right(cell(name, engine, precision, "fedbug+feddyn"))
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"), [("depthwise", "bf16"), ("convnext", "bf16"), ("words", "fp64")]
+)
+def test_the_operators_that_a_gpu_captures_are_right(
+    name: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written down operator by operator, as for a graph, and then run on the CPU."""
+    expected = reference(name, "fedavg")
+    with on_the_cpu(written_down=True):
+        monkeypatch.setattr(
+            execute, "build", lambda choice, model, data, ahead=None: Captured(model, data, 0, ahead)
+        )
+        found = trained(name, "fedavg", precision, "cpu", engine="stacked", compile="off")
+    assert distance(found.weights, expected.weights) < TOLERANCES[precision]
+    assert abs(found.loss - expected.loss) < TOLERANCES[precision] * expected.loss
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [("mlp", "bf16"), ("depthwise", "bf16")],
+)
+def test_compiled_programs_are_right(name: str, precision: str) -> None:
+    assert cell(name, "compiled", precision).state == "right"
+
+
+class TestOnTheGPU:
+    pytestmark = gpu
+
+    @pytest.mark.parametrize("precision", ["fp64", "fp32", "tf32", "bf16"])
+    @pytest.mark.parametrize("engine", ["sequential", "stacked"])
+    @pytest.mark.parametrize("name", PLAIN)
+    def test_every_network_trains_right(self, name: str, engine: str, precision: str) -> None:
+        found = cell(name, engine, precision, device="cuda")
+        assert found.state in ("right", "refused"), str(found)
+
+    @pytest.mark.parametrize("precision", ["fp64", "bf16"])
+    @pytest.mark.parametrize("name", ["depthwise", "mobilenet", "convnext", "transposed", "vit", "lstm"])
+    def test_networks_are_captured_right(self, name: str, precision: str) -> None:
+        found = cell(name, "captured", precision, device="cuda")
+        assert found.state == "right", str(found)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_wrong_result_would_be_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client left out, or a learning rate that is off by a half, is further away than rounding may be."""
+    expected = reference(name, "fedavg")
+    monkeypatch.setitem(ZOO, name, ZOO[name]._replace(lr=1.5 * ZOO[name].lr))
+    faster = trained(name, "fedavg", "fp32", "cpu", engine="sequential")
+    monkeypatch.undo()
+    monkeypatch.setattr(trial, "SIZES", trial.SIZES[1:])
+    fewer = trained(name, "fedavg", "fp32", "cpu", engine="sequential")
+    for wrong in (faster, fewer):
+        assert distance(wrong.weights, expected.weights) > 1.3 * TOLERANCES["bf16"]
+
+
+def test_a_failure_is_told_and_is_no_answer() -> None:
+    def fails() -> Cell:
+        raise ValueError("no\nsecond line")
+
+    found = trial.tried(fails)
+    assert str(found) == "failed: ValueError: no"
+    assert len(trial.SIZES) == CLIENTS
+    assert distance({"a": torch.full((2,), torch.nan)}, {"a": torch.ones(2)}) == float("inf")
+
+
+def test_the_table_prints_every_cell_and_says_whether_all_are_right(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--only", "mlp,words", "--engines", "stacked", "--precisions", "fp64"]
+    assert table.main(words) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.split()[:3] for row in rows[:2]] == [["mlp", "stacked", "fp64"], ["words", "stacked", "fp64"]]
+    assert rows[2] == "2 right"
+    if not torch.cuda.is_available():  # the captured engine is exchanged for another, and that is seen
+        assert cell("mlp", "captured", "fp64").reason.endswith("ran instead")
+    monkeypatch.setattr(table, "cell", lambda *_: Cell("wrong", 1.0, "1 from the reference"))
+    assert table.main(words) == 1
+
+
+def test_a_process_for_one_network_gets_the_other_arguments() -> None:
+    words = ["--processes", "4", "--device", "cpu", "--limit=3", "--only", "mlp"]
+    assert table.handed_on(words) == ["--device", "cpu"]
