@@ -65,7 +65,7 @@ def test_auto_goes_on_where_nothing_can_be_captured(monkeypatch: pytest.MonkeyPa
     """As on a GPU: the first choice is captured, and its step cannot be written down."""
     right = train("sequential")
     first = [Choice("captured", True, 0, "a GPU")]
-    choose = execute.choose
+    choose = auto.choose
     monkeypatch.setattr(execute, "choose", lambda *given: first.pop() if first else choose(*given))
     with on_the_cpu(written_down=True), monkeypatch.context() as patch:
         patch.setattr("kedge.engines.lanes.written_down", fails)

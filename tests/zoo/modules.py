@@ -2,7 +2,7 @@
 
 import importlib.util
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -167,7 +167,8 @@ class ConvNeXtBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm(self.depthwise(x).permute(0, 2, 3, 1))
         y = self.scale * self.narrow(F.gelu(self.widen(y)))
-        return x + y.permute(0, 3, 1, 2)
+        out: Tensor = x + y.permute(0, 3, 1, 2)
+        return out
 
 
 class ConvNeXt(nn.Module):
@@ -188,10 +189,10 @@ class ConvNeXt(nn.Module):
 class Text(nn.Module):
     """Token ids through an embedding and an LSTM or a GRU; the last state is classified."""
 
-    def __init__(self, kind: type[nn.LSTM] | type[nn.GRU], **options: object) -> None:
+    def __init__(self, kind: type[nn.LSTM] | type[nn.GRU], **options: Any) -> None:
         super().__init__()
         self.embedding = nn.Embedding(WORDS, 8, padding_idx=0)
-        self.cells = kind(8, 10, batch_first=True, **options)  # type: ignore[arg-type]
+        self.cells = kind(8, 10, batch_first=True, **options)
         self.head = nn.Linear(10 * (2 if self.cells.bidirectional else 1), CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from tests.zoo.modules import ZOO, has_torchvision
 from tests.zoo.trial import ENGINES, METHODS, PRECISIONS, Cell, cell, tried
@@ -60,9 +61,7 @@ def try_all(wanted: argparse.Namespace) -> Counter[str]:
             counts["skipped, for torchvision is not installed"] += 1
             continue
         start = time.perf_counter()
-        found = tried(
-            lambda row=(name, engine, precision): cell(*row, wanted.method, wanted.device)  # type: ignore[misc]
-        )
+        found = tried(partial(cell, name, engine, precision, wanted.method, wanted.device))
         show(name, engine, precision, found, time.perf_counter() - start)
         counts[found.state] += 1
     return counts
@@ -82,9 +81,7 @@ def try_in_processes(wanted: argparse.Namespace, words: list[str]) -> Counter[st
         command = [sys.executable, "-m", "tests.zoo.table", *handed, "--only", name]
         why = ""
         try:
-            ran = subprocess.run(
-                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=wanted.limit
-            )
+            ran = subprocess.run(command, capture_output=True, timeout=wanted.limit)
             out = ran.stdout
             if ran.returncode not in (0, 1):
                 why = ran.stderr.decode().strip()[-300:] or f"exit code {ran.returncode}"

@@ -68,7 +68,7 @@ def dataset(name: str, samples: int, seed: int) -> kedge.Dataset:
     return kedge.Dataset((centers[y] + 0.3 * draw.standard_normal((samples, *shape))).astype(np.float32), y)
 
 
-def trained(name: str, method: str, precision: str, device: str, **settings: Any) -> Run:
+def trained(name: str, method: str, precision: Any, device: Any, **settings: Any) -> Run:
     """A network of the zoo trained by kedge.train."""
     member, module = ZOO[name], module_of(name)
     clients = [dataset(name, size, seed) for seed, size in enumerate(SIZES)]
@@ -98,19 +98,19 @@ def cell(name: str, engine: str, precision: str, method: str = "fedavg", device:
     """Train, and compare."""
     try:
         right = reference(name, method)
-        found = trained(name, method, precision, device, **ENGINES[engine])  # type: ignore[arg-type]
+        found = trained(name, method, precision, device, **ENGINES[engine])
     except RequestError as error:
         return Cell("refused", float("nan"), str(error))
     if found.engine != RAN[engine]:
         return Cell("refused", float("nan"), f"{found.engine[0]} ran instead")
-    error = max(
+    away = max(
         distance(found.weights, right.weights),
         distance(found.statistics, right.statistics),
         abs(found.loss - right.loss) / right.loss,
     )
-    if error < TOLERANCES[precision]:
-        return Cell("right", error)
-    return Cell("wrong", error, f"{error:.1e} from the reference, allowed {TOLERANCES[precision]:.0e}")
+    if away < TOLERANCES[precision]:
+        return Cell("right", away)
+    return Cell("wrong", away, f"{away:.1e} from the reference, allowed {TOLERANCES[precision]:.0e}")
 
 
 def distance(found: Weights, right: Weights) -> float:

@@ -9,9 +9,11 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
+from typing import Any
 
-from torch._C import _functorch
+import torch
 
+FUNCTORCH: Any = torch._C._functorch  # whose stubs do not know the switch of the warning
 # Backward passes and inner forms of an operator are named as the operator: _embedding_bag_backward as well.
 WARNING = re.compile(r"There is a performance drop because .* batching rule for aten::_?(\w+?)(_backward)?\.")
 INSIDE = (  # what torch says of the way kedge calls a user's module
@@ -31,7 +33,7 @@ class Switch:
         """So many runs more; it is on again after the last one."""
         with self.lock:
             self.runs += runs
-            _functorch._set_vmap_fallback_warning_enabled(self.runs == 0)
+            FUNCTORCH._set_vmap_fallback_warning_enabled(self.runs == 0)
 
 
 SWITCH = Switch()
@@ -55,7 +57,7 @@ def operators_found() -> Iterator[list[str]]:
     operators: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        _functorch._set_vmap_fallback_warning_enabled(True)
+        FUNCTORCH._set_vmap_fallback_warning_enabled(True)
         try:
             yield operators
         finally:
