@@ -35,7 +35,7 @@ from kedge.core.model import Output
 from kedge.core.optimizers import SGD, Adam
 from kedge.data.dataset import Dataset
 from kedge.measure.wanted import Measure
-from kedge.running.execute import Result
+from kedge.running.result import Result
 from kedge.version import __version__
 
 __all__ = [

@@ -1,7 +1,10 @@
 """The Python calls: kedge.run for experiments, kedge.train for a user's own module and arrays."""
 
+import tomllib
 from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +15,7 @@ from torch import nn
 from kedge.algorithms import fedavg
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune
 from kedge.core.errors import DataError, RequestError
+from kedge.core.frozen import place_frozen
 from kedge.core.layers import private_copy
 from kedge.core.model import Batch, Statistics, from_module, seeded
 from kedge.core.naming import FORWARD_ERRORS, explained
@@ -30,17 +34,28 @@ from kedge.running.assemble import (
     check_model,
     check_precision,
     check_schedules,
+    check_tuning,
     device_of,
 )
 from kedge.running.bar import Bar
 from kedge.running.config import EngineChoice, factory_table, resolve
 from kedge.running.document import method_tables, override, read
-from kedge.running.execute import Result, continued, execute
-from kedge.running.folder import create
+from kedge.running.execute import execute, held
+from kedge.running.folder import check_free, create, locked
 from kedge.running.forward_check import generators_put_back, with_checked_forward
+from kedge.running.identity import Identity, check_identity, differences, of_call, refuse
+from kedge.running.marker import Marker, read_marker
 from kedge.running.probing import check_measures, watched
+from kedge.running.result import Result
+from kedge.running.resumed_code import keep_record, pinned
 from kedge.running.sampling import Participation
+from kedge.running.sources import CodeChoice, contents, named
 from kedge.running.task import Task
+
+ANOTHER_CALL = (
+    "Call kedge.train as it was called first; only rounds, engine, device, compile, checkpoint_every and "
+    "progress may differ. For another run, name another folder with out."
+)
 
 
 def run(
@@ -48,8 +63,9 @@ def run(
 ) -> Result:
     """Run a shipped experiment or a TOML file, with any of its keys set: run("quickstart", rounds=20).
 
-    Nested keys are written {"training.epochs": 5}. Nothing is written to disk unless `out` names a new
-    folder.
+    Nested keys are written {"training.epochs": 5}. `method` replaces the experiment's method; its [schedule]
+    stays unless `method` names one, as in method="fedbug(ratio=0.4)+feddyn". Nothing is written to disk
+    unless `out` names a new folder.
     """
     resolved = resolve(override(read(experiment), settings))
     with Bar(resolved.label, resolved.rounds, progress) as bar:
@@ -89,20 +105,35 @@ def train(
     compile: Literal["auto", "on", "off"] = "auto",
     out: str | Path | None = None,
     resume: bool = False,
+    code: CodeChoice = "same",
     checkpoint_every: int = 10,
     progress: bool | None = None,
 ) -> Result:
     """Train a module on clients' own data. The module is left untouched; training starts from its weights.
 
-    With `out`, the run is on disk as it happens; the same call with resume=True goes on where it stopped.
+    Parameters with requires_grad=False stay as they are: they are neither trained nor sent.
+    With `out`, the run is on disk as it happens; the same call with resume=True goes on where it stopped, and
+    a call with other data, module, method or settings is refused; rounds and engine may differ. If `method`
+    names a file, "my_file.py:method", its code must be as it was; code="changed" executes it as it is now,
+    code="stored" the copy in the run's folder.
     `tune` fine-tunes a copy of each client's model before it is measured on its local test (every tune_every
     rounds, 0: after the last one), all=True measures the mean of all clients' last models as well, and
     headline="seen" leaves clients that never took part out of the personal means. `measure` asks for more:
     kedge.Measure(drift=True) puts how far clients pull apart into every line of the history.
     """
-    if rounds < 1:
-        raise RequestError(f"rounds = {rounds}: need a whole number of at least 1.")
-    algorithm = fedavg() if method is None else named_algorithm(method) if isinstance(method, str) else method
+    rounds, epochs, batch = whole("rounds", rounds), whole("epochs", epochs), whole("batch", batch)
+    per_round = None if per_round is None else whole("per_round", per_round)
+    evaluate_every, tune_every = whole("evaluate_every", evaluate_every), whole("tune_every", tune_every, 0)
+    checkpoint_every, seed = whole("checkpoint_every", checkpoint_every), whole("seed", seed, 0, 2**32 - 1)
+    folder = Path(out) if out else None
+    if resume and not folder:
+        raise RequestError("resume=True needs out: the folder of the run to go on with.")
+    if folder and not resume:
+        check_free(folder, False)
+    old = folder if folder and resume and folder.exists() else None  # the run to go on with
+    with pinned(old, code) if old else nullcontext():
+        names = [*named(method_tables(method))] if isinstance(method, str) else []  # of the user's own code
+        algorithm = method_of(method)
     wanted = EngineChoice(engine, device, precision, compile)
     own = private_copy(module).cpu()
     federation = joined(clients, test, local_tests)
@@ -127,6 +158,7 @@ def train(
     participation = Participation(sampling, per_round, share)
     participation.count(len(clients))
     check_schedules(stages, model)
+    model = place_frozen(model, federation.dtype, federation.pool.x.device)
     wanted_measures = measure or Measure()
     task = Task(
         watched(stages, model, wanted_measures),
@@ -143,13 +175,34 @@ def train(
         precision,
     )
     check_measures(task)
-    folder = Path(out) if out else None
-    if resume and not folder:
-        raise RequestError("resume=True needs out: the folder of the run to go on with.")
-    if folder and not (resume and folder.exists()):
-        create(folder, described(task, module))
-    with Bar(algorithm.name, rounds, progress) as bar:
-        return continued(task, wanted, "train", checkpoint_every, folder, bar.observer())
+    check_tuning(task)
+    known = method if isinstance(method, str) and names else algorithm  # own code is compared by its files
+    identity = of_call(task, known, module, units=units, all=all) if folder else {}
+    with ExitStack() as locks:
+        if old:
+            locks.enter_context(locked(old))
+            check_began(old, identity, task, module)
+            locks.enter_context(pinned(old, code))
+            keep_record(old, code, names)
+        elif folder:
+            files: dict[str, str | bytes] = {"config.toml": described(task, module), **contents(names)}
+            create(folder, files, Marker("run", identity), locks=locks)
+        bar = locks.enter_context(Bar(algorithm.name, rounds, progress))
+        return held(task, wanted, "train", checkpoint_every, folder, bar.observer())
+
+
+def whole(name: str, value: object, least: int = 1, most: int | None = None) -> int:
+    """The whole number `value` of the argument `name`; raises where it is none, or out of bounds."""
+    number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+    if number is not None and least <= number and (most is None or number <= most):
+        return number
+    bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+    raise RequestError(f"{name} = {value!r}: need a whole number {bounds}.")
+
+
+def method_of(method: Algorithm | str | None) -> Algorithm:
+    """The algorithm that is given, or named; FedAvg if nothing is."""
+    return fedavg() if method is None else named_algorithm(method) if isinstance(method, str) else method
 
 
 def named_algorithm(text: str) -> Algorithm:
@@ -176,6 +229,22 @@ def output_count(module: nn.Module, x: torch.Tensor) -> int:
     if logits.dim() != 2:
         raise RequestError(f"the module returns shape {tuple(logits.shape)}: need logits [batch, classes].")
     return logits.shape[1]
+
+
+def check_began(folder: Path, identity: Identity, task: Task, module: nn.Module) -> None:
+    """Raise where the run in a folder began with another call, or is none of kedge.train."""
+    config = folder / "config.toml"
+    if not config.is_file():
+        raise RequestError(
+            f"out = {str(folder)!r}: it is not the folder of a run, for it has no {config.name}."
+        )
+    if read_marker(folder) is None:  # of version 0.1, which kept this much
+        first = tomllib.loads(config.read_text())
+        now = tomllib.loads(described(task, module))
+        kept = ("call", "module", "seed", "clients")
+        found = differences({k: first.get(k) for k in kept}, {k: now[k] for k in kept})
+        refuse(folder, found, ANOTHER_CALL)
+    check_identity(folder, identity, ANOTHER_CALL)
 
 
 def described(task: Task, module: nn.Module) -> str:

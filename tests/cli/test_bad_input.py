@@ -50,6 +50,12 @@ from kedge.running import checkpoint, folder
         ("engine.chunk=-1", "engine.chunk = -1: need 0 (automatic) or a positive number"),
         ("seed=-1", "seed = -1: need 0 ≤ seed"),
         ("name=a/b", "it names a folder"),
+        ("name=..", "name = '..': use letters, digits"),
+        ("name=.", "name = '.': use letters, digits"),
+        ("name=''", "it names a folder"),
+        ("name=/tmp/x", "it names a folder"),
+        ('name="a\\\\b"', "it names a folder"),
+        ("name='C:x'", "it names a folder"),
         ("partition.clients=0", "clients=0"),
         ("partition.clients=2000", "2000"),
         ("partition.alpha=0", "alpha=0"),
@@ -288,8 +294,10 @@ def test_damage_to_every_checkpoint_is_told(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    """In a folder of version 0.1, which did not keep what a run began with."""
     out = tmp_path / "run"
     started(out)
+    (out / "kedge.json").unlink()
     config = (out / "config.toml").read_text()
     changed = config.replace(
         'name = "mlp"\nhidden = [\n    64,\n]', 'name = "mlp"\nhidden = [\n    8,\n    8,\n]'

@@ -20,8 +20,8 @@ def test_a_run_leaves_the_promised_files_and_its_config_gives_the_same_run(tmp_p
     assert answer.code == 0, answer
     assert "fedavg" in answer.out
     assert {p.name for p in out.iterdir()} == {
-        "config.toml", "partition.npz", "environment.json", "history.jsonl", "clients.jsonl", "checkpoint",
-        "model.safetensors", "average.safetensors",
+        "kedge.json", "config.toml", "partition.npz", "environment.json", "history.jsonl", "clients.jsonl",
+        "checkpoint", "model.safetensors", "average.safetensors",
     }  # fmt: skip
     lines = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [1, 2, 3]

@@ -144,3 +144,24 @@ def test_runs_without_costs_have_a_gap_and_say_so(runs: Path, tmp_path: Path) ->
     refused = kedge("compare", old, "--cost-plot", tmp_path / "c.png")
     assert refused.code == 2
     assert "no run here has costs" in refused.err
+
+
+FROZEN = """
+from torch import nn
+
+def network(shape, classes):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.Tanh(), nn.Linear(9, classes))
+    net[1].requires_grad_(False)
+    return net
+"""
+
+
+def test_frozen_parameters_are_told_and_not_counted(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FROZEN)
+    words = ("cost", "quickstart", "--set", "rounds=2", "--model", f"{tmp_path / 'mine.py'}:network")
+    out = kedge(*words).out
+    assert "585 parameters are frozen (requires_grad=False): not trained, not sent" in out
+    (run,) = kedge(*words, "--json").json()["runs"]
+    assert run["frozen_parameters"] == 65 * 9
+    assert [phase["parameters"] for phase in run["phases"]] == [100]
+    assert "frozen" not in kedge("cost", "quickstart", "--set", "rounds=2").out

@@ -125,7 +125,7 @@ def test_a_mistake_of_the_program_shows_its_traceback_and_spares_the_others(
     )
     assert answer.code == 1
     assert "in broken" in answer.err
-    assert f"error: {tmp_path}/out/method=fedavg/seed1: as if" in answer.err
+    assert f"error: {tmp_path}/out/method=fedavg/seed1: ZeroDivisionError: as if" in answer.err
     (row,) = answer.json()["cells"]
     assert (row["runs"], row["complete"]) == (3, False)
     assert [len(lines(tmp_path / f"out/method=fedavg/seed{seed}")) for seed in (0, 1, 2)] == [3, 0, 3]

@@ -220,7 +220,7 @@ def test_the_cache_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch, cache: Pa
 
 
 def test_a_path_given_goes_before_everything(tmp_path: Path) -> None:
-    (tmp_path / "file.bin").write_bytes(b"any")
+    (tmp_path / "file.bin").write_bytes(CONTENT)
     assert located("mine", archive(NOWHERE), tmp_path) == tmp_path / "file.bin"
     assert located("mine", archive(NOWHERE), tmp_path / "file.bin") == tmp_path / "file.bin"
     (tmp_path / "unpacked").mkdir()

@@ -18,6 +18,7 @@ from kedge.algorithms.layer_expansion import vanilla
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune
 from kedge.core.client import Carry
 from kedge.core.errors import RequestError
+from kedge.core.frozen import place_frozen
 from kedge.core.model import from_module, seeded
 from kedge.core.optimizers import SGD, Adam, Optimizer
 from kedge.core.precision import DTYPES, Precision, computing_in, in_precision
@@ -58,8 +59,9 @@ def task_of(
     network: str = "small-cnn",
     hidden: tuple[int, ...] = (16, 12, 10),
     seed: int = 0,
+    frozen: int = 0,
 ) -> Task:
-    """Three rounds of ragged clients, four of six at a time."""
+    """Three rounds of ragged clients, four of six at a time; the first `frozen` parameters do not train."""
     source = synthetic(300, 4, (channels, 8, 8))
     clients = DirichletClasses(6, 0.5, minimum=3)(source.train.y.numpy(), 0)
     data = replace(federate(source, clients, 0.2).to(device, DTYPES[precision]), augment=augment)
@@ -67,7 +69,9 @@ def task_of(
         data = replace(data, mean=(0.1, 0.2, 0.3), std=(0.9, 0.8, 0.7))
     options = {"norm": norm} if network == "small-cnn" else {"hidden": hidden}
     module = seeded(lambda: algorithm.rebuild(MODELS[network]((channels, 8, 8), 4, **options)), 0)
-    plain = algorithm.adapt(from_module(module))
+    for parameter in list(module.parameters())[:frozen]:
+        parameter.requires_grad_(False)
+    plain = place_frozen(algorithm.adapt(from_module(module)), DTYPES[precision], device)
     stage = Stage(algorithm, 3, local or Local(2, 16, SGD(0.05, weight_decay=1e-3), clip=5.0))
     return Task(
         (stage,), in_precision(plain, precision), data, Participation(per_round=4), tune=Tune(2),
@@ -138,6 +142,43 @@ class TestOnTheGPU:
         streams = {"two streams": 2, "four streams": 4}.get(case, 1)
         own = captured(tasks[1], chunk=3 if case == "chunked" else 0, streams=streams)
         assert apart(reference(tasks[0]), final(tasks[1], own)) < 1e-10
+
+    @pytest.mark.parametrize("method", ["fedbug+scaffold", "moon", "fedrod", "fedtr", "fedbabu"])
+    def test_a_frozen_backbone_agrees_with_the_reference(self, method: str) -> None:
+        """The first two linear layers are frozen: one copy for all rows, in training and in evaluation."""
+        tasks = [task_of(METHODS[method], where, network="mlp", frozen=4) for where in ("cpu", "cuda")]
+        assert apart(reference(tasks[0]), final(tasks[1], captured(tasks[1]))) < 1e-10
+
+    @pytest.mark.parametrize("streams", [1, 2])
+    def test_frozen_convolutions_agree_with_the_reference(self, streams: int) -> None:
+        """With batch norm: the frozen ones' statistics move. The second unit trains in part."""
+        tasks = [task_of(feddyn(0.1), where, frozen=5) for where in ("cpu", "cuda")]
+        own = captured(tasks[1], streams=streams)
+        assert apart(reference(tasks[0]), final(tasks[1], own)) < 1e-10
+
+    @pytest.mark.parametrize("precision", ["tf32", "bf16"])
+    def test_a_frozen_backbone_repeats_itself_and_stays_near_in_fast_precisions(
+        self, precision: Precision
+    ) -> None:
+        exact = reference(task_of(fedavg(), "cpu", "fp64", "group", frozen=4))
+        found = []
+        for _ in "ab":
+            task = task_of(fedavg(), "cuda", precision, "group", frozen=4)
+            found.append(final(task, captured(task)))
+        assert all(torch.equal(v, found[1][k]) for k, v in found[0].items())
+        assert 1e-7 < apart(exact, found[0]) < 5e-2
+
+    def test_packed_runs_have_their_own_frozen_weights(self) -> None:
+        """Seeds with equal backbones share a stack, and each run ends as alone."""
+        tasks = [task_of(fedavg(), "cuda", network="mlp", frozen=2, seed=seed) for seed in (0, 1)]
+        pack = Pack([captured(task) for task in tasks], lambda whole: Captured(tasks[0].model, whole))
+        assert pack.frozen == [0, 0]
+        ended: dict[int, Any] = {}
+        pack.carry_out([asking(t, e) for t, e in zip(tasks, pack.engines, strict=True)], ended.__setitem__)
+        for number, task in enumerate(tasks):
+            alone = run(task, captured(task))
+            left, right = (flatten(one.server._asdict()) for one in (ended[number], alone))
+            assert apart(left, right) < 1e-10
 
     def test_fp32_agrees_to_rounding(self) -> None:
         task = task_of(scaffold(), "cuda", "fp32", "group")
@@ -279,6 +320,13 @@ class TestAnywhere:
         task = task_of(METHODS[method], "cpu")
         with on_the_cpu():
             found = final(task, captured(task, streams=streams))
+        assert apart(reference(task), found) < 1e-10
+
+    @pytest.mark.parametrize("method", ["fedbug+scaffold", "moon", "fedrod", "fedbabu"])
+    def test_a_frozen_backbone_agrees_with_the_reference(self, method: str) -> None:
+        task = task_of(METHODS[method], "cpu", network="mlp", frozen=4)
+        with on_the_cpu():
+            found = final(task, captured(task))
         assert apart(reference(task), found) < 1e-10
 
     @pytest.mark.parametrize("streams", [1, 2])

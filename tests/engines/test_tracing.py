@@ -6,26 +6,30 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 from kedge.algorithms import fedavg, fedbug, feddyn
 from kedge.core.algorithm import Algorithm, Local, Stage
-from kedge.core.model import from_module, seeded
+from kedge.core.frozen import place_frozen
+from kedge.core.model import Batch, from_module, seeded
 from kedge.core.optimizers import SGD
+from kedge.core.precision import in_precision
 from kedge.core.schedules import all_units
 from kedge.core.server import broadcast, opened
-from kedge.core.tree import cast, flatten, tree_map
+from kedge.core.tree import Leaves, cast, flatten, tree_map
 from kedge.data.augment import Augment
 from kedge.data.batches import plan
 from kedge.data.datasets import synthetic
 from kedge.data.federation import federate
 from kedge.engines.captured import step
 from kedge.engines.engine import Order, trainable
+from kedge.engines.frozen_inputs import frozen_inputs
 from kedge.engines.graphs import in_place
 from kedge.engines.lanes import Lanes
+from kedge.engines.rounding import inputs
 from kedge.engines.stacked import Stacked
-from kedge.engines.tracing import traced, without_advice
+from kedge.engines.tracing import traced, without_advice, written_down
 from kedge.models import MODELS
 
 
@@ -72,6 +76,38 @@ def test_a_traced_step_from_the_table_is_a_step_of_the_stack(algorithm: Algorith
     assert set(right) == set(flatten(carry))
     for name, value in flatten(carry).items():
         torch.testing.assert_close(value, right[name], rtol=0, atol=1e-13)
+
+
+def test_frozen_parameters_are_inputs_of_a_program_rounded_once() -> None:
+    """A backbone of the same shapes is the same program; no step rounds its weight to bfloat16."""
+    net = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    net[0].requires_grad_(False)
+    model = in_precision(place_frozen(from_module(net), torch.float32), "bf16")
+    x, weight = torch.randn(2, 6, 5), torch.ones(6)
+    params = tree_map(lambda v: v.expand(2, *v.shape).contiguous(), model.init(0)[0])
+
+    def moved(own: Leaves, x: Tensor) -> Leaves:
+        def one(own: Leaves, x: Tensor) -> Leaves:
+            def loss(now: Leaves) -> Tensor:
+                batch = Batch(x, torch.zeros(6), weight, torch.zeros(2))
+                return model.apply(now, {}, batch, True)[0].logits.square().sum()
+
+            slope = torch.func.grad(loss)(own)
+            return {k: v - 0.1 * slope[k] for k, v in own.items()}
+
+        return torch.func.vmap(one)(own, x)
+
+    graph = written_down(moved, params, x)
+    before = len(inputs(graph))
+    values = frozen_inputs(graph)
+    assert {v.dtype for v in values} == {torch.bfloat16}
+    assert sorted(v.numel() for v in values) == [4, 20]
+    assert len(inputs(graph)) == before + len(values)
+    assert not list(graph.graph.find_nodes(op="get_attr"))
+    want, held = moved(params, x), tree_map(torch.clone, params)
+    traced(moved, held, x)(held, x)
+    for k, v in held.items():
+        torch.testing.assert_close(v, want[k], rtol=1e-2, atol=1e-2)
 
 
 def test_what_is_handed_through_is_not_copied() -> None:

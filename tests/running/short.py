@@ -19,10 +19,10 @@ SMALL: dict[str, Any] = {
 
 
 def experiment(**settings: Any) -> Experiment:
-    """The quickstart cut short; keys have __ for a dot."""
-    return resolve(
-        override(read("quickstart"), SMALL | {k.replace("__", "."): v for k, v in settings.items()})
-    )
+    """The quickstart cut short; keys have __ for a dot, and a whole table replaces what SMALL says of it."""
+    own = {k.replace("__", "."): v for k, v in settings.items()}
+    small = {k: v for k, v in SMALL.items() if k.partition(".")[0] not in own}
+    return resolve(override(read("quickstart"), small | own))
 
 
 def members(top: Path, experiments: Sequence[Experiment], start: Any = "new") -> list[Member]:

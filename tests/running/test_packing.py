@@ -24,7 +24,8 @@ from kedge.running.execute import execute, finished, recorded
 from kedge.running.folder import locked
 from kedge.running.grouping import Member
 from kedge.running.measuring import measured
-from kedge.running.packing import Abandoned, Outcome, Ready, carry_out
+from kedge.running.packing import Abandoned, Outcome, carry_out
+from kedge.running.ready import Ready
 from kedge.running.task import Interrupted, Progress, Task
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.cli.command import SMALL, kedge
+from tests.data import official
 
 import kedge as library
 from kedge.core.errors import DataError
@@ -107,6 +108,52 @@ def test_a_run_whose_data_have_changed_does_not_go_on(tmp_path: Path) -> None:
     assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
     mine(tmp_path, np.arange(90) % 3)
     assert kedge("run", "--resume", run).code == 0
+
+
+@pytest.mark.parametrize("part", ["x_train", "x_test", "y_test"])
+def test_a_run_whose_samples_have_changed_does_not_go_on(tmp_path: Path, part: str) -> None:
+    """The labels that were dealt out are the same, so the partition is."""
+    run = begun(tmp_path)
+    with np.load(tmp_path / "mine.npz") as data:
+        arrays = dict(data)
+    first = arrays[part].copy()
+    arrays[part][0] = arrays[part][0] + 1 if part == "y_test" else 0
+    np.savez(tmp_path / "mine.npz", **arrays)
+    answer = kedge("run", "--resume", run)
+    assert answer.code == 3, answer
+    assert f"{run} cannot go on, for the data have changed since it began: the samples or the" in answer.err
+    arrays[part] = first
+    np.savez(tmp_path / "mine.npz", **arrays)
+    assert kedge("run", "--resume", run).code == 0
+
+
+def test_a_partition_of_version_0_1_knows_no_samples_and_compares_none(tmp_path: Path) -> None:
+    run = begun(tmp_path)
+    with np.load(run / FILE) as data:
+        arrays = dict(data)
+    assert len(str(arrays.pop("inputs"))) == 64
+    np.savez(run / FILE, **arrays)
+    with np.load(tmp_path / "mine.npz") as data:
+        np.savez(tmp_path / "mine.npz", **{**data, "x_train": data["x_train"] + 1})
+    assert kedge("run", "--resume", run).code == 0
+
+
+def test_a_run_of_version_0_1_goes_on_with_data_that_would_be_refused_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KEDGE_DATA", raising=False)
+    images = official.drawn(40, 28, 28), official.drawn(40, seed=1) % 10
+    official.unpacked(tmp_path / "idx", official.mnist(images, images))
+    data = {"name": "mnist", "path": str(tmp_path / "idx"), "verify": False}
+    ways = {**QUICK, "data": data, "partition": "iid(clients=5)", "participation.per_round": 2}
+    library.run("quickstart", out=tmp_path / "run", **ways)
+    (tmp_path / "run/model.safetensors").unlink()
+    config = tmp_path / "run/config.toml"
+    assert "verify = false\n" in config.read_text()
+    config.write_text(config.read_text().replace("verify = false\n", ""))
+    assert kedge("run", "--resume", tmp_path / "run").code == 0
+    with pytest.raises(DataError, match="the checksum of train-images"):
+        library.run("quickstart", **{**ways, "data": {**data, "verify": True}})
 
 
 def test_a_run_of_before_there_were_saved_partitions_goes_on(tmp_path: Path) -> None:

@@ -28,11 +28,16 @@ def with_personal_head(model: Model) -> Model:
     """The model with a second classifier on its features."""
     if not model.classifier:
         raise RequestError("fedrod needs features: the model has no linear layer that takes any in.")
+    if all(k in model.frozen for k in model.classifier):
+        raise RequestError(
+            "fedrod trains the classifier as its generic head, and here that is frozen: "
+            f"{', '.join(model.classifier)} have requires_grad=False. Let them train, or use another method."
+        )
     names = dict(zip(PERSONAL, model.classifier, strict=False))
 
     def init(seed: int) -> tuple[Leaves, Leaves]:
         params, buffers = model.init(seed)
-        return {**params, **{new: params[old].clone() for new, old in names.items()}}, buffers
+        return {**params, **copied(model, params)}, buffers
 
     def apply(params: Leaves, buffers: Leaves, batch: Batch, train: bool) -> tuple[Output, Leaves]:
         generic = {k: v for k, v in params.items() if k not in names}
@@ -46,7 +51,8 @@ def with_personal_head(model: Model) -> Model:
 
 def copied(model: Model, leaves: Leaves) -> Leaves:
     """The personal head as a copy of the generic one."""
-    return {new: leaves[old] for new, old in zip(PERSONAL, model.classifier, strict=False)}
+    every = {**model.frozen, **leaves}
+    return {new: every[old].detach().clone() for new, old in zip(PERSONAL, model.classifier, strict=False)}
 
 
 def balanced(step: Step) -> Tensor:

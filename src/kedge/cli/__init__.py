@@ -13,6 +13,7 @@ from kedge.cli.listing import command as listing
 from kedge.cli.partition import command as partition
 from kedge.cli.plot import command as plot
 from kedge.cli.run import command as run
+from kedge.cli.signals import TERMINATOR
 from kedge.cli.sweep import command as sweep
 from kedge.cli.theory import command as theory
 from kedge.version import __version__
@@ -56,5 +57,6 @@ app.command("bench")(bench)
 
 def main() -> None:
     """The program `kedge`."""
+    TERMINATOR.start()
     keep_freed_memory()
     app()

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from kedge.cli.options import Debug, Json, check_png, console, guarded, notes, show
-from kedge.cli.run import variants
+from kedge.cli.run import check_methods, variants
 from kedge.core.precision import Precision
 from kedge.report.cost_plot import drawing
 from kedge.report.cost_table import WHAT, phase_table
@@ -26,7 +26,13 @@ PAPERS = "papers' count: the parameters updated if all clients took part in ever
 def command(
     experiment: Annotated[str, typer.Argument(help="A TOML file, or a shipped experiment by name.")],
     methods: Annotated[
-        str, typer.Option("--methods", "-m", help="Methods to compare: 'fedavg, scaffold, fedbug+feddyn'.")
+        str,
+        typer.Option(
+            "--methods",
+            "-m",
+            help="Methods to compare: 'fedavg, scaffold, fedbug+feddyn'. Each names its schedule and later "
+            "stages too: the experiment's own [schedule] and [[then]] are left out.",
+        ),
     ] = "",
     model: Annotated[
         str, typer.Option(help="The network: a name with arguments, or your own: my_file.py:factory.")
@@ -48,6 +54,7 @@ def command(
     """Tell what a run will cost, phase by phase: what trains, multiply-adds, bytes; nothing is trained."""
     if plot is not None:
         check_png("--plot", plot)
+    check_methods(methods, sets)
     given = {"model": model, "engine.precision": precision}
     values = {k: v for k, v in given.items() if v} | settings(sets) | ({} if seed is None else {"seed": seed})
     document = override(read(experiment), values)
@@ -82,6 +89,7 @@ class Priced:
         self.method, self.rounds = method, task.rounds
         self.clients = len(task.federation.clients)
         self.ruled = [stage.algorithm.name for stage in task.stages if stage.until]
+        self.frozen = sum(v.numel() for v in task.model.frozen.values())
         self.lines = list(planned(task, papers_count))
         self.phases, self.total, self.tuning = phases(self.lines), total(self.lines) or {}, tuned(task)
 
@@ -93,6 +101,7 @@ class Priced:
             "rounds": self.rounds,
             "clients": self.clients,
             "clients_per_round": sum(taking_part) / len(taking_part),
+            "frozen_parameters": self.frozen,
             "phases": self.phases,
             "total": self.total,
             "tuning": self.tuning,
@@ -108,6 +117,8 @@ def tell(one: Priced) -> None:
     out.print(head, style="bold", markup=False, highlight=False, soft_wrap=True)
     out.print(phase_table(one.phases, one.total))
     said = [f"{name} may end earlier, by its rule; the table has its most rounds" for name in one.ruled]
+    if one.frozen:
+        said.append(f"{one.frozen:,} parameters are frozen (requires_grad=False): not trained, not sent")
     if one.tuning:
         who = f"{one.tuning['clients']} clients, {one.tuning['epochs']} epochs"
         said.append(

@@ -4,6 +4,7 @@ import json
 import re
 import tomllib
 from collections.abc import Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +13,7 @@ import typer
 
 from kedge.cli.options import Debug, Json, check_target, console, guarded, notes, show
 from kedge.cli.runs import (
+    AcceptChanged,
     Device,
     EngineName,
     Force,
@@ -24,8 +26,11 @@ from kedge.cli.runs import (
     Seeds,
     Sets,
     Target,
+    UseStored,
     carried_out,
     check_pack,
+    chosen_code,
+    code_of,
     document_of,
     seeds_of,
     there,
@@ -34,12 +39,15 @@ from kedge.cli.runs import (
 from kedge.core.errors import RequestError
 from kedge.report.matrix import metric_notes
 from kedge.report.plots import accuracy_plot
-from kedge.report.runs import PLAN, SWEEP, Run, planned_runs
+from kedge.report.runs import Run
 from kedge.report.tables import comparison, rendered
 from kedge.running.config import Experiment, resolve
-from kedge.running.document import override
-from kedge.running.folder import create_folder
+from kedge.running.document import BY_METHOD, override, settings, with_method
+from kedge.running.execute import finished
+from kedge.running.folder import check_free, create
 from kedge.running.grouping import Member
+from kedge.running.marker import PLAN, SWEEP, Marker, planned_runs, read_marker
+from kedge.running.sources import contents, own_names
 
 
 @guarded
@@ -50,7 +58,8 @@ def command(
         typer.Option(
             "--methods",
             "-m",
-            help="Methods to compare: 'fedavg, feddyn(alpha=0.1), fedbug+feddyn'. One run each.",
+            help="Methods to compare: 'fedavg, feddyn(alpha=0.1), fedbug+feddyn'. One run each. Each names "
+            "its schedule and later stages too: the experiment's own [schedule] and [[then]] are left out.",
         ),
     ] = "",
     model: Annotated[
@@ -66,6 +75,8 @@ def command(
     resume_from: Annotated[
         Path | None, typer.Option("--resume", help="Go on with the run, or the runs, in this folder.")
     ] = None,
+    accept_changed_code: AcceptChanged = False,
+    use_stored_code: UseStored = False,
     force: Force = False,
     pack: Pack = 0,
     target: Target = None,
@@ -79,35 +90,46 @@ def command(
     """
     check_target(target)
     check_pack(pack)
+    code = chosen_code(accept_changed_code, use_stored_code, resume_from)
     plan: Sequence[tuple[Path, Experiment | None]]
+    fresh: list[Planned] = []
     if resume_from:
         if experiment or methods or model or sets or out or seed is not None:
             raise RequestError(
                 "--resume takes the run as it was begun: "
                 "leave experiment, --methods, --model, --set, --seed and --out out."
             )
-        plan, top = planned(resume_from), resume_from
-        members = to_go_on(top, plan)
+        check_holds_no_sweep(resume_from)
+        with code_of(resume_from, code):
+            plan, top = planned(resume_from), resume_from
     else:
         if not experiment:
             raise RequestError(
                 "name an experiment: kedge run quickstart, or kedge run my.toml (kedge list experiments)."
             )
+        check_methods(methods, sets)
         document = document_of(
             experiment, sets, seed,
             model=model, engine_device=device, engine_name=engine, engine_precision=precision,
         )  # fmt: skip
         top = out or Path("runs") / str(document["name"])
         plan = fresh = variants(document, methods, seeds)
-        if [folder for folder, _ in fresh] == [Path()]:
-            members = [Member(top, fresh[0].experiment, "anew" if force else "new")]
-        else:
-            prepare(top, fresh, force)
-            members = [Member(top / folder, own) for folder, own in fresh]
-    failed = carried_out(members, top, "run", pack, quiet or as_json, debug, single=len(plan) == 1)
-    tell(there(top, plan), top, target, quiet, as_json)
+    with ExitStack() as locks:
+        members = begin(top, fresh, force, locks) if fresh else to_go_on(top, plan, locks, code)
+        failed = carried_out(members, top, "run", pack, quiet or as_json, debug, single=len(plan) == 1)
+        tell(there(top, plan), top, target, quiet, as_json)
     if failed:
         raise typer.Exit(failed[0].code)
+
+
+def check_methods(methods: str, sets: list[str]) -> None:
+    """Raise where --set gives what --methods replaces: method, schedule, later stages."""
+    lost = [key for key in settings(sets) if key.partition(".")[0] in BY_METHOD]
+    if methods and lost:
+        raise RequestError(
+            f"--set {lost[0]}=… and --methods: each of the methods names its schedule and later stages too, "
+            f"as in --methods 'fedbug(ratio=0.4)+feddyn(alpha=0.1)'. Leave --set {lost[0]}=… out."
+        )
 
 
 def variants(document: dict[str, Any], methods: str, seeds: int) -> list[Planned]:
@@ -118,9 +140,9 @@ def variants(document: dict[str, Any], methods: str, seeds: int) -> list[Planned
     names: list[str | None] = [m.strip() for m in re.split(r",(?![^(]*\))", methods) if m.strip()] or [None]
     plan = []
     for name in names:
-        setting = {"method": name} if name else {}
-        for number in seeds_of(resolve(override(document, setting)), seeds):
-            own = resolve(override(document, {**setting, "seed": number}))
+        chosen = with_method(document, name) if name else document
+        for number in seeds_of(resolve(chosen), seeds):
+            own = resolve(override(chosen, {"seed": number}))
             parts = [re.sub(r"[^\w.+-]+", "-", name).strip("-")] if name and len(names) > 1 else []
             parts += [f"seed{own.seed}"] if seeds > 1 else []
             plan.append(Planned(Path(*parts), own))
@@ -130,22 +152,43 @@ def variants(document: dict[str, Any], methods: str, seeds: int) -> list[Planned
     return plan
 
 
-def prepare(top: Path, plan: list[Planned], force: bool) -> None:
-    """Make the folder of several runs, with the list of what they are."""
+def begin(top: Path, plan: list[Planned], force: bool, locks: ExitStack) -> list[Member]:
+    """The runs that are to begin; the folder of several is made, and held by `locks`."""
+    if [folder for folder, _ in plan] == [Path()]:
+        check_free(top, force)
+        return [Member(top, plan[0].experiment, "anew" if force else "new")]
+    prepare(top, plan, force, locks)
+    return [Member(top / folder, own) for folder, own in plan]
+
+
+def prepare(top: Path, plan: list[Planned], force: bool, locks: ExitStack | None = None) -> None:
+    """Make the folder of several runs, with the list of what they are; `locks` holds it."""
     listed = [{"folder": str(folder), "config": experiment.toml()} for folder, experiment in plan]
-    create_folder(top, {PLAN: json.dumps(listed, indent=1)}, force)
+    code = contents([name for _, experiment in plan for name in own_names(experiment)])
+    create(top, {PLAN: json.dumps(listed, indent=1), **code}, Marker("runs"), force, locks)
 
 
-def planned(top: Path) -> list[tuple[Path, Experiment | None]]:
-    """The runs that a folder holds or should hold."""
+def check_holds_no_sweep(top: Path) -> None:
+    """Raise where a folder is not there, or another command's."""
     if not top.is_dir():
         raise RequestError(f"--resume {top}: no such folder.")
     if (top / SWEEP).is_file():
         raise RequestError(f"--resume {top}: it holds a sweep. Go on with kedge sweep --resume {top}.")
+    read_marker(top)  # refuses what a newer version wrote
+
+
+def planned(top: Path) -> list[tuple[Path, Experiment | None]]:
+    """The runs that a folder holds or should hold; None for those that are finished or alone in it."""
     listed = planned_runs(top)
     if not listed:
         return [(Path(), None)]
-    return [(Path(row["folder"]), resolve(tomllib.loads(row["config"]))) for row in listed]
+    return [
+        (
+            Path(row["folder"]),
+            None if finished(top / row["folder"]) else resolve(tomllib.loads(row["config"])),
+        )
+        for row in listed
+    ]
 
 
 def tell(runs: list[Run], top: Path, target: float | None, quiet: bool, as_json: bool) -> None:

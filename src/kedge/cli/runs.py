@@ -1,24 +1,28 @@
-"""What `kedge run` and `kedge sweep` share: options, carrying runs out, Ctrl-C, what failed."""
+"""What `kedge run` and `kedge sweep` share: options, carrying runs out, being interrupted, what failed."""
 
 import os
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from kedge.cli.options import CODES, say
+from kedge.cli.signals import INTERRUPTED, stoppable
 from kedge.core.errors import RequestError
 from kedge.report.runs import Run, read_run
-from kedge.running.config import Experiment, resolve
+from kedge.running.config import Experiment
 from kedge.running.document import override, read, settings
-from kedge.running.execute import finished
+from kedge.running.execute import experiment_in, finished
+from kedge.running.folder import locked
 from kedge.running.grouping import Member
+from kedge.running.marker import planned_runs
 from kedge.running.packing import Abandoned, Outcome, carry_out
+from kedge.running.resumed_code import keep_record, pinned
+from kedge.running.sources import CodeChoice
 from kedge.running.task import Interrupted
 
 Sets = Annotated[list[str], typer.Option("--set", help="Any key of the config: --set training.epochs=5.")]
@@ -28,12 +32,28 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 EngineName = Annotated[str, typer.Option("--engine", help="auto, sequential, stacked or captured (CUDA).")]
 PrecisionName = Annotated[str, typer.Option("--precision", help="fp64, fp32, tf32 (CUDA) or bf16.")]
 Out = Annotated[Path | None, typer.Option(help="The folder to write; by default runs/NAME.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace the folder if it exists.")]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Replace the folder if it exists and has nothing in it but kedge's runs."),
+]
 Target = Annotated[float | None, typer.Option(help="Show the rounds to this accuracy, a share: 0.9.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no table.")]
 Pack = Annotated[
     int,
     typer.Option(help="Runs that train at once, at most; 1: one after another; 0: as many as pay and fit."),
+]
+AcceptChanged = Annotated[
+    bool,
+    typer.Option(
+        "--accept-changed-code", help="With --resume: execute your own files as they are now, changed or not."
+    ),
+]
+UseStored = Annotated[
+    bool,
+    typer.Option(
+        "--use-stored-code",
+        help="With --resume: execute the copies of your own files that the run's folder holds.",
+    ),
 ]
 
 NAMED = 8  # finished runs that are named one by one
@@ -73,8 +93,34 @@ def check_pack(pack: int) -> None:
         raise RequestError(f"--pack {pack}: need 0 (as many as pay and fit), 1 (one after another) or more.")
 
 
-def to_go_on(top: Path, plan: Sequence[tuple[Path, Experiment | None]]) -> list[Member]:
-    """What is left of a plan (None: what the folder says); runs that are finished stay as they are."""
+def chosen_code(accept_changed: bool, use_stored: bool, resumed: Path | None) -> CodeChoice:
+    """What is executed of the user's own code."""
+    for given, option in ((accept_changed, "--accept-changed-code"), (use_stored, "--use-stored-code")):
+        if given and not resumed:
+            raise RequestError(f"{option} goes with --resume DIR only; a new run executes your files anyway.")
+    if accept_changed and use_stored:
+        raise RequestError("--accept-changed-code and --use-stored-code: give one of them, not both.")
+    return "changed" if accept_changed else "stored" if use_stored else "same"
+
+
+def code_of(top: Path, code: CodeChoice) -> AbstractContextManager[None]:
+    """Inside, configurations below a folder stand for the code chosen; as they are where no run is left."""
+    folders = [top / row["folder"] for row in planned_runs(top)] or [top]
+    return nullcontext() if all(finished(folder) for folder in folders) else pinned(top, code)
+
+
+def to_go_on(
+    top: Path,
+    plan: Sequence[tuple[Path, Experiment | None]],
+    locks: ExitStack,
+    code: CodeChoice = "same",
+) -> list[Member]:
+    """What is left of a plan (None: what the folder says); runs that are finished stay as they are.
+
+    `locks` holds the folder of several runs; that of a single one is locked when it begins.
+    """
+    if all(folder.parts for folder, _ in plan):
+        locks.enter_context(locked(top))
     members = []
     done = [top / folder for folder, _ in plan if finished(top / folder)]
     for folder in done if len(done) <= NAMED else ():
@@ -86,7 +132,10 @@ def to_go_on(top: Path, plan: Sequence[tuple[Path, Experiment | None]]) -> list[
         if top / folder in done:
             continue
         if config.is_file():
-            members.append(Member(top / folder, experiment or resolve(read(config)), "on"))
+            if experiment is None:
+                with code_of(top, code):
+                    experiment = experiment_in(top / folder)
+            members.append(Member(top / folder, experiment, "on", code))
         elif experiment:
             members.append(Member(top / folder, experiment))
         else:
@@ -105,30 +154,55 @@ def carried_out(
 ) -> list[Failure]:
     """All runs; those that failed are told of and returned. The error of a single one is raised."""
     again = f"kedge {command} --resume {top}"
-    failed = []
-    with stoppable() as stop:
+    failed: list[Failure] = []
+    traces: set[str] = set()
+    at_once = partial(parting, members, top, "the last checkpoint holds", again)
+    choice = members[0].code if members else "same"
+    begun = [one for one in members if one.start == "on" or one.folder != top]  # the top folder is there
+    with pinned(top, choice) if begun else nullcontext(), stoppable(at_once) as stop:
+        if begun:
+            keep_record(top, choice)
         try:
-            for outcome in carry_out(members, pack, False if quiet else None, say, lambda: bool(stop)):
+            for outcome in carry_out(members, pack, False if quiet else None, say, lambda: stop.asked):
                 if outcome.error is None:
                     continue
                 folder, error = outcome.member.folder, with_remedy(outcome, again)
-                code = next((code for kind, code in CODES if isinstance(error, kind)), None)
-                if debug or code is None:  # None: no mistake of the user's
+                known = next((number for kind, number in CODES if isinstance(error, kind)), None)
+                if stop.terminated and (known is None or isinstance(outcome.error, BrokenPipeError)):
+                    raise KeyboardInterrupt  # SIGTERM ended a compiler too, on which this run waited
+                if (debug or known is None) and outcome.trace not in traces:  # None: no mistake of the user's
+                    traces.add(outcome.trace)  # runs of a pack that fail together have the same one
                     say(outcome.trace)
                 if single:
                     raise error
-                say(f"error: {folder}: {error}")
-                failed.append(Failure(folder, str(error), code or 1))
+                message = str(error) if known else f"{type(error).__name__}: {error}"
+                say(f"error: {folder}: {message}")
+                failed.append(Failure(folder, message, known or 1))
         except Interrupted:
             whose = "its state is" if single else "all states are"
-            raise KeyboardInterrupt(f"interrupted; {whose} saved. Go on with: {again}") from None
+            raise KeyboardInterrupt(parting(members, top, f"{whose} saved", again)) from None
         except Abandoned:
-            say(f"interrupted; the last checkpoint holds. Go on with: {again}")
+            say(at_once())
             sys.stdout.flush()
-            os._exit(130)  # threads amid a step can neither be stopped nor waited for
+            os._exit(INTERRUPTED)  # threads amid a step can neither be stopped nor waited for
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"interrupted; the last checkpoint holds. Go on with: {again}") from None
+            raise KeyboardInterrupt(at_once()) from None
     return failed
+
+
+def parting(members: Sequence[Member], top: Path, state: str, again: str) -> str:
+    """The last message of an interrupted command: the state of its runs, and the command that goes on."""
+    if any(member.folder != top or is_begun(member) for member in members):  # below `top`: it has their plan
+        return f"interrupted; {state}. Go on with: {again}"
+    return "interrupted before the run began. Give the same command again."
+
+
+def is_begun(member: Member) -> bool:
+    """Whether the folder of this run is there; with --force, whether it has replaced the old one."""
+    config = member.folder / "config.toml"
+    return member.start == "on" or (
+        config.is_file() and config.read_text(encoding="utf-8") == member.experiment.toml()
+    )
 
 
 def with_remedy(outcome: Outcome, again: str) -> Exception:
@@ -138,27 +212,11 @@ def with_remedy(outcome: Outcome, again: str) -> Exception:
     if not isinstance(error, OSError):
         return error
     reason = f"{error.strerror or error} ({error.filename or outcome.member.folder})"
+    if not (outcome.member.folder / "config.toml").is_file():
+        return OSError(f"{reason}. Nothing was run: its folder {outcome.member.folder} could not be made.")
     return OSError(f"{reason}. What was saved before is whole; go on with {again} once it is mended.")
 
 
 def there(top: Path, plan: Sequence[tuple[Path, Experiment | None]]) -> list[Run]:
     """The runs of a plan that have a folder."""
     return [read_run(top / folder) for folder, _ in plan if (top / folder / "config.toml").is_file()]
-
-
-@contextmanager
-def stoppable() -> Iterator[list[bool]]:
-    """Ctrl-C once: stop after the round at hand. Twice: at once. The list is not empty once asked."""
-    asked: list[bool] = []
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(True)
-        say("stopping after this round; press Ctrl-C again to stop at once")
-
-    before = signal.signal(signal.SIGINT, handler)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -3,6 +3,7 @@
 import json
 import tomllib
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -12,6 +13,7 @@ from rich.table import Table
 
 from kedge.cli.options import Debug, Json, check_target, console, guarded, notes, show
 from kedge.cli.runs import (
+    AcceptChanged,
     Device,
     EngineName,
     Failure,
@@ -24,8 +26,11 @@ from kedge.cli.runs import (
     Seeds,
     Sets,
     Target,
+    UseStored,
     carried_out,
     check_pack,
+    chosen_code,
+    code_of,
     document_of,
     seeds_of,
     there,
@@ -33,13 +38,15 @@ from kedge.cli.runs import (
 )
 from kedge.core.errors import RequestError
 from kedge.report.matrix import metric_notes
-from kedge.report.runs import SWEEP, metric_of, planned_runs
+from kedge.report.runs import metric_of
 from kedge.report.tables import rendered, row_of
 from kedge.running.config import Experiment, resolve
 from kedge.running.document import settings
-from kedge.running.folder import create_folder
+from kedge.running.folder import create
 from kedge.running.grid import cells, flat
 from kedge.running.grouping import Member, groups
+from kedge.running.marker import SWEEP, Marker, planned_runs, read_marker
+from kedge.running.sources import contents, own_names
 
 
 class Place(NamedTuple):
@@ -65,6 +72,8 @@ def command(
     resume_from: Annotated[
         Path | None, typer.Option("--resume", help="Go on with the sweep in this folder.")
     ] = None,
+    accept_changed_code: AcceptChanged = False,
+    use_stored_code: UseStored = False,
     force: Force = False,
     pack: Pack = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the cells, and run nothing.")] = False,
@@ -80,12 +89,14 @@ def command(
     """
     check_target(target)
     check_pack(pack)
+    code = chosen_code(accept_changed_code, use_stored_code, resume_from)
     if resume_from:
         if file or sets or out or seed is not None or seeds != 1:
             raise RequestError(
                 "--resume takes the sweep as it was begun: leave FILE, --set, --seed, --seeds and --out out."
             )
-        top, plan = resume_from, planned(resume_from)
+        with code_of(resume_from, code):
+            top, plan = resume_from, planned(resume_from)
     else:
         if not file:
             raise RequestError("name an experiment with a table [grid]: kedge sweep my.toml.")
@@ -96,13 +107,14 @@ def command(
     if dry_run:
         tell_plan(plan, as_json)
         return
-    if resume_from:
-        members = to_go_on(top, [(place.folder, place.experiment) for place in plan])
-    else:
-        prepare(top, plan, force)
-        members = [Member(top / place.folder, place.experiment) for place in plan]
-    failed = carried_out(members, top, "sweep", pack, quiet or as_json, debug)
-    tell(top, plan, failed, target, quiet, as_json)
+    with ExitStack() as locks:
+        if resume_from:
+            members = to_go_on(top, [(place.folder, place.experiment) for place in plan], locks, code)
+        else:
+            prepare(top, plan, force, locks)
+            members = [Member(top / place.folder, place.experiment) for place in plan]
+        failed = carried_out(members, top, "sweep", pack, quiet or as_json, debug)
+        tell(top, plan, failed, target, quiet, as_json)
     if failed:
         raise typer.Exit(1)
 
@@ -127,18 +139,20 @@ def spread(document: dict[str, Any], seeds: int) -> list[Place]:
     return plan
 
 
-def prepare(top: Path, plan: Sequence[Place], force: bool) -> None:
-    """Make the folder of a sweep, with the list of its runs."""
+def prepare(top: Path, plan: Sequence[Place], force: bool, locks: ExitStack | None = None) -> None:
+    """Make the folder of a sweep, with the list of its runs; `locks` holds it."""
     runs = [
         {"folder": str(place.folder), "cell": place.cell, "config": place.experiment.toml()} for place in plan
     ]
-    create_folder(top, {SWEEP: json.dumps({"runs": runs}, indent=1)}, force)
+    code = contents([name for place in plan for name in own_names(place.experiment)])
+    create(top, {SWEEP: json.dumps({"runs": runs}, indent=1), **code}, Marker("sweep"), force, locks)
 
 
 def planned(top: Path) -> list[Place]:
     """The runs that the folder of a sweep holds or should hold."""
     if not (top / SWEEP).is_file():
         raise RequestError(f"--resume {top}: no sweep lies there; it would have a file {SWEEP}.")
+    read_marker(top)  # refuses what a newer version wrote
     return [
         Place(Path(row["folder"]), resolve(tomllib.loads(row["config"])), row["cell"])
         for row in planned_runs(top)

@@ -6,7 +6,7 @@ break purity or padding are exchanged in a private copy of the module (`layers.p
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import torch
@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from kedge.core.chance import Purpose, words
-from kedge.core.errors import RequestError
 from kedge.core.layers import exchange_layers, private_copy, tap_features
 from kedge.core.tree import Leaves
-from kedge.core.units import Granularity, units_of
+from kedge.core.units import Granularity, check_trainable, only_trainable, units_of
 
 Statistics = Literal["shared", "local", "frozen"]
 
@@ -51,7 +50,13 @@ class Model:
     random: bool = False  # whether apply draws chance (dropout)
     unrolled: int = 0  # time steps of recurrent layers, which a compiled program writes out one by one
     classifier: tuple[str, ...] = ()  # the last linear layer's weight and bias: what takes the features in
-    constants: tuple[tuple[str, Tensor], ...] = ()  # integer buffers: part of the state_dict, never change
+    # Integer buffers and frozen parameters as the module has them: part of the state_dict, never change.
+    constants: tuple[tuple[str, Tensor], ...] = ()
+    frozen: Leaves = field(default_factory=dict)  # the frozen parameters as `apply` reads them (frozen.py)
+    parameters: tuple[str, ...] = ()  # every parameter, trainable or frozen, in the network's order
+    tied: tuple[
+        tuple[str, str], ...
+    ] = ()  # further names in the state_dict: the name, that of the same tensor
 
 
 def from_module(
@@ -60,27 +65,31 @@ def from_module(
     statistics: Statistics = "shared",
     units: Granularity = "listed",
 ) -> Model:
-    """The pure model of a module; `build` makes a fresh one for each seed, else its weights are kept."""
+    """The pure model of a module; `build` makes a fresh one for each seed, else its weights are kept.
+
+    Parameters with requires_grad=False are frozen: `init` and `units` do not have them, `apply` knows them.
+    """
+    check_trainable(module)
     own = private_copy(module)
     weight_names, key_names = exchange_layers(own, frozen_statistics=statistics == "frozen")
     tapped = tap_features(own)
     injected = {*weight_names, *key_names, *((tapped,) if tapped else ())}
     modes = {True: own.train(), False: copy.deepcopy(own).eval()}
-    if not any(True for _ in own.parameters()):
-        raise RequestError(f"{type(module).__name__} has no parameters: there is nothing to train.")
+    frozen: Leaves = {k: p for k, p in own.named_parameters() if not p.requires_grad}
     floating = {k for k, v in own.named_buffers() if v.is_floating_point() and k not in injected}
     constants = {k: v for k, v in own.named_buffers() if k not in floating and k not in injected}
+    constants |= {k: p.detach() for k, p in frozen.items()}
 
     def init(seed: int) -> tuple[Leaves, Leaves]:
         fresh = module if build is None else seeded(build, seed)
         buffers = dict(fresh.named_buffers())
         return (
-            {k: v.detach().clone() for k, v in fresh.named_parameters()},
+            {k: v.detach().clone() for k, v in fresh.named_parameters() if k not in frozen},
             {k: buffers[k].detach().clone() for k in sorted(floating)},
         )
 
     def apply(params: Leaves, buffers: Leaves, batch: Batch, train: bool) -> tuple[Output, Leaves]:
-        state = {**params, **buffers}
+        state = {**frozen, **params, **buffers}
         for name in weight_names:
             state[name] = batch.weight
         for number, name in enumerate(key_names):
@@ -98,12 +107,22 @@ def from_module(
     return Model(
         init=init,
         apply=apply,
-        units=units_of(module, units),  # not `own`, whose norm layers are exchanged
+        units=only_trainable(units_of(module, units), frozen),  # not of `own`: its norm layers are exchanged
         statistics=statistics,
         random=bool(key_names),
         classifier=classifier_of(own, tapped),
         constants=tuple(constants.items()),
+        frozen=frozen,
+        parameters=tuple(k for k, _ in own.named_parameters()),
+        tied=tied_names(module),
     )
+
+
+def tied_names(module: nn.Module) -> tuple[tuple[str, str], ...]:
+    """The names that a tensor has in the state_dict beside its first one, each with that first one."""
+    first = {id(v): k for k, v in (*module.named_parameters(), *module.named_buffers())}
+    every = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    return tuple((k, first[id(v)]) for k, v in every if first[id(v)] != k)
 
 
 def classifier_of(module: nn.Module, tapped: str | None) -> tuple[str, ...]:

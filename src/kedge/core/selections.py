@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kedge.core.errors import RequestError
+from kedge.core.frozen import frozen_note
 from kedge.core.model import Model
 
 Selection = Callable[[Model], frozenset[str]]
@@ -49,7 +50,12 @@ class AllButLast:
 def check_part(count: int, model: Model) -> None:
     """Raise where so many last units are not a part of the model."""
     if not 0 < count < len(model.units):
+        advice = (
+            f"give a number from 1 to {len(model.units) - 1}."
+            if len(model.units) > 1
+            else "a part of its own needs a model of at least two units; fedavg trains a single one."
+        )
         raise RequestError(
             f"the last {count} units cannot be parted from a model of {len(model.units)}: "
-            f"give a number from 1 to {len(model.units) - 1}."
+            f"{advice}{frozen_note(model)}"
         )

@@ -1,5 +1,8 @@
 """Units: what a schedule freezes and opens. Every parameter is in exactly one, input side first, head last.
 
+Parameters with requires_grad=False are left out of the units (`only_trainable`): a unit keeps the rest of its
+parameters, and a unit without any is none.
+
 A module has units at up to three granularities. "layer": each layer with parameters. "module" and "block",
 for residual networks, which are known by their children layer1, layer2, …, each an nn.Sequential of blocks:
 {stem, layer1} | layer2 | … | {last layer, classifier}, and the same with the blocks of the layers.
@@ -8,7 +11,7 @@ parameters for each unit, or `units = {"layer": […], "block": […]}`, one suc
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from torch import nn
@@ -43,6 +46,24 @@ def units_of(module: nn.Module, granularity: Granularity = "listed") -> Units:
         'have "module", and "block" where these hold blocks; any module may list its own: '
         'self.units = {"block": [["stem", "blocks.0"], ["blocks.1", "fc"]]}.'
     )
+
+
+def only_trainable(units: Units, frozen: Collection[str]) -> Units:
+    """The units without the frozen parameters; units that have no others are left out."""
+    kept = (tuple(k for k in unit if k not in frozen) for unit in units)
+    return tuple(unit for unit in kept if unit)
+
+
+def check_trainable(module: nn.Module) -> None:
+    """Raise where a module has no parameters to train."""
+    parameters = list(module.parameters())
+    if not parameters:
+        raise RequestError(f"{type(module).__name__} has no parameters: there is nothing to train.")
+    if not any(p.requires_grad for p in parameters):
+        raise RequestError(
+            f"{type(module).__name__}: all {len(parameters)} parameters have requires_grad=False, so nothing "
+            "would train. Set requires_grad=True for at least one, as in module.fc.requires_grad_(True)."
+        )
 
 
 def lists_of(module: nn.Module) -> dict[str, Sequence[Sequence[str]]]:

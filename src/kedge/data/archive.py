@@ -1,5 +1,7 @@
 """Official archives: fetched once into the cache folder, checked, and never left there half.
 
+An archive that a user gives by its path is checked as well, unless the option verify = false says otherwise.
+
 The cache folder is $KEDGE_CACHE, else $XDG_CACHE_HOME/kedge, else ~/.cache/kedge; every dataset has a folder
 in it. A download grows as `<file>.part`, is checked, and then renamed. Nothing is ever unpacked.
 """
@@ -42,14 +44,19 @@ class Archive:
         every = tuple(dict.fromkeys((*addresses, *self.addresses)))
         return replace(self, addresses=every, checksums=tuple(dict.fromkeys((*self.checksums, checksum))))
 
+    def size_or_name(self, file: Path) -> bool:
+        """Whether a file has the archive's name or exactly its size."""
+        return file.name == self.file or file.stat().st_size == self.size
+
     def problem(self, copy: Path) -> str | None:
         """Why these bytes are not the archive; None when they are."""
         size = copy.stat().st_size
-        if self.size is not None and size != self.size:
-            return f"it has {size:,} bytes, not {self.size:,}"
         found = {wanted: digest(copy, wanted.partition(":")[0]) for wanted in self.checksums}
+        unlike = [f"its checksum is {having}, not {wanted}" for wanted, having in found.items()]
+        if self.size is not None and size != self.size:
+            return "; ".join([f"it has {size:,} bytes, not {self.size:,}", *unlike])
         if found and not any(wanted == having for wanted, having in found.items()):
-            return "; ".join(f"its checksum is {having}, not {wanted}" for wanted, having in found.items())
+            return "; ".join(unlike)
         if not found and self.file.endswith(".zip") and not zipfile.is_zipfile(copy):
             return "it is no whole zip archive"
         return None
@@ -77,12 +84,61 @@ def cache_folder() -> Path:
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "kedge"
 
 
-def located(dataset: str, archive: Archive, path: Given, ask: Ask = as_it_is) -> Path:
-    """Where the data are: the path given, the archive in that folder, or the archive in the cache folder."""
+def located(dataset: str, archive: Archive, path: Given, ask: Ask = as_it_is, verify: bool = True) -> Path:
+    """Where the data are: the path given, the archive in that folder, or the archive in the cache folder.
+
+    An archive that is given is checked, unless `verify` is false; a folder it was unpacked to is not.
+    """
     if path is None:
         return fetch(dataset, archive, ask)
     given = existing(dataset, path, archive.file)
-    return given / archive.file if (given / archive.file).is_file() else given
+    file = given / archive.file if (given / archive.file).is_file() else given
+    try:
+        if file.is_file():
+            _check_given(dataset, file, archive, ask, verify)
+    except OSError as error:
+        raise DataError(f"{file} cannot be read ({error}).") from error
+    return file
+
+
+def published(file: Path, archive: Archive) -> bool:
+    """Whether a file claims to be this archive: it has its name or its size, and a checksum is known."""
+    return bool(archive.checksums) and file.is_file() and archive.size_or_name(file)
+
+
+def check_content(where: Path, name: str, content: bytes, wanted: str) -> None:
+    """Raise where a file inside an archive or folder is not the published one; `wanted` as "md5:…"."""
+    kind = wanted.partition(":")[0]
+    found = f"{kind}:{hashlib.new(kind, content).hexdigest()}"
+    if found != wanted:
+        raise DataError(refusal(f"{where}: the checksum of {name} is {found}, not {wanted}"))
+
+
+def refusal(problem: str, address: str = "") -> str:
+    """What is wrong with a file that a user gave, and what to do."""
+    again = f" from {address}" if address else ""
+    return (
+        f"{problem}. It is damaged, or not the file that was published: download it again{again}, or have it "
+        "read as it is by data.verify = false (--set data.verify=false)."
+    )
+
+
+def _check_given(dataset: str, file: Path, archive: Archive, ask: Ask, verify: bool) -> None:
+    """Compare a file with its published checksum; without one, with what it was when it was first used."""
+    if not archive.checksums:
+        mark = hashlib.sha256(bytes(file.resolve())).hexdigest()[:16]
+        beside = cache_folder() / dataset / f"given-{mark}.sha256"
+        if not verify:
+            beside.unlink(missing_ok=True)
+        elif problem := _changed(file, beside):
+            raise DataError(
+                f"{file}: {problem}. Put the first copy back; or, if you put another one there on purpose, "
+                "have it read by data.verify = false once (--set data.verify=false)."
+            )
+        return
+    wrong = verify and published(file, archive) and archive.problem(file)
+    if wrong and (problem := ask(archive).problem(file)):
+        raise DataError(refusal(f"{file}: {problem}", archive.addresses[0]))
 
 
 def existing(dataset: str, path: str | os.PathLike[str], files: str) -> Path:
@@ -112,7 +168,8 @@ def fetch(dataset: str, archive: Archive, ask: Ask = as_it_is) -> Path:
                     _record(part, _beside(file))
                 os.replace(part, file)
     try:
-        problem = _changed(file, archive) or (archive.problem(file) and ask(archive).problem(file))
+        changed = None if archive.checksums else _changed(file, _beside(file))
+        problem = changed or (archive.problem(file) and ask(archive).problem(file))
     except OSError as error:
         raise DataError(f"{file} cannot be read ({error}).") from error
     if problem:
@@ -159,13 +216,11 @@ def _record(copy: Path, beside: Path) -> None:
     os.replace(temporary, beside)
 
 
-def _changed(file: Path, archive: Archive) -> str | None:
-    """Whether a file without a published checksum differs from what it was when it came."""
-    if archive.checksums:
-        return None
-    beside = _beside(file)
-    if not beside.is_file():  # put here by hand: this is the first use
+def _changed(file: Path, beside: Path) -> str | None:
+    """How a file without a published checksum differs from what it was when it came or was first used."""
+    if not beside.is_file():  # put there by hand: this is the first use
         with suppress(OSError):  # a folder that can only be read is good enough
+            beside.parent.mkdir(parents=True, exist_ok=True)
             _record(file, beside)
         return None
     first, now = beside.read_text().strip(), digest(file, "sha256")

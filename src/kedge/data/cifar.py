@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kedge.core.errors import DataError
-from kedge.data.archive import Archive, Given, located
+from kedge.data.archive import Archive, Given, check_content, located, published
 from kedge.data.dataset import Dataset, Source
 from kedge.data.folder import KNOWN
 from kedge.data.known import from_torchvision
@@ -37,34 +37,57 @@ ARCHIVES = {
     ),
 }
 
+BATCHES = {  # md5 of every file inside
+    "cifar10": {
+        "data_batch_1": "c99cafc152244af753f735de768cd75f",
+        "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+        "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+        "data_batch_4": "634d18415352ddfa80567beed471001a",
+        "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+        "test_batch": "40351d587109b95175f43aff81a1287e",
+    },
+    "cifar100": {
+        "train": "16019d7e3df5f24257cddd939b257f8d",
+        "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+    },
+}
 
-def cifar10(path: Given = None) -> Source:
+
+def cifar10(path: Given = None, verify: bool = True) -> Source:
     """50,000 / 10,000 color images, 32×32, 10 classes (170 MB).
 
-    `path` is cifar-10-python.tar.gz or the folder it unpacks to.
+    `path` is cifar-10-python.tar.gz or the folder it unpacks to; verify = false: read as it is, whatever its
+    checksums.
     """
-    return _source("cifar10", path, [f"data_batch_{k}" for k in range(1, 6)], "test_batch", "labels", 10)
+    return _source("cifar10", path, verify, "labels", 10)
 
 
-def cifar100(path: Given = None) -> Source:
+def cifar100(path: Given = None, verify: bool = True) -> Source:
     """50,000 / 10,000 color images, 32×32, 100 classes (169 MB).
 
-    `path` is cifar-100-python.tar.gz or the folder it unpacks to.
+    `path` is cifar-100-python.tar.gz or the folder it unpacks to; verify = false: read as it is, whatever its
+    checksums.
     """
-    return _source("cifar100", path, ["train"], "test", "fine_labels", 100)
+    return _source("cifar100", path, verify, "fine_labels", 100)
 
 
-def _source(name: str, path: Given, train: list[str], test: str, key: str, classes: int) -> Source:
-    with opened(located(name, ARCHIVES[name], path, partial(from_torchvision, name.upper()))) as members:
-        parts = [_batch(members, file, key) for file in train]
+def _source(name: str, path: Given, verify: bool, key: str, classes: int) -> Source:
+    archive, sums = ARCHIVES[name], BATCHES[name]
+    file = located(name, archive, path, partial(from_torchvision, name.upper()), verify)
+    by_batch = verify and path is not None and not published(file, archive)  # else all of it was checked
+    with opened(file) as members:
+        *parts, held = (_batch(members, batch, key, md5 if by_batch else None) for batch, md5 in sums.items())
         x, y = (np.concatenate(values) for values in zip(*parts, strict=True))
-        held = Dataset(*_batch(members, test, key))
-    return Source(name, Dataset(x, y), held, classes, *KNOWN[name], scale=1 / 255)
+    return Source(name, Dataset(x, y), Dataset(*held), classes, *KNOWN[name], scale=1 / 255)
 
 
-def _batch(members: Members, file: str, key: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _batch(
+    members: Members, file: str, key: str, md5: str | None
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     name = members.only(file)
     content = members.read(name)
+    if md5 is not None:
+        check_content(members.where, name, content, f"md5:{md5}")
     try:
         entry = Arrays(io.BytesIO(content), encoding="latin1").load()
         data, labels = np.asarray(entry["data"]), np.asarray(entry[key], dtype=np.int64)

@@ -98,7 +98,10 @@ def load(name: str, **options: Any) -> Source:
     file = stand_in(name, options.get("path")) if "path" in parameters else None
     if file is None:
         return build(**options)
-    if idle := [k for k, value in options.items() if k != "path" and value != parameters[k].default]:
+    idle = [
+        k for k, value in options.items() if k not in ("path", "verify") and value != parameters[k].default
+    ]
+    if idle:
         raise RequestError(
             f"{name} is read from {file} as it is, so {', '.join(idle)} can do nothing. Leave it out, or "
             "take the file away (unset KEDGE_DATA) to read the official archive."

@@ -7,13 +7,14 @@ An idx file is two zero bytes, a type (8: unsigned bytes), the number of axes, t
 import gzip
 import math
 import zlib
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kedge.core.errors import DataError
-from kedge.data.archive import Archive, Given, existing, fetch
+from kedge.data.archive import Archive, Given, check_content, existing, fetch
 from kedge.data.dataset import Dataset, Source
 from kedge.data.folder import KNOWN
 from kedge.data.known import from_torchvision
@@ -48,34 +49,54 @@ ARCHIVES = {
     for name, sums in SUMS.items()
 }
 
+UNZIPPED = {  # md5 of the files that gunzip makes of them, as several public loaders list them
+    "mnist": {
+        "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+        "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+        "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+        "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+    },
+    "fashion-mnist": {
+        "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+        "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
+        "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
+        "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
+    },
+}
 
-def mnist(path: Given = None) -> Source:
+
+def mnist(path: Given = None, verify: bool = True) -> Source:
     """60,000 / 10,000 handwritten digits, 28×28 grey, 10 classes (12 MB).
 
-    `path` is a folder, zip or tar that holds the four idx files, gzipped or not.
+    `path` is a folder, zip or tar that holds the four idx files, gzipped or not; verify = false: read as they
+    are, whatever their checksums.
     """
-    return _source("mnist", "MNIST", path)
+    return _source("mnist", "MNIST", path, verify)
 
 
-def fashion_mnist(path: Given = None) -> Source:
+def fashion_mnist(path: Given = None, verify: bool = True) -> Source:
     """60,000 / 10,000 pictures of clothes, 28×28 grey, 10 classes (31 MB).
 
-    `path` is a folder, zip or tar that holds the four idx files, gzipped or not.
+    `path` is a folder, zip or tar that holds the four idx files, gzipped or not; verify = false: read as they
+    are, whatever their checksums.
     """
-    return _source("fashion-mnist", "FashionMNIST", path)
+    return _source("fashion-mnist", "FashionMNIST", path, verify)
 
 
-def _source(name: str, kind: str, path: Given) -> Source:
+def _source(name: str, kind: str, path: Given, verify: bool) -> Source:
+    sums = {archive.file: archive.checksums[0] for archive in ARCHIVES[name]}
+    sums |= {file: f"md5:{md5}" for file, md5 in UNZIPPED[name].items()}
     if path is None:
         fetched = [fetch(name, archive, partial(from_torchvision, kind)) for archive in ARCHIVES[name]]
         path = fetched[0].parent
+        sums = {}  # they are checked
     with opened(existing(name, path, "the four idx files")) as members:
-        train, test = (_part(members, part) for part in ("train", "test"))
+        train, test = (_part(members, part, sums if verify else {}) for part in ("train", "test"))
     return Source(name, train, test, 10, *KNOWN[name], scale=1 / 255)
 
 
-def _part(members: Members, part: str) -> Dataset:
-    images, labels = (_array(members, file) for file in PARTS[part])
+def _part(members: Members, part: str, sums: Mapping[str, str]) -> Dataset:
+    images, labels = (_array(members, file, sums) for file in PARTS[part])
     if images.ndim != 3:
         raise DataError(f"{members.where}, {part} part: images of shape {images.shape}; need [n, h, w].")
     try:
@@ -84,9 +105,11 @@ def _part(members: Members, part: str) -> Dataset:
         raise DataError(f"{members.where}, {part} part: {error}") from error
 
 
-def _array(members: Members, file: str) -> NDArray[np.uint8]:
+def _array(members: Members, file: str, sums: Mapping[str, str]) -> NDArray[np.uint8]:
     name = members.only(f"{file}.gz", file)
     content = members.read(name)
+    if wanted := sums.get(name.rpartition("/")[2]):
+        check_content(members.where, name, content, wanted)
     if name.endswith(".gz"):
         try:
             content = gzip.decompress(content)

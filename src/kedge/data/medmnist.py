@@ -32,35 +32,38 @@ ARCHIVES = {
 WANTED = tuple(f"{part}_{what}" for part in ("train", "val", "test") for what in ("images", "labels"))
 
 
-def organamnist(path: Given = None, validation: Validation = "leave") -> Source:
+def organamnist(path: Given = None, validation: Validation = "leave", verify: bool = True) -> Source:
     """34,561 / 17,778 axial CT slices of 11 organs, 28×28 grey (about 38 MB).
 
-    `path` is organamnist.npz or its folder; validation = "train" adds the 6,491 validation images.
+    `path` is organamnist.npz or its folder; validation = "train" adds the 6,491 validation images;
+    verify = false: read as it is, whatever its checksum.
     """
-    return _source("organamnist", path, validation)
+    return _source("organamnist", path, validation, verify)
 
 
-def organcmnist(path: Given = None, validation: Validation = "leave") -> Source:
+def organcmnist(path: Given = None, validation: Validation = "leave", verify: bool = True) -> Source:
     """12,975 / 8,216 coronal CT slices of 11 organs, 28×28 grey (about 15 MB).
 
-    `path` is organcmnist.npz or its folder; validation = "train" adds the 2,392 validation images.
+    `path` is organcmnist.npz or its folder; validation = "train" adds the 2,392 validation images;
+    verify = false: read as it is, whatever its checksum.
     """
-    return _source("organcmnist", path, validation)
+    return _source("organcmnist", path, validation, verify)
 
 
-def organsmnist(path: Given = None, validation: Validation = "leave") -> Source:
+def organsmnist(path: Given = None, validation: Validation = "leave", verify: bool = True) -> Source:
     """13,932 / 8,827 sagittal CT slices of 11 organs, 28×28 grey (about 16 MB).
 
-    `path` is organsmnist.npz or its folder; validation = "train" adds the 2,452 validation images.
+    `path` is organsmnist.npz or its folder; validation = "train" adds the 2,452 validation images;
+    verify = false: read as it is, whatever its checksum.
     """
-    return _source("organsmnist", path, validation)
+    return _source("organsmnist", path, validation, verify)
 
 
-def _source(name: str, path: Given, validation: Validation) -> Source:
+def _source(name: str, path: Given, validation: Validation, verify: bool) -> Source:
     archive = ARCHIVES[name]
     if path is None and (data := os.environ.get("KEDGE_DATA")) and (Path(data) / archive.file).is_file():
         path = Path(data) / archive.file
-    file = located(name, archive, path, partial(from_medmnist, name))
+    file = located(name, archive, path, partial(from_medmnist, name), verify)
     if file.is_dir():
         raise DataError(f"{name}: {file} holds no {archive.file}; put it there, or give its path.")
     arrays = npz_arrays(file, WANTED)

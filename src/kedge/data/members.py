@@ -15,6 +15,7 @@ from pathlib import Path
 from kedge.core.errors import DataError
 
 Stamp = tuple[int, int]  # changes when the content does: size, and checksum or time
+AT_ONCE = 2**20  # bytes
 DAMAGE = (
     OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError,
     NotImplementedError, RuntimeError,  # how zipfile refuses unknown compression and passwords
@@ -68,17 +69,30 @@ def opened(path: Path) -> Iterator[Members]:
         yield members
 
 
+def check_listing(archive: zipfile.ZipFile) -> None:
+    """Raise where a zip lists fewer files than its end says; one damaged byte can hide the last of them."""
+    assert archive.fp is not None
+    archive.fp.seek(archive.start_dir)
+    end = archive.fp.read()[-22 - len(archive.comment) :]
+    count = int.from_bytes(end[10:12], "little")  # 65535: too many for this field
+    if end[:4] == b"PK\x05\x06" and count not in (0xFFFF, len(archive.infolist()) % 0x10000):
+        raise zipfile.BadZipFile(f"it lists {len(archive.infolist())} files, and its end says {count}")
+
+
 def _opened(path: Path, stack: ExitStack) -> Members:
     if path.is_dir():
         return _folder(path)
     if zipfile.is_zipfile(path):
         outer = stack.enter_context(zipfile.ZipFile(path))
+        check_listing(outer)
         inner = [name for name in outer.namelist() if name.endswith(".zip")]
         if len(inner) == 1:
             unpacked = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115  # the stack closes it
             with outer.open(inner[0]) as packed:
                 shutil.copyfileobj(packed, unpacked)
-            return _zip(path, stack.enter_context(zipfile.ZipFile(unpacked)))
+            inside = stack.enter_context(zipfile.ZipFile(unpacked))
+            check_listing(inside)
+            return _zip(path, inside)
         return _zip(path, outer)
     if tarfile.is_tarfile(path):
         return _tar(path)
@@ -110,6 +124,8 @@ def _tar(path: Path) -> Members:
             content = archive.extractfile(member) if member.isreg() else None
             if content is not None and _counts(member.name):
                 files[member.name] = content.read()
+        while archive.fileobj and archive.fileobj.read(AT_ONCE):  # to the end, where the checksum is compared
+            pass
     stamps = {name: (len(content), zlib.crc32(content)) for name, content in files.items()}
     return Members(path, stamps, files.__getitem__)
 

@@ -41,13 +41,18 @@ Values = NDArray[np.float32]  # [rows, 27]
 
 
 def pamap2(
-    path: Given = None, step: int = 100, drop: tuple[int, ...] = (0, 5, 12), test: float = 0.2
+    path: Given = None,
+    step: int = 100,
+    drop: tuple[int, ...] = (0, 5, 12),
+    test: float = 0.2,
+    verify: bool = True,
 ) -> Source:
     """Windows of body sensors, 27×1×200, 10 activities, 9 subjects (about 690 MB).
 
     `path` is UCI's zip, the PAMAP2_Dataset.zip in it, or the folder that unpacks to. A window begins every
     `step` rows. The last share `test` of the rows of each subject's activity is the test set, so no test
-    window overlaps a training window. Key: subject. The windows are kept in the cache folder.
+    window overlaps a training window. Key: subject. The windows are kept in the cache folder. A zip must stay
+    what it was when it was first used; verify = false takes another one.
     """
     kept_labels = [activity for activity in PROTOCOL if activity not in drop]
     if step < 1 or not 0 < test < 1 or not set(drop) <= set(PROTOCOL) or not kept_labels:
@@ -55,7 +60,7 @@ def pamap2(
             f"pamap2(step={step}, drop={list(drop)}, test={test}): need step ≥ 1, 0 < test < 1, and drop "
             f"from the activities {', '.join(map(str, PROTOCOL))}, not all of them."
         )
-    with opened(located("pamap2", ARCHIVE, path)) as members:
+    with opened(located("pamap2", ARCHIVE, path, verify=verify)) as members:
         facts = (sorted(members.stamps.items()), step, kept_labels, test)
         stored = kept("pamap2", facts, lambda: _windows(members, step, kept_labels, test))
     train, held = (Dataset(stored[f"x_{part}"], stored[f"y_{part}"]) for part in ("train", "test"))

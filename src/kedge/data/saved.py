@@ -2,7 +2,8 @@
 
 `partition.npz` holds indices into the pool of data/local_tests.py: `train` and `test`, client after client,
 cut by `train_sizes` and `test_sizes`; the dataset's name, how local tests were made, how many samples the
-pool has, and the sha256 of its labels, by which a file of other data is found out.
+pool has, the sha256 of its labels, by which a file of other data is found out, and for data that come from
+outside the package `inputs`, the sha256 of its samples and of the common test set (not in files of 0.1).
 """
 
 import hashlib
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import get_args
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from kedge.core.errors import DataError, RequestError
@@ -37,12 +39,16 @@ class Holdings:
     labels: str  # sha256 of the pool's labels
     train: tuple[Ints, ...]
     test: tuple[Ints, ...]
+    inputs: str = ""  # sha256 of the samples and the common test set; "": not known
 
     def packed(self) -> bytes:
         """The file's bytes."""
         file = io.BytesIO()
+        known = {"inputs": np.array(self.inputs)} if self.inputs else {}
         np.savez_compressed(
             file,
+            allow_pickle=False,
+            **known,
             train=np.concatenate(self.train),
             train_sizes=np.array([len(own) for own in self.train]),
             test=np.concatenate(self.test),
@@ -68,16 +74,29 @@ class Holdings:
                 return f"{name} is {getattr(other, name)!r}, it was {getattr(self, name)!r}"
         if problem := self.misfit(other.samples, other.labels):
             return problem
-        same = _same(self.train, other.train) and _same(self.test, other.test)
-        return None if same else "the clients' samples are not what they were"
+        if not (_same(self.train, other.train) and _same(self.test, other.test)):
+            return "the clients' samples are not what they were"
+        same = not self.inputs or not other.inputs or self.inputs == other.inputs
+        return None if same else "the samples or the test set are not what they were, though the labels are"
 
 
-def holdings(federation: Federation, dataset: str, local: LocalTests, local_test: float) -> Holdings:
+def holdings(
+    federation: Federation, dataset: str, local: LocalTests, local_test: float, inputs: str = ""
+) -> Holdings:
     """The holdings of a federation that is made of a dataset."""
     labels = federation.pool.y.cpu().numpy()
-    return Holdings(
-        dataset, local, local_test, labels.size, checksum(labels), federation.clients, federation.local_tests
-    )
+    dealt = federation.clients, federation.local_tests
+    return Holdings(dataset, local, local_test, labels.size, checksum(labels), *dealt, inputs)
+
+
+def inputs_of(federation: Federation) -> str:
+    """The sha256 of a federation's samples, as they were stored, and of its common test set."""
+    digest = hashlib.sha256()
+    for data in (federation.pool, federation.test):
+        for values in (data.x, data.y) if data else ():
+            digest.update(f"{values.dtype} {tuple(values.shape)};".encode())
+            digest.update(values.cpu().contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def checksum(labels: NDArray[np.integer]) -> str:
@@ -97,6 +116,7 @@ def read(file: Path) -> Holdings:
             labels=str(arrays["labels"].item()),
             train=_cut(arrays["train"], arrays["train_sizes"]),
             test=_cut(arrays["test"], arrays["test_sizes"]),
+            inputs=str(arrays["inputs"].item()) if "inputs" in arrays else "",
         )
     except (ValueError, TypeError) as error:
         raise DataError(f"{file}: damaged ({error}); put a whole copy there.") from error

@@ -214,9 +214,16 @@ def replayed(
 
 def rows_at_once(model: Model, federation: Federation) -> int:
     """How many clients' models may lie in memory side by side, with what training them takes."""
-    params, _ = model.init(0)
-    each = sum(v.numel() for v in params.values()) * federation.dtype.itemsize
+    each = numbers_of(model) * federation.dtype.itemsize
     return max(1, live_bytes(federation.pool.x.device) // (COPIES * each))
+
+
+def numbers_of(model: Model) -> int:
+    """The numbers in all parameters of a model.
+
+    Frozen ones are stored once for all clients, but they count here: activations grow with them, too.
+    """
+    return sum(v.numel() for v in (*model.init(0)[0].values(), *model.frozen.values()))
 
 
 def live_bytes(device: torch.device) -> int:

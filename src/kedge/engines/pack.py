@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.frozen import same_frozen
 from kedge.core.optimizers import SGD, Adam
 from kedge.core.server import Reply
 from kedge.core.tree import Leaves, together
@@ -39,7 +40,9 @@ from kedge.engines.programs import bucket
 from kedge.engines.stacked import Stacked
 
 Build = Callable[[Federation], Stacked]
-Program = tuple[Algorithm, Local]  # what must be the same for rows to train side by side
+Program = tuple[Algorithm, Local]
+# What must be the same for rows to train side by side; the number is that of `Pack.frozen`.
+Kind = tuple[Program, int]
 
 
 class Waiting(NamedTuple):
@@ -72,7 +75,12 @@ class Pack:
         pools, self.offsets = merged([engine.federation.pool for engine in engines])
         self.whole = replace(engines[0].federation, pool=pools)
         self.build = build
-        self.stacks: list[tuple[Program, Stacked]] = []
+        # By run: the first one whose model has the same frozen parameters, which all rows of a stack share.
+        self.frozen = [
+            next(n for n, other in enumerate(engines) if same_frozen(other.network, engine.network))
+            for engine in engines
+        ]
+        self.stacks: list[tuple[Kind, Stacked]] = []
         self.programs: dict[int, tuple[Stage, Program]] = {}  # by the stage's id, which it keeps
         self.at_once = 0  # rows of a stack; 0: all
         self.ahead: dict[tuple[int, ...], Ahead] = {}  # by runs
@@ -97,10 +105,10 @@ class Pack:
     def replies(self, asked: Mapping[int, Asked]) -> dict[int, Reply | BaseException]:
         """The replies to what runs asked for, by number; an error is that of all who waited for the same."""
         waiting = [Waiting(number, self.engines[number], *one) for number, one in asked.items()]
-        programs = [self.program(one.engine.stage) for one in waiting]
+        kinds = [self.kind(one) for one in waiting]
         replies: dict[int, Reply | BaseException] = {}
-        for program in dict.fromkeys(programs):
-            some = [one for one, own in zip(waiting, programs, strict=True) if own == program]
+        for kind in dict.fromkeys(kinds):
+            some = [one for one, own in zip(waiting, kinds, strict=True) if own == kind]
             try:
                 replies |= {one.number: r for one, r in zip(some, self.trained(some), strict=True)}
             except Exception as error:  # every run that waits for this must hear of it
@@ -129,7 +137,7 @@ class Pack:
         """One stack of all their clients."""
         engines = [a.engine for a in asked]
         width = max(engine.width for engine in engines)
-        stack = self.stack(engines[0], width)
+        stack = self.stack(asked[0], width)
         padding = bucket(sum(len(a.clients) for a in asked)) - sum(len(a.clients) for a in asked)
         rows, firsts, at = [], [], 0
         for place, (_, engine, _, clients, _) in enumerate(asked):
@@ -230,18 +238,23 @@ class Pack:
             self.programs[id(stage)] = stage, next(same, own)
         return self.programs[id(stage)][1]
 
-    def stack(self, like: Stacked, width: int) -> Stacked:
-        """The common stack for a stage like this engine's."""
-        program = self.program(like.stage)
+    def kind(self, one: Waiting) -> Kind:
+        """What must be the same for others to train beside this run."""
+        return self.program(one.engine.stage), self.frozen[one.number]
+
+    def stack(self, one: Waiting, width: int) -> Stacked:
+        """The common stack for a run like this."""
+        kind, like = self.kind(one), one.engine
         for known, stack in self.stacks:
-            if known == program and stack.width == width:
+            if known == kind and stack.width == width:
                 return stack
         stack = self.build(self.whole)
         stack.network = like.network
         params = {**like.memories.local}
         stack.begin(like.stage, params, frozenset())
         stack.model, stack.width = like.model, width
-        self.stacks = [*self.stacks[-3:], (program, stack)]  # a run of stages comes back to none before these
+        most = 3 + len(set(self.frozen)) - 1
+        self.stacks = [*self.stacks[-most:], (kind, stack)]  # a run of stages comes back to none before these
         return stack
 
 

@@ -51,6 +51,8 @@ def name(model: Model, federation: Federation, stage: Stage, rows: int, precisio
     """What a finding holds for."""
     params, _ = model.init(0)
     shapes = "+".join(f"{'x'.join(map(str, v.shape))}" for v in params.values())
+    if model.frozen:
+        shapes += " frozen " + "+".join("x".join(map(str, v.shape)) for v in model.frozen.values())
     gpu = torch.cuda.get_device_name(federation.pool.x.device)
     what = gpu, torch.__version__, precision, shapes, stage.local.batch, rows, stage.algorithm.name
     return "; ".join(map(str, what))

@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from kedge.engines.frozen_inputs import frozen_inputs
 from kedge.engines.rewriting import rewritten
 
 ADVICE = r"\s*Online softmax is disabled", "TensorFloat32 tensor cores", r"`torch\.jit\."
@@ -63,7 +64,8 @@ def compiled(graph: GraphModule, *arguments: Any, repeatable: bool = True) -> Ca
 
     # With an (empty) environment of shapes, without which torch does not keep programs on disk.
     shapes = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True, allow_non_fake_inputs=True)
-    like: list[Any] = [shapes.from_tensor(v) for v in tree_leaves(arguments)]
+    frozen = frozen_inputs(graph)
+    like: list[Any] = [shapes.from_tensor(v) for v in (*tree_leaves(arguments), *frozen)]
     settings = config.patch(deterministic=repeatable)
     with warnings.catch_warnings(), tracing(TracingContext(shapes)), settings:
         warnings.simplefilter("ignore", DeprecationWarning)  # of torch, about its own deprecated parts
@@ -71,6 +73,6 @@ def compiled(graph: GraphModule, *arguments: Any, repeatable: bool = True) -> Ca
         program = _inductor.compile(graph, like)
 
     def run(*own: Any) -> None:
-        program(*tree_leaves(own))
+        program(*tree_leaves(own), *frozen)
 
     return run

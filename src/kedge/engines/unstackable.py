@@ -1,6 +1,8 @@
 """Why torch cannot run a module for several clients at once, in words: the operator, and what can be done."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from kedge.core.errors import CheckpointError, Diverged, RequestError
 from kedge.core.naming import failing_part
@@ -41,6 +43,18 @@ def place(text: str) -> str | None:
 def first_line(text: str) -> str:
     """The first line, without its full stop."""
     return text.strip().split("\n")[0].removesuffix(".")
+
+
+@contextmanager
+def reworded() -> Iterator[None]:
+    """Inside, an error by which vmap or the compiler gives up on a module is raised in words."""
+    try:
+        yield
+    except RuntimeError as error:
+        told = unstackable(error)
+        if told is None:
+            raise
+        raise told from error
 
 
 def reason(text: str) -> str:

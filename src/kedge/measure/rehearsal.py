@@ -15,6 +15,7 @@ import torch
 from kedge.core.algorithm import Algorithm, Local
 from kedge.core.client import Carry, Fixed, by_autograd, class_means, class_sums, finish, local_step, started
 from kedge.core.correction import within
+from kedge.core.frozen import place_frozen
 from kedge.core.model import Batch, Model
 from kedge.core.server import broadcast, opened
 from kedge.core.tree import Leaves, cast
@@ -44,7 +45,8 @@ class Rehearsal:
         buffers: Leaves,
     ) -> None:
         """`model` is as the algorithm sees it, `params` and `buffers` as a run begins with them."""
-        self.algorithm, self.model, self.local, self.classes = algorithm, model, local, data.classes
+        self.algorithm, self.local, self.classes = algorithm, local, data.classes
+        self.model = model = place_frozen(model, data.dtype)
         params, buffers = cast(params, data.dtype), cast(buffers, data.dtype)
         server = opened(algorithm, model, params, buffers)
         memory = {

@@ -11,9 +11,8 @@ from typing import Any
 from kedge.core.errors import DataError, RequestError, nearest
 from kedge.measure.cells import cells, curve, in_order
 from kedge.running.folder import read_lines
+from kedge.running.marker import planned_runs, read_marker
 
-PLAN = "runs.json"  # in the folder of several runs: what each of them is
-SWEEP = "sweep.json"  # the same of a sweep, with its grid
 APART = ("seed", "engine", "name", "measure")  # keys that do not make a run another one
 ACCURACIES = ("distributed.global.accuracy", "distributed.local.accuracy")
 
@@ -59,6 +58,7 @@ class Run:
 
 def read_run(folder: Path) -> Run:
     """The run in a folder."""
+    read_marker(folder)  # refuses what a newer version wrote
     try:
         config = tomllib.loads((folder / "config.toml").read_text())
         return Run(folder, config, read_lines(folder / "history.jsonl"))
@@ -79,16 +79,6 @@ def find_runs(folders: Iterable[Path]) -> list[Run]:
         inside.sort(key=lambda p: order.index(p) if p in order else len(order))
         found += [read_run(p) for p in inside]
     return found
-
-
-def planned_runs(folder: Path) -> list[dict[str, Any]]:
-    """What a folder of several runs holds or should hold: each one's folder and config; else nothing."""
-    for name in (PLAN, SWEEP):
-        if (folder / name).is_file():
-            listed = json.loads((folder / name).read_text())
-            rows: list[dict[str, Any]] = listed if isinstance(listed, list) else listed["runs"]
-            return rows
-    return []
 
 
 def metric_of(runs: Sequence[Run], wanted: str | None = None) -> str | None:

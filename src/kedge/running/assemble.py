@@ -12,10 +12,12 @@ from kedge.algorithms import METHODS, RULES, SCHEDULES
 from kedge.algorithms.plateau import Plateau
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune, fitted
 from kedge.core.errors import DataError, RequestError
+from kedge.core.frozen import frozen_note, place_frozen
 from kedge.core.model import Batch, Model, from_module, seeded
 from kedge.core.naming import FORWARD_ERRORS, explained
 from kedge.core.precision import DTYPES, Precision, in_precision
 from kedge.core.schedules import Clock, over
+from kedge.core.units import check_trainable
 from kedge.data.federation import Federation
 from kedge.measure.latest import Latest
 from kedge.models import MODELS
@@ -25,6 +27,7 @@ from kedge.running.document import OPTIMIZERS
 from kedge.running.factories import factory_of
 from kedge.running.forward_check import generators_put_back, with_checked_forward
 from kedge.running.measuring import measurable
+from kedge.running.measuring import tune_of as tune_for
 from kedge.running.probing import check_measures, watched
 from kedge.running.schema import parameters
 from kedge.running.task import Task
@@ -52,6 +55,7 @@ def assemble(experiment: Experiment) -> Task:
         if not isinstance(module, nn.Module):
             name = experiment.model["name"]
             raise RequestError(f"model.name = {name!r}: it makes a {type(module).__name__}, no nn.Module.")
+        check_trainable(module)
         return rebuild(module)
 
     training = experiment.training
@@ -60,6 +64,7 @@ def assemble(experiment: Experiment) -> Task:
     check_model(model, federation)
     model = with_checked_forward(model, federation)
     check_schedules(stages, model)
+    model = place_frozen(model, federation.dtype, device)
     stages = watched(stages, model, experiment.measure)
     task = Task(
         stages=stages,
@@ -77,6 +82,7 @@ def assemble(experiment: Experiment) -> Task:
     )
     check_rules(task)
     check_measures(task)
+    check_tuning(task)
     return task
 
 
@@ -85,7 +91,7 @@ def stages_of(experiment: Experiment) -> tuple[Stage, ...]:
     stages = []
     for method, schedule, rounds, rule in experiment.stages:
         algorithm = algorithm_of(method, schedule)
-        until = RULES[rule["name"]](**options_of(rule)) if rule else None
+        until = factory_of("when", RULES, rule["name"])(**options_of(rule)) if rule else None
         if until:
             algorithm = until.watched(algorithm)
         if experiment.evaluation.all:
@@ -138,7 +144,8 @@ def algorithm_of(method: dict[str, Any], schedule: dict[str, Any]) -> Algorithm:
 def local_of(experiment: Experiment) -> Local:
     """How clients train."""
     training = experiment.training
-    optimizer = OPTIMIZERS[experiment.optimizer["name"]](**options_of(experiment.optimizer))
+    factory = factory_of("optimizer", OPTIMIZERS, experiment.optimizer["name"])
+    optimizer = factory(**options_of(experiment.optimizer))
     clip = None if training.clip == "off" else training.clip
     return Local(training.epochs, training.batch, optimizer, clip, training.drop_last)
 
@@ -171,12 +178,16 @@ def check_schedules(stages: Sequence[Stage], model: Model) -> None:
     for stage in stages:
         algorithm = stage.algorithm
         check_parts(algorithm, fitted(algorithm, model))
-        masks = [algorithm.schedule(Clock(r, r, step, 10), units) for r in (0, last) for step in range(10)]
+        try:
+            masks = [algorithm.schedule(Clock(r, r, k, 10), units) for r in (0, last) for k in range(10)]
+        except RequestError as error:
+            note = frozen_note(model)
+            raise RequestError(f"{algorithm.name}: {error}{note}" if note else str(error)) from None
         wrong = next((mask for mask in masks if len(mask) != units), None)
         if wrong is not None:
             raise RequestError(
                 f"{algorithm.name}: its schedule gives {len(wrong)} flags for a model of {units} units; "
-                "need one a unit."
+                f"need one a unit.{frozen_note(model)}"
             )
         if algorithm.head_trains and not any(mask[-1] for mask in masks):
             raise RequestError(
@@ -188,12 +199,27 @@ def check_schedules(stages: Sequence[Stage], model: Model) -> None:
 def check_parts(algorithm: Algorithm, model: Model) -> None:
     """Raise where a method is about a part that the model does not have: some last units, features."""
     try:
-        algorithm.shared(model)
+        if not algorithm.shared(model):
+            raise RequestError(
+                f"{algorithm.name} shares no parameter of this model: the part that it shares is empty, so "
+                f"clients would learn nothing from each other.{frozen_note(model)}"
+            )
         for correction in algorithm.corrections:
             correction.reach(model)
     except RequestError as error:
         known = algorithm.name in str(error)
         raise RequestError(str(error) if known else f"{algorithm.name}: {error}") from None
+
+
+def check_tuning(task: Task) -> None:
+    """Raise where personal models are to be tuned in a part that the model does not have."""
+    for stage in task.stages:
+        tune = tune_for(task, stage.algorithm)
+        if tune and tune.what == "body" and len(task.model.units) == 1:
+            raise RequestError(
+                f"tune = 'body': the model has one unit, which is the head, so nothing would be tuned. "
+                f"Use 'head', 'all' or 'off'.{frozen_note(task.model)}"
+            )
 
 
 def check_rules(task: Task) -> None:

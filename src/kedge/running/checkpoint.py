@@ -28,7 +28,8 @@ KEEP = 2
 class State(NamedTuple):
     """Everything a run needs to go on as if it had never stopped."""
 
-    facts: dict[str, Any]  # round, stage, stage_round, lengths of the histories, what `auto` chose
+    # round, stage, stage_round, lengths and checksums of the histories, what `auto` chose, whose it is
+    facts: dict[str, Any]
     tensors: dict[str, Any]  # server, memories
 
 
@@ -87,18 +88,43 @@ def versions(folder: Path) -> list[Path]:
     return sorted((p for p in folder.glob("[0-9]*") if p.is_dir()), reverse=True) if folder.exists() else []
 
 
-def load(folder: Path, say: Callable[[str], None]) -> State | None:
-    """The newest version that is whole; damaged ones are named. None where nothing was ever saved."""
+def load(
+    folder: Path,
+    say: Callable[[str], None],
+    objection: Callable[[State], str | None] = lambda state: None,
+) -> State | None:
+    """The newest version that is whole and fits its run; others are named. None where nothing was ever saved.
+
+    `objection` says why a whole version does not fit, or None.
+    """
     found = versions(folder)
+    damaged = 0
     for version in found:
         try:
-            return read(version)
+            state = read(version)
         except CheckpointError as error:
             say(f"{error} It is passed over.")
-    if found:
+            damaged += 1
+            continue
+        reason = objection(state)
+        if reason is None:
+            if version != found[0]:
+                say(
+                    f"The run goes on from checkpoint {version}, and repeats exactly the rounds that it did "
+                    f"after round {state.facts['round']}."
+                )
+            return state
+        say(f"checkpoint {version} does not fit: {reason}. It is passed over.")
+    if found and damaged == len(found):
         raise CheckpointError(
             f"no whole checkpoint is left in {folder}: every version is damaged. "
             "Delete that folder to run again from the start; the history so far is then written anew."
+        )
+    if found:
+        raise CheckpointError(
+            f"no checkpoint in {folder} fits this run, as told above. Put back what is missing or damaged, "
+            "from a copy. If there is none, delete that folder to run again from the start; the history so "
+            "far is then written anew."
         )
     return None
 
@@ -118,6 +144,17 @@ def read(version: Path) -> State:
         return State(json.loads(contents["state.json"]), unflatten(tensors))
     except (SafetensorError, KeyError, ValueError) as error:
         raise CheckpointError(f"checkpoint {version} cannot be read ({error}).") from error
+
+
+def newest_facts(folder: Path) -> dict[str, Any] | None:
+    """The facts of the newest version that has some, without its tensors; None where none has."""
+    for version in versions(folder):
+        try:
+            facts: dict[str, Any] = json.loads((version / "state.json").read_bytes())
+        except (OSError, ValueError):
+            continue
+        return facts
+    return None
 
 
 def same_device(tree: Tree, like: torch.Tensor) -> dict[str, Any]:

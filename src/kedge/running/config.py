@@ -102,9 +102,10 @@ class Experiment:
     then: tuple[dict[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[\w.+-]+", self.name):
+        if not re.fullmatch(r"[\w.+-]+", self.name) or not re.search(r"\w", self.name):
             raise RequestError(
-                f"name = {self.name!r}: use letters, digits, '.', '_', '+' and '-'; it names a folder."
+                f"name = {self.name!r}: use letters, digits, '.', '_', '+' and '-', with a letter or a digit "
+                "among them; it names a folder. To write elsewhere, use --out DIR."
             )
         positive = {
             "rounds": self.rounds,

@@ -1,5 +1,6 @@
 """Who holds what: an experiment's dataset dealt out, and kept with its run."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +9,17 @@ from numpy.typing import NDArray
 
 from kedge.core.errors import DataError, RequestError, nearest
 from kedge.data.dataset import Source, normalized
-from kedge.data.datasets import load
+from kedge.data.datasets import BUILT_IN, load
 from kedge.data.federation import Federation, federate
 from kedge.data.local_tests import dealt_labels
 from kedge.data.partition import PARTITIONS, Saved
-from kedge.data.saved import FILE, Holdings, holdings, read
+from kedge.data.saved import FILE, Holdings, holdings, inputs_of, read
 from kedge.running.config import Experiment, options_of
 from kedge.running.factories import factory_of
 from kedge.running.folder import write
+from kedge.running.schema import parameters
+
+OURS = ("digits", "synthetic")  # datasets that come with kedge, or are made by it
 
 
 def federation_of(experiment: Experiment) -> Federation:
@@ -90,8 +94,20 @@ def natural_keys(source: Source, experiment: Experiment) -> NDArray[Any] | None:
 
 def holdings_of(experiment: Experiment, federation: Federation) -> Holdings:
     """Who holds what."""
-    evaluation = experiment.evaluation
-    return holdings(federation, experiment.data["name"], evaluation.local, evaluation.local_test)
+    evaluation, name = experiment.evaluation, experiment.data["name"]
+    inputs = "" if name in OURS else inputs_of(federation)
+    return holdings(federation, name, evaluation.local, evaluation.local_test, inputs)
+
+
+def without_checksums(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of a run of version 0.1, which compared no checksums of files a user gives."""
+    data = document.get("data")
+    if not isinstance(data, Mapping) or "verify" in data:
+        return dict(document)
+    loader = BUILT_IN.get(str(data.get("name")))
+    if loader is None or "verify" not in parameters(loader):
+        return dict(document)
+    return {**document, "data": {**data, "verify": False}}
 
 
 def check_kept(folder: Path, now: Holdings) -> None:

@@ -1,9 +1,11 @@
 """An experiment as a user writes it: a TOML document, shorthand, settings on top.
 
 Shorthand: a plain name stands for a table, and method = "fedbug(ratio=0.2) + feddyn(alpha=0.1)" sets the
-tables [method] and [schedule]; method = "feddyn -> fedavg@0.75" also sets [[then]].
+tables [method] and [schedule]; method = "feddyn -> fedavg@0.75" also sets [[then]]. A method string without a
+schedule combines with a [schedule] beside it; a document that names two different ones is refused.
 """
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -31,56 +33,83 @@ FACTORIES: dict[str, Mapping[str, Any]] = {
     "when": RULES,
 }
 STAGED = ("when",)  # tables that stand in [[then]] only
+PLAIN = FACTORIES.keys() - {"method"}  # keys whose string is one name with arguments
+BY_METHOD = ("method", "schedule", "then")  # what a method string may name
+STAGE_PLAIN = ("schedule", "when")  # the same, of [[then]]
 
 
 def expanded(raw: Mapping[str, Any]) -> dict[str, Any]:
     """The document with shorthand written out: a plain name for a table, a sum for method and schedule."""
-    table = dict(raw)
-    if isinstance(table.get("method"), str):
-        written = stage_tables(table["method"])
-        table |= written if written["then"] or "then" not in table else {**written, "then": table["then"]}
+    table = {k: called(v, k) if k in PLAIN and isinstance(v, str) else v for k, v in raw.items()}
     if isinstance(table.get("then"), list):
         table["then"] = [stage_row(row) if isinstance(row, dict) else row for row in table["then"]]
-    for key in FACTORIES:
-        if isinstance(table.get(key), str):
-            table[key] = called(table[key], key)
+    method = raw.get("method")
+    if isinstance(method, str):
+        table |= beside(method, stage_tables(method), table)
     return table
 
 
 def stage_row(row: dict[str, Any]) -> dict[str, Any]:
     """A table [[then]] with its shorthand written out."""
+    row = {
+        k: called(v, f"then.{k}") if k in STAGE_PLAIN and isinstance(v, str) else v for k, v in row.items()
+    }
     if isinstance(row.get("method"), str):
-        row = {**row, **method_tables(row["method"])}
-    if isinstance(row.get("when"), str):
-        row = {**row, "when": called(row["when"], "then.when")}
+        row |= beside(row["method"], named_tables(row["method"], "then.method"), row, "then.")
     return row
 
 
+def beside(text: str, named: dict[str, Any], table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """The tables `named` by the method string; raises where `table` has another schedule or [[then]]."""
+    own = {key: table[key] for key in ("schedule", "then") if key in table}
+    if isinstance(own.get("schedule"), Mapping) and own["schedule"] != named.get("schedule", own["schedule"]):
+        inner, other = written(named["schedule"]), written(own["schedule"])
+        plain = " -> ".join([written(named["method"]), *(part.strip() for part in text.split("->")[1:])])
+        raise RequestError(
+            f"{path}method = {text!r} names the schedule {inner!r}, and {path}schedule = {other!r} is "
+            f"another. Name one: {path}method = {plain!r} beside {path}schedule = {other!r}, or "
+            f"{path}method = {text!r} without the key {path}schedule."
+        )
+    if "then" in own and own["then"] != named.get("then", own["then"]):
+        raise RequestError(
+            f"method = {text!r} names the stages that follow, and then = {own['then']!r} names others. Write "
+            f"them in one place: in method, or as [[then]] beside method = {text.split('->')[0].strip()!r}."
+        )
+    return named | own
+
+
 def method_tables(text: str) -> dict[str, dict[str, Any]]:
-    """'fedbug(ratio=0.2)+feddyn' as the tables [schedule] and [method]."""
+    """'fedbug(ratio=0.2)+feddyn' as the tables [schedule] and [method]; `all` where no schedule is named."""
+    return {"schedule": {"name": "all"}, **named_tables(text)}
+
+
+def named_tables(text: str, path: str = "method") -> dict[str, dict[str, Any]]:
+    """'fedbug(ratio=0.2)+feddyn' as [method], and [schedule] if it names one."""
     tables: dict[str, dict[str, Any]] = {}
     for part in re.split(r"\+(?![^(]*\))", text):
-        table = called(part, "method")
+        table = called(part, path)
         name = table["name"]
         key = role_of(name) if ":" in name else "schedule" if name in SCHEDULES else "method"
         if ":" not in name and name not in SCHEDULES and name not in METHODS:
             allowed = [*METHODS, *SCHEDULES]
             raise RequestError(
-                f"method = {text!r}: no method or schedule is called {name!r}.{nearest(name, allowed)} "
+                f"{path} = {text!r}: no method or schedule is called {name!r}.{nearest(name, allowed)} "
                 f"Methods: {', '.join(METHODS)}; schedules: {', '.join(SCHEDULES)}."
             )
         if key in tables:
-            raise RequestError(f"method = {text!r}: it names two {key}s, {tables[key]['name']} and {name}.")
+            raise RequestError(f"{path} = {text!r}: it names two {key}s, {tables[key]['name']} and {name}.")
         tables[key] = table
-    return {"method": {"name": "fedavg"}, "schedule": {"name": "all"}, **tables}
+    return {"method": {"name": "fedavg"}, **tables}
 
 
 def called(text: str, path: str) -> dict[str, Any]:
     """'name(key=value, …)' as a table."""
     match = re.fullmatch(r"\s*([\w.:/-]+)\s*(?:\((.*)\))?\s*", text)
     if not match:
+        is_method = path.endswith("method")
         raise RequestError(
-            f"{path} = {text!r}: cannot read it. Write name, name(key=value) or schedule+name."
+            f"{path} = {text!r}: cannot read it. "
+            f"Write {'name, name(key=value) or schedule+name' if is_method else 'name or name(key=value)'}."
         )
     name, inside = match.groups()
     pairs = re.split(r",(?![^\[]*\])", inside or "")  # a comma inside a list parts nothing
@@ -91,9 +120,10 @@ def called(text: str, path: str) -> dict[str, Any]:
 
 
 def stage_tables(text: str) -> dict[str, Any]:
-    """'feddyn -> fedavg@0.75' as [method], [schedule] and [[then]]: what follows, and from when on.
+    """'feddyn -> fedavg@0.75' as [method] and [[then]]: what follows, and from when on.
 
-    After the @ stands a round, a share of the rounds, or a rule: 'feddyn -> fedavg@plateau(patience=5)'.
+    [schedule] and [[then]] are there if they are named. After the @ stands a round, a share of the rounds, or
+    a rule: 'feddyn -> fedavg@plateau(patience=5)'.
     """
     first, *later = text.split("->")
     rows = []
@@ -101,8 +131,8 @@ def stage_tables(text: str) -> dict[str, Any]:
         method, sign, at = part.partition("@")
         moment = literal(at) if sign else SWITCH
         when = {"when": rule_table(moment)} if isinstance(moment, str) else {"at": moment}
-        rows.append({**when, **method_tables(method)})
-    return {**method_tables(first), "then": rows}
+        rows.append({**when, **named_tables(method)})
+    return {**named_tables(first), **({"then": rows} if rows else {})}
 
 
 def rule_table(text: str) -> dict[str, Any]:
@@ -125,13 +155,18 @@ def literal(text: str) -> Any:
 
 
 def override(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with dotted keys set: {"training.epochs": 5}."""
-    table = expanded(raw)
-    for path, value in settings.items():
+    """The document with dotted keys set: {"training.epochs": 5}.
+
+    A method string replaces the document's method, and its schedule or later stages where it names some.
+    """
+    check_named_once(settings)
+    table = dict(raw)
+    for path, value in in_order(settings).items():
         if path == "method" and isinstance(value, str):
-            table |= stage_tables(value)
+            table = {k: v for k, v in table.items() if k not in stage_tables(value)} | {"method": value}
             continue
         *folders, key = path.split(".")
+        table = spelled_out(table, path)
         place = table
         for number, name in enumerate(folders):
             inner = place.get(name, {})
@@ -144,6 +179,51 @@ def override(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
             place.clear()
         place[key] = called(value, key) if path in FACTORIES and isinstance(value, str) else value
     return table
+
+
+def with_method(raw: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """The document with this method string in place of its method, its schedule and its later stages."""
+    return {key: value for key, value in raw.items() if key not in BY_METHOD} | {"method": text}
+
+
+def spelled_out(table: dict[str, Any], path: str) -> dict[str, Any]:
+    """The document with shorthand written out as far as setting the key `path` needs it."""
+    first, sign, _ = path.partition(".")
+    if first in BY_METHOD:
+        return expanded(
+            table if sign or first == "method" else {k: v for k, v in table.items() if k != first}
+        )
+    if sign and first in FACTORIES and isinstance(table.get(first), str):
+        return {**table, first: called(table[first], first)}
+    return dict(table)
+
+
+def check_named_once(settings: Mapping[str, Any]) -> None:
+    """Raise where a method string among these settings names a schedule or stages that another sets too."""
+    method = settings.get("method")
+    if not isinstance(method, str):
+        return
+    expanded({key: settings[key] for key in BY_METHOD if key in settings})
+    name, named = settings.get("schedule.name"), stage_tables(method).get("schedule")
+    if named and name not in (None, named["name"]):
+        expanded({"method": method, "schedule": {"name": name}})
+
+
+def in_order(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Whole tables first, and names before their arguments: they replace what stands below them."""
+    return dict(
+        sorted(
+            settings.items(), key=lambda one: (one[0].count("."), one[0] != "method", ".name" not in one[0])
+        )
+    )
+
+
+def written(value: Any) -> str:
+    """A value as one would write it."""
+    if isinstance(value, Mapping) and "name" in value:
+        inside = ", ".join(f"{k}={written(v)}" for k, v in value.items() if k != "name")
+        return f"{value['name']}({inside})" if inside else str(value["name"])
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def settings(pairs: list[str]) -> dict[str, Any]:

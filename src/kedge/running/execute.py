@@ -4,139 +4,106 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from kedge.core.errors import RequestError
+from kedge.core.errors import DataError, RequestError
 from kedge.core.precision import computing_in
-from kedge.core.tree import Leaves
 from kedge.data.saved import FILE
 from kedge.engines.auto import Choice, build, choose
 from kedge.engines.compiling import not_compiled
-from kedge.engines.engine import Engine
 from kedge.engines.fallback import without_torch_warnings
-from kedge.engines.unstackable import unstackable
-from kedge.measure.cells import Reading, cells, reading
+from kedge.engines.unstackable import reworded
 from kedge.running.assemble import NO_CUDA, assemble
+from kedge.running.checkpoint import newest_facts
 from kedge.running.config import EngineChoice, Experiment, resolve
-from kedge.running.dealing import check_kept, holdings_of
+from kedge.running.dealing import check_kept, holdings_of, without_checksums
 from kedge.running.document import read
-from kedge.running.folder import create_folder, locked, read_lines, write
+from kedge.running.folder import check_free, create, locked, write
+from kedge.running.history import history_problem, whole_rounds
+from kedge.running.identity import check_identity, of_experiment
+from kedge.running.marker import Marker, read_marker
+from kedge.running.result import Result, result_of
+from kedge.running.resumed_code import keep_record, pinned
 from kedge.running.runner import run
-from kedge.running.saving import last_algorithm, whole
-from kedge.running.task import History, Observer, Progress, Task
+from kedge.running.saving import frozen_digest
+from kedge.running.sources import CodeChoice, contents, own_names
+from kedge.running.task import Observer, Task
 from kedge.version import __version__
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """A finished run.
-
-    `model` and `personal` are state_dicts. Where a method changes the network (moon), they are the changed
-    network's: they load into `method.rebuild(module)`, as in kedge.moon().rebuild(module). Heads that a
-    method adds for each client (fedrod) stand in `personal` only.
-    """
-
-    name: str
-    method: str  # of the last round
-    seed: int
-    history: History  # one dict a round
-    model: dict[str, Tensor]  # the distributed model
-    personal: dict[int, dict[str, Tensor]]  # client -> its own model, where clients keep something of it
-    engine: dict[str, Any]  # what ran, and why
-    folder: Path | None = None
-
-    @property
-    def accuracy(self) -> float:
-        """The distributed model's last accuracy, on the common test set (else on local tests)."""
-        return self._distributed().last
-
-    @property
-    def best(self) -> tuple[int, float]:
-        """Round and value of the best accuracy."""
-        found = self._distributed()
-        return found.best_round, found.best
-
-    def metric(self, name: str) -> Reading:
-        """Any cell of the evaluation matrix: last, best, best_round, last_round.
-
-        result.metric("personal.local.accuracy.tuned").last; `result.cells` lists the names.
-        """
-        return reading(self.history, name)
-
-    @property
-    def cells(self) -> list[str]:
-        """The names of the cells that were measured."""
-        return cells(self.history)
-
-    def _distributed(self) -> Reading:
-        there = self.cells
-        for metric in ("distributed.global.accuracy", "distributed.local.accuracy"):
-            if metric in there:
-                return self.metric(metric)
-        raise RequestError(
-            "the run has no test data: give a common test set or local tests to get an accuracy."
-        )
 
 
 def execute(
     experiment: Experiment, folder: Path | None = None, observer: Observer | None = None, force: bool = False
 ) -> Result:
     """Run an experiment from the start, in a new folder if one is given."""
-    task = begun(experiment, folder, force)
-    return continued(task, experiment.engine, experiment.name, experiment.checkpoint.every, folder, observer)
+    with ExitStack() as locks:
+        task = begun(experiment, folder, force, locks)
+        return go_on(task, experiment, folder, observer)
 
 
-def begun(experiment: Experiment, folder: Path | None, force: bool = False) -> Task:
-    """The task of a new run, whose folder is made."""
+def begun(experiment: Experiment, folder: Path | None, force: bool, locks: ExitStack) -> Task:
+    """The task of a new run, whose folder is made; `locks` holds it against other processes."""
+    if folder:
+        check_free(folder, force)  # before data are loaded
     task = assemble(experiment)
     if folder:
         dealt = holdings_of(experiment, task.federation).packed()
-        create_folder(folder, {"config.toml": experiment.toml(), FILE: dealt}, force)
+        code = contents(own_names(experiment))
+        files: dict[str, str | bytes] = {"config.toml": experiment.toml(), FILE: dealt, **code}
+        create(folder, files, Marker("run", of_experiment(experiment)), force, locks)
     return task
 
 
-def resume(folder: Path, observer: Observer | None = None) -> Result:
-    """Go on with the run in this folder, from its newest whole checkpoint."""
-    experiment, task = taken_up(folder)
-    return continued(task, experiment.engine, experiment.name, experiment.checkpoint.every, folder, observer)
+def resume(folder: Path, observer: Observer | None = None, code: CodeChoice = "same") -> Result:
+    """Go on with the run in this folder from its newest checkpoint, with this choice of the user's code."""
+    with pinned(folder, code):
+        experiment_in(folder)
+        with locked(folder):
+            experiment, task = taken_up(folder, code)
+            return go_on(task, experiment, folder, observer)
 
 
-def taken_up(folder: Path) -> tuple[Experiment, Task]:
-    """The experiment in a folder, and its task on the data it began with."""
+def go_on(task: Task, experiment: Experiment, folder: Path | None, observer: Observer | None) -> Result:
+    """Run what is left of an experiment, whose folder is locked."""
+    every = experiment.checkpoint.every
+    return held(task, experiment.engine, experiment.name, every, folder, observer or Observer())
+
+
+def experiment_in(folder: Path) -> Experiment:
+    """The experiment that the run in a folder is of."""
     if not (folder / "config.toml").is_file():
         raise RequestError(f"{folder} is not the folder of a run: it has no config.toml.")
-    experiment = resolve(read(folder / "config.toml"))
-    if experiment.partition["name"] == "saved" and (folder / FILE).is_file():
-        # The run has its own copy; the one it came from may be gone.
-        experiment = replace(experiment, partition={"name": "saved", "path": str(folder / FILE)})
-    task = assemble(experiment)
+    read_marker(folder)  # refuses what a newer version wrote
+    document = read(folder / "config.toml")
+    if document.get("call") == "kedge.train":
+        raise RequestError(
+            f"{folder} is of a call of kedge.train: make the same call with resume=True to go on with it."
+        )
+    return resolve(without_checksums(document))
+
+
+def taken_up(folder: Path, code: CodeChoice = "same") -> tuple[Experiment, Task]:
+    """The experiment in a folder, and its task on the data and with the code it began with."""
+    with pinned(folder, code):
+        experiment = experiment_in(folder)
+        check_identity(
+            folder,
+            of_experiment(experiment),
+            f"Undo the changes in {folder / 'config.toml'}, or begin a new run with it: kedge run "
+            f"{folder / 'config.toml'} --out DIR. Of a run that has begun only rounds, the tables checkpoint "
+            "and engine (but its precision), and paths may be changed.",
+        )
+        if experiment.partition["name"] == "saved" and (folder / FILE).is_file():
+            # The run has its own copy; the one it came from may be gone.
+            experiment = replace(experiment, partition={"name": "saved", "path": str(folder / FILE)})
+        task = assemble(experiment)
+        keep_record(folder, code, own_names(experiment))
     check_kept(folder, holdings_of(experiment, task.federation))
     return experiment, task
-
-
-def continued(
-    task: Task,
-    wanted: EngineChoice,
-    name: str,
-    checkpoint_every: int,
-    folder: Path | None,
-    observer: Observer | None,
-) -> Result:
-    """Run or go on; what `auto` chose at the first start holds for the whole run."""
-    with locked(folder):
-        try:
-            return held(task, wanted, name, checkpoint_every, folder, observer or Observer())
-        except RuntimeError as error:
-            told = unstackable(error)
-            if told is None:
-                raise
-            raise told from error
 
 
 def held(
@@ -147,8 +114,8 @@ def held(
     folder: Path | None,
     observer: Observer,
 ) -> Result:
-    """The same, in a folder no other process touches."""
-    with computing_in(task.precision), threads_put_back(), without_torch_warnings():
+    """Run or go on, in a locked folder; what `auto` chose at the first start holds for the whole run."""
+    with computing_in(task.precision), threads_put_back(), without_torch_warnings(), reworded():
         chosen = recorded(folder)
         if chosen is None:
             chosen = settled([task], wanted, observer.say)
@@ -186,7 +153,13 @@ def recorded(folder: Path | None) -> dict[str, Any] | None:
     file = folder / "environment.json" if folder else None
     if file is None or not file.is_file():
         return None
-    settings: dict[str, Any] = json.loads(file.read_text())["engine"]
+    try:
+        settings: dict[str, Any] = json.loads(file.read_bytes())["engine"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{file} is damaged ({error!r}). Put a whole copy there; or delete it, and the engine is chosen "
+            "anew: the run then ends with other last digits if another one is faster now."
+        ) from error
     return settings
 
 
@@ -236,6 +209,7 @@ def choice_of(chosen: Mapping[str, Any]) -> Choice:
 def environment(task: Task, chosen: dict[str, Any]) -> dict[str, Any]:
     """Versions, hardware, and what runs."""
     device = task.federation.pool.x.device
+    frozen = frozen_digest(task.model)
     return {
         "kedge": __version__,
         "python": platform.python_version(),
@@ -245,36 +219,17 @@ def environment(task: Task, chosen: dict[str, Any]) -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         "seed": task.seed,
         "engine": chosen,
+        **({"frozen": frozen} if frozen else {}),  # sha256; a run is resumed with the same ones
     }
 
 
-def result_of(
-    task: Task, engine: Engine, progress: Progress, name: str, chosen: dict[str, Any], folder: Path | None
-) -> Result:
-    """The result, with models as state_dicts on the CPU."""
-    server, model, algorithm = progress.server, task.model, last_algorithm(task, progress)
-    kept = any(k not in model.extra or k in algorithm.heads for k in server.own)
-
-    def state_dict(params: Leaves, buffers: Leaves) -> dict[str, Tensor]:
-        every = {**params, **buffers, **dict(model.constants)}
-        return {k: v.detach().cpu().clone() for k, v in every.items()}
-
-    clients = range(len(task.federation.clients)) if kept or model.statistics == "local" else ()
-    return Result(
-        name=name,
-        method=algorithm.name,
-        seed=task.seed,
-        history=progress.history,
-        model=state_dict(whole(model, server, server.shared), server.buffers),
-        personal={c: state_dict(*engine.personal(c, server.shared, server.buffers)) for c in clients},
-        engine=chosen,
-        folder=folder,
-    )
-
-
 def finished(folder: Path) -> bool:
-    """Whether the run in this folder is done."""
+    """Whether the run in this folder is done, with a history that is whole."""
     config = folder / "config.toml"
     if not config.is_file() or not (folder / "model.safetensors").is_file():
         return False
-    return len(read_lines(folder / "history.jsonl")) >= int(read(config).get("rounds", 0))
+    rounds = whole_rounds(folder)
+    if rounds is None or rounds != read(config).get("rounds"):
+        return False
+    facts = newest_facts(folder / "checkpoint")
+    return facts is None or history_problem(folder, facts) is None

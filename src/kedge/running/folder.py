@@ -1,20 +1,27 @@
 """The folder of a run: made whole or not at all, written to without ever leaving half a file."""
 
+import errno
+import hashlib
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from kedge.core.errors import RequestError
+from kedge.core.errors import CheckpointError, DataError, RequestError
+from kedge.running.marker import FILE, PLAN, SWEEP, Marker
+from kedge.running.replacing import check_replaceable, runs_in
 
 try:
     import fcntl
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]  # its absence is asked for below
+
+LOCKS = ("config.toml", PLAN, SWEEP, FILE)  # version 0.1 locks config.toml; an editor may replace that one
+BLOCK = 1 << 20  # bytes read at once
 
 
 def write(path: Path, content: bytes) -> None:
@@ -41,45 +48,111 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def create(folder: Path, config: str, replace: bool = False) -> None:
-    """Make a run's folder with its configuration in it."""
-    create_folder(folder, {"config.toml": config}, replace)
+def create(
+    folder: Path,
+    contents: Mapping[str, str | bytes],
+    marker: Marker,
+    replace: bool = False,
+    locks: ExitStack | None = None,
+) -> None:
+    """Make a folder with these files and its kedge.json in it; all appear at once.
 
-
-def create_folder(folder: Path, contents: Mapping[str, str | bytes], replace: bool = False) -> None:
-    """Make a folder with these files in it; all appear at once."""
-    if folder.exists() and not replace:
-        raise RequestError(
-            f"{folder} exists already. Continue it with --resume {folder}, "
-            "write elsewhere with --out DIR, or replace it with --force."
-        )
+    `replace`: put it in the place of what kedge wrote there. `locks` takes the folder's lock, which is held
+    from the moment the folder appears.
+    """
+    check_free(folder, replace)
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
-        for name, content in contents.items():
-            write(temporary / name, content.encode() if isinstance(content, str) else content)
-        temporary.chmod(0o755)
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.rename(temporary, folder)
-    except OSError:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+    aside = None
+    with ExitStack() as old, ExitStack() as new:
+        try:
+            for name, content in {**contents, FILE: marker.content()}.items():
+                (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+                write(temporary / name, content.encode() if isinstance(content, str) else content)
+            temporary.chmod(0o755)
+            lock(temporary, new)
+            aside = put_aside(folder, old) if replace and os.path.lexists(folder) else None
+            move_in(temporary, folder)
+        except BaseException:
+            if aside and not os.path.lexists(folder):
+                os.rename(aside, folder)
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        if locks is not None:
+            locks.enter_context(new.pop_all())
     sync_folder(folder.parent)
+    if aside:
+        shutil.rmtree(aside)
+
+
+def check_free(folder: Path, replace: bool) -> None:
+    """Raise unless a folder may be made here, in an empty place or instead of what kedge wrote."""
+    if not os.path.lexists(folder):
+        return
+    if not replace:
+        raise RequestError(occupied(folder))
+    check_replaceable(folder)
+    with ExitStack() as locks:
+        lock_all(folder, locks)
+
+
+def occupied(folder: Path) -> str:
+    """The error where there is something already."""
+    return (
+        f"{folder} exists already. Continue it with --resume {folder}, "
+        "write elsewhere with --out DIR, or replace it with --force."
+    )
+
+
+def put_aside(folder: Path, locks: ExitStack) -> Path:
+    """Rename a folder that is to be replaced, once no process runs in it; a process that comes is refused."""
+    lock_all(folder, locks)
+    check_replaceable(folder)  # nothing was put there meanwhile
+    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".old", dir=folder.parent))
+    os.rename(folder, aside)
+    return aside
+
+
+def move_in(temporary: Path, folder: Path) -> None:
+    """Rename a new folder to its place; another process may have made one there."""
+    try:
+        os.rename(temporary, folder)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise RequestError(occupied(folder)) from None
+        raise
 
 
 @contextmanager
 def locked(folder: Path | None) -> Iterator[None]:
-    """Hold a run's folder against other processes; where the system has no such locks nothing happens."""
-    if folder is None or fcntl is None:
+    """Hold a folder against other processes; where the system has no such locks nothing happens."""
+    with ExitStack() as locks:
+        if folder is not None:
+            lock(folder, locks)
         yield
+
+
+def lock(folder: Path, locks: ExitStack) -> None:
+    """Lock a folder by the files that versions of kedge lock; refuse where another process has it."""
+    if fcntl is None:
         return
-    with (folder / "config.toml").open("rb") as file:
+    for path in (folder / name for name in LOCKS):
+        if not path.is_file():
+            continue
+        file = locks.enter_context(path.open("rb"))
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RequestError(f"another process is running in {folder}: wait for it, or stop it.") from None
-        yield
+        if not path.is_file() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            raise RequestError(f"another process has just replaced {folder}: look what it does there.")
+
+
+def lock_all(folder: Path, locks: ExitStack) -> None:
+    """Lock a folder and all runs in it."""
+    lock(folder, locks)
+    for run in runs_in(folder):
+        lock(run, locks)
 
 
 class Lines:
@@ -87,28 +160,64 @@ class Lines:
 
     def __init__(self, path: Path, length: int = 0) -> None:
         self.path = path
+        self.hash = hash_of(path, length) if length else hashlib.sha256()
         self.file = path.open("ab")
         os.truncate(path, length)
         self.file.seek(0, os.SEEK_END)
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add a line and hand it to the operating system."""
-        self.file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+        content = json.dumps(line, allow_nan=False).encode() + b"\n"
+        self.file.write(content)
         self.file.flush()
+        self.hash.update(content)
 
     def length(self) -> int:
-        """The bytes written, made lasting."""
+        """The bytes written, made lasting; refuse where the file is no longer in its place."""
         os.fsync(self.file.fileno())
+        if not self.path.is_file() or not os.path.samestat(os.fstat(self.file.fileno()), self.path.stat()):
+            raise CheckpointError(
+                f"{self.path} was removed or replaced while this run was going, so nothing more is saved "
+                "there: the folder may be another run's now. Begin this run again in a folder of its own."
+            )
         return self.file.tell()
+
+    def checksum(self) -> str:
+        """The sha256 of the bytes written; they are not read again."""
+        return self.hash.hexdigest()
 
     def close(self) -> None:
         """Let go of the file."""
         self.file.close()
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a history; one cut off by a crash is left out."""
+def hash_of(path: Path, length: int) -> "hashlib._Hash":
+    """The sha256 of the first `length` bytes of a file, to go on with; refuse a file that is shorter."""
+    found, left = hashlib.sha256(), length
+    with path.open("rb") as file:
+        while left and (content := file.read(min(left, BLOCK))):
+            found.update(content)
+            left -= len(content)
+    if left:
+        raise CheckpointError(f"{path} has {length - left} bytes; it had {length} when the run was saved.")
+    return found
+
+
+def read_lines(path: Path, length: int | None = None) -> list[dict[str, Any]]:
+    """The lines of a history, or of its first `length` bytes; one cut off by a crash is left out."""
     if not path.exists():
         return []
-    whole = path.read_bytes().rpartition(b"\n")[0]
-    return [json.loads(line) for line in whole.splitlines()]
+    whole = path.read_bytes()[:length].rpartition(b"\n")[0]
+    return [line_of(path, number, line) for number, line in enumerate(whole.split(b"\n"), 1) if whole]
+
+
+def line_of(path: Path, number: int, content: bytes) -> dict[str, Any]:
+    """A line of a history; an error that says where it stands if it is none."""
+    try:
+        line = json.loads(content)
+        if isinstance(line, dict):
+            return line
+        reason = f"it is a {type(line).__name__}"
+    except ValueError as error:
+        reason = str(error)
+    raise DataError(f"{path} is damaged: line {number} is not a JSON object ({reason}).")

@@ -5,7 +5,6 @@ takes: method=feddyn,partition.alpha=0.1.
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -15,7 +14,7 @@ from kedge.core.errors import RequestError
 from kedge.data.partition import PARTITIONS
 from kedge.running.assemble import rebuilding, stages_of
 from kedge.running.config import Experiment, options_of, resolve
-from kedge.running.document import override
+from kedge.running.document import override, written
 from kedge.running.factories import factory_of
 
 EXAMPLE = 'method = ["fedavg", "feddyn"], "partition.alpha" = [0.1, 0.3]'
@@ -43,7 +42,7 @@ def cells(document: Mapping[str, Any]) -> list[Cell]:
     known: dict[str, str] = {}
     for name, settings in zip(names(every), every, strict=True):
         try:
-            experiment = resolve(override(plain, in_order(settings)))
+            experiment = resolve(override(plain, settings))
             check(experiment)
         except RequestError as error:
             raise RequestError(f"grid, cell {name}: {error}") from None
@@ -86,15 +85,6 @@ def flat(table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     return found
 
 
-def in_order(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Whole tables first, and names before their arguments: they replace what stands below them."""
-    return dict(
-        sorted(
-            settings.items(), key=lambda one: (one[0].count("."), one[0] != "method", ".name" not in one[0])
-        )
-    )
-
-
 def check(experiment: Experiment) -> None:
     """Make what can be made without data, for the sake of its errors."""
     rebuilding(stages_of(experiment))
@@ -118,11 +108,3 @@ def safe(value: Any) -> str:
     if isinstance(value, int | float):
         return written(value)
     return re.sub(r"[^\w.+-]+", "-", re.sub(r"\s", "", written(value)), flags=re.ASCII).strip("-")
-
-
-def written(value: Any) -> str:
-    """A value as one would write it."""
-    if isinstance(value, Mapping) and "name" in value:
-        inside = ", ".join(f"{k}={written(v)}" for k, v in value.items() if k != "name")
-        return f"{value['name']}({inside})" if inside else str(value["name"])
-    return value if isinstance(value, str) else json.dumps(value)

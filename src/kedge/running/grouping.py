@@ -13,10 +13,11 @@ from typing import Any, Literal, NamedTuple
 
 from kedge.core.algorithm import Stage, fitted
 from kedge.core.tree import flatten, only
-from kedge.engines.auto import COPIES, rows_at_once
+from kedge.engines.auto import COPIES, numbers_of, rows_at_once
 from kedge.engines.memory import Memories
 from kedge.running.config import Experiment
 from kedge.running.execute import recorded
+from kedge.running.sources import CodeChoice
 from kedge.running.task import Task
 
 MOST = {"cpu": 8, "cuda": 32}  # runs of a pack, unless told otherwise: more gain little
@@ -29,6 +30,7 @@ class Member(NamedTuple):
     folder: Path
     experiment: Experiment
     start: Literal["new", "anew", "on"] = "new"
+    code: CodeChoice = "same"  # what a run that goes on executes of the user's own code
 
     @property
     def engine(self) -> dict[str, Any] | None:
@@ -88,9 +90,8 @@ def fitting(task: Task, chunk: int = 0) -> int:
     rows = float(task.participation.count(population))
     there = chunk or rows_at_once(task.model, task.federation)
     if not chunk:
-        size = sum(v.numel() for v in task.model.init(0)[0].values())
         kept = max(numbers_kept(task, stage) for stage in task.stages)
-        rows += population * kept / (COPIES * size)
+        rows += population * kept / (COPIES * numbers_of(task.model))
     return max(1, min(MOST[task.federation.pool.x.device.type], int(there / rows)))
 
 

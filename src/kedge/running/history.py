@@ -5,13 +5,68 @@ with all that is measured. What is done while the next round trains is in that o
 """
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kedge.core.errors import CheckpointError, DataError
 from kedge.measure.cost import Cost
-from kedge.running.folder import Lines
+from kedge.running.folder import Lines, hash_of, line_of, read_lines
 from kedge.running.measuring import Measured, number
 from kedge.running.task import History, Observer
+
+FILES = ("history", "clients")
+
+
+def history_problem(folder: Path, facts: Mapping[str, Any]) -> str | None:
+    """Why the histories in a folder are not those of a checkpoint with these facts; None where they are.
+
+    Their lengths and checksums are compared; version 0.1 saved no checksums, so the lines are read instead.
+    """
+    checksums = facts.get("sha256", {})
+    for name, length in facts.get("lengths", {}).items():
+        path = folder / f"{name}.jsonl"
+        if not path.is_file():
+            return f"{path} is missing; it had {length} bytes then"
+        try:
+            found = hash_of(path, length).hexdigest()
+            if name not in checksums:
+                check_lines(path, name, facts["round"], length)
+        except CheckpointError as error:
+            return str(error).rstrip(".")
+        except DataError as error:
+            return str(error).rstrip(".")
+        if found != checksums.get(name, found):
+            return f"the first {length} bytes of {path} are not what they were then"
+    return None
+
+
+def check_lines(path: Path, name: str, rounds: int | None = None, length: int | None = None) -> None:
+    """Raise unless the first `length` bytes are whole lines in the order of rounds, `rounds` of them."""
+    content = path.read_bytes()[:length]
+    if length is not None and content and not content.endswith(b"\n"):
+        raise DataError(f"{path} is damaged: byte {length} is not the end of a line")
+    lines = content.rpartition(b"\n")[0].split(b"\n") if content else []
+    numbers: list[Any] = [line_of(path, number, line).get("round") for number, line in enumerate(lines, 1)]
+    if name == "history":
+        wanted = range(1, (len(numbers) if rounds is None else rounds) + 1)
+        if numbers != list(wanted):
+            raise DataError(f"{path} is damaged: it lacks lines, or has some twice")
+    elif not all(isinstance(n, int) for n in numbers) or numbers != sorted(set(numbers)):
+        raise DataError(f"{path} is damaged: its rounds are not in order")
+
+
+def whole_rounds(folder: Path) -> int | None:
+    """The rounds in a run's histories, which are whole lines in order; None where they are damaged."""
+    try:
+        for name in FILES:
+            if not (folder / f"{name}.jsonl").is_file():
+                return None
+            check_lines(folder / f"{name}.jsonl", name)
+    except DataError:
+        return None
+    lines = read_lines(folder / "history.jsonl")
+    return len(lines) - (1 if lines and lines[-1].get("diverged") else 0)
 
 
 class Entry(NamedTuple):
@@ -29,11 +84,7 @@ class Scribe:
         self, folder: Path | None, lengths: dict[str, int], history: History, observer: Observer
     ) -> None:
         """Files are cut back to their `lengths`; `history` has the lines up to there."""
-        self.files = {
-            name: Lines(folder / f"{name}.jsonl", lengths.get(name, 0))
-            for name in ("history", "clients")
-            if folder
-        }
+        self.files = {name: Lines(folder / f"{name}.jsonl", lengths.get(name, 0)) for name in FILES if folder}
         self.history, self.observer = history, observer
         self.waiting: tuple[Entry, Cost] | None = None
 

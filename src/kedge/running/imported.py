@@ -4,17 +4,43 @@ import hashlib
 import importlib
 import inspect
 import sys
+import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import MappingProxyType, ModuleType
+from typing import Any, NamedTuple
 
 from kedge.core.algorithm import Algorithm
 from kedge.core.errors import RequestError, nearest
 
 FORMS = "Write path/to/file.py:name or package.module:name."
+
+
+class Pin(NamedTuple):
+    """The file that a name stands for, whatever the current folder is and whatever the file holds by now."""
+
+    path: Path
+    root: Path  # the folder from which the file and its neighbours are imported
+    source: bytes
+
+
+NO_PINS: Mapping[str, Pin] = MappingProxyType({})
+PINNED = ContextVar("pinned", default=NO_PINS)  # name -> file; set by resumed_code.py
+LOADED_FROM = "__kedge_source__"  # an attribute of modules: their spec and source when they were loaded
+BROUGHT: dict[str, set[str]] = {}  # file or module that a user names -> modules that loading it imported
+
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+OTHERS = tuple(
+    Path(folder).resolve()
+    for folder in (
+        Path(__file__).parent.parent,
+        sysconfig.get_path("stdlib"),
+        sysconfig.get_path("platstdlib"),
+    )
+)
 
 
 def imported(name: str) -> Any:
@@ -71,16 +97,19 @@ def called(name: str, factory: Any) -> Any:
 def module_of(name: str) -> ModuleType:
     """The module of what `name` names."""
     place, _ = parted(name)
+    pin = PINNED.get().get(name)
     if not place.endswith(".py"):
-        reachable(Path.cwd())
-        with reported(name, f"importing {place}", missing=place):
+        reachable(pin.root if pin else Path.cwd())
+        with reported(name, f"importing {place}", missing=place), noted(place):
             return importlib.import_module(place)
+    if pin:
+        return loaded(name, pin.path, pin.source)
     path = Path(place).expanduser()
     if not path.is_file():
         wrong = "is a folder" if path.is_dir() else "there is no such file"
         near = nearest(path.name, [p.name for p in path.parent.glob("*.py")]) if path.parent.is_dir() else ""
         raise RequestError(f"{name}: {path}: {wrong}.{near} {FORMS}")
-    return loaded(name, path.resolve())
+    return loaded(name, path.resolve(), path.read_bytes())
 
 
 def parted(name: str) -> tuple[str, str]:
@@ -92,9 +121,8 @@ def parted(name: str) -> tuple[str, str]:
     return place, attribute
 
 
-def loaded(name: str, path: Path) -> ModuleType:
+def loaded(name: str, path: Path, source: bytes) -> ModuleType:
     """The module a file makes, under a name that depends on path and content: its classes pickle."""
-    source = path.read_bytes()
     digest = hashlib.sha256(bytes(path) + b"\0" + source).hexdigest()[:12]
     known = f"kedge_file_{path.stem}_{digest}"
     if known in sys.modules:
@@ -104,12 +132,43 @@ def loaded(name: str, path: Path) -> ModuleType:
     module.__file__ = str(path)
     sys.modules[known] = module  # before it runs: dataclasses look their module up
     try:
-        with reported(name, f"running {path}", path):
+        with reported(name, f"running {path}", path), noted(str(path)):
             exec(compile(source, str(path), "exec"), module.__dict__)
     except BaseException:
         del sys.modules[known]
         raise
+    setattr(module, LOADED_FROM, (None, source))
     return module
+
+
+@contextmanager
+def noted(place: str) -> Iterator[None]:
+    """Note which modules are imported meanwhile, and the source each of them has now."""
+    before = set(sys.modules)
+    yield
+    new = set(sys.modules) - before
+    BROUGHT.setdefault(place, set()).update(new)
+    for module in (sys.modules[name] for name in new):
+        if isinstance(module, ModuleType):
+            source_of(module)
+
+
+def source_of(module: ModuleType) -> bytes | None:
+    """The source a module was loaded from, as it was then; None where that is no file of the user's own."""
+    spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None)
+    known: tuple[object, bytes] | None = vars(module).get(LOADED_FROM)
+    if known is None or known[0] is not spec:  # importlib.reload makes a new spec
+        path = Path(file) if isinstance(file, str) else None
+        if path is None or path.suffix != ".py" or not path.is_file() or installed(path.resolve()):
+            return None
+        known = (spec, path.read_bytes())
+        setattr(module, LOADED_FROM, known)
+    return known[1]
+
+
+def installed(path: Path) -> bool:
+    """Whether a file belongs to an installed package, to Python or to kedge."""
+    return bool(INSTALLED & set(path.parts)) or any(path.is_relative_to(folder) for folder in OTHERS)
 
 
 def reachable(folder: Path) -> None:

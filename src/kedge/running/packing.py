@@ -11,7 +11,6 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -25,26 +24,23 @@ from kedge.engines.captured import Ahead
 from kedge.engines.compiling import not_compiled
 from kedge.engines.engine import Asking, ran_out
 from kedge.engines.fallback import without_torch_warnings
-from kedge.engines.joining import same
 from kedge.engines.pack import Pack
 from kedge.engines.programs import never_fall_back
 from kedge.engines.stacked import Stacked
 from kedge.engines.unstackable import unstackable
 from kedge.running.bar import Bar, Together
 from kedge.running.execute import (
-    begun,
     choice_of,
     held,
     record,
     recorded,
     settled,
-    taken_up,
     threads_put_back,
 )
-from kedge.running.folder import locked
 from kedge.running.grouping import Member, fitting, groups, shares
+from kedge.running.ready import Ready, make_ready
 from kedge.running.runner import asking
-from kedge.running.task import Interrupted, Observer, Progress, Task
+from kedge.running.task import Interrupted, Observer, Progress
 
 Raised = TypeVar("Raised", bound=BaseException)
 Ended = tuple[int, BaseException | None, str, bool]  # of a run: number, error, traceback, out of memory
@@ -58,13 +54,6 @@ class Outcome(NamedTuple):
     error: Exception | None = None
     trace: str = ""
     short: bool = False
-
-
-class Ready(NamedTuple):
-    """A run that may begin: its folder is there, and held against other processes."""
-
-    member: Member
-    task: Task
 
 
 class Abandoned(KeyboardInterrupt):
@@ -152,7 +141,7 @@ def gathered(
             raise Interrupted
         member = waiting.popleft()
         try:
-            ready.append(made_ready(member, ready, locks))
+            ready.append(make_ready(member, ready, locks))
         except Exception as error:  # this run's affair
             failed.append(Outcome(member, *bare(error)))
         if len(ready) == 1:
@@ -161,25 +150,9 @@ def gathered(
     return ready, failed
 
 
-def made_ready(member: Member, others: Sequence[Ready], locks: ExitStack) -> Ready:
-    """A run up to its first round; samples that another one has in memory are not held twice."""
-    if member.start == "on":
-        _, task = taken_up(member.folder)
-    else:
-        task = begun(member.experiment, member.folder, member.start == "anew")
-    locks.enter_context(locked(member.folder))
-    data = task.federation
-    for other in (one.task.federation for one in others):
-        if data.pool is not other.pool and same(data.pool, other.pool):
-            data = replace(data, pool=other.pool)
-        if data.test and other.test and data.test is not other.test and same(data.test, other.test):
-            data = replace(data, test=other.test)
-    return Ready(member, replace(task, federation=data))
-
-
 def alone(one: Ready, shown: bool | None, stop: Callable[[], bool]) -> Outcome:
     """One run by itself."""
-    folder, experiment, _ = one.member
+    folder, experiment, *_ = one.member
     if stop():
         raise Interrupted
     with Bar(experiment.label, experiment.rounds, shown) as bar:
@@ -226,7 +199,7 @@ def together(
         torch.set_num_threads(chosen["threads"])
 
         def begun_run(number: int) -> Asking[Progress]:
-            (folder, experiment, _), task = ready[number]
+            (folder, experiment, *_), task = ready[number]
             watch = Observer(bar.line_of(number), bar.say, lambda: stop() or left.is_set())
             own = recorded(folder)
             if own is None:

@@ -16,19 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from kedge.core.algorithm import Stage
-from kedge.core.errors import Diverged
+from kedge.core.errors import Diverged, RequestError
 from kedge.core.server import Reply, broadcast, hand_over, opened, server_update
 from kedge.core.tree import cast, finite
 from kedge.engines.engine import NO_CHORES, Asked, Asking, Chores, Engine, Order, answered
 from kedge.measure.evaluate import HeldOut
 from kedge.measure.wanted import Measure
-from kedge.running import checkpoint
 from kedge.running.costing import Ledger, Place
 from kedge.running.history import Entry, Scribe
+from kedge.running.identity import digest_in
 from kedge.running.measuring import evaluates, measured, number
 from kedge.running.probing import before_round, drift
 from kedge.running.saver import Saver
-from kedge.running.saving import restored, state_of, write_models
+from kedge.running.saving import load_newest, restored, state_of, write_models
 from kedge.running.task import Interrupted, Observer, Progress, Task
 
 Rest = Callable[[bool], Entry]  # whether the next round trains -> what there is of the last
@@ -62,9 +62,11 @@ def asking(
     first = task.stages[0]
     progress = Progress(opened(first.algorithm, task.model, params, buffers))
     engine.begin(first, params, frozenset())
-    saved = checkpoint.load(folder / "checkpoint", observer.say) if folder else None
+    identity = digest_in(folder)
+    saved = load_newest(folder, identity, observer.say) if folder else None
     if saved:
         progress = restored(task, engine, saved, folder)
+        check_rounds(task, progress, folder)
     ledger, tests = Ledger(task, progress.history), HeldOut(task.federation)
     saver = Saver(folder / "checkpoint", engine.beside) if folder else None
     scribe = Scribe(folder, saved.facts["lengths"] if saved else {}, progress.history, observer)
@@ -88,13 +90,13 @@ def asking(
         if stop:
             scribe.write()
         if saver and (due or stop or ends(task, progress)):
-            saver.save(progress.round, state_of(engine, progress, scribe.files, chosen))
+            saver.save(progress.round, state_of(engine, progress, scribe.files, chosen, identity))
         return stop
 
     try:
         while progress.stage < len(task.stages):
             stage = task.stages[progress.stage]
-            if stage.until and progress.round == task.rounds:
+            if stage.until and progress.round >= task.rounds:
                 break  # its rule was not met in time: the stage that waits for it never begins
             if stage_over(task, progress):
                 next_stage(task, engine, progress)
@@ -125,6 +127,23 @@ def asking(
     if folder:
         write_models(folder, task, progress)
     return progress
+
+
+def check_rounds(task: Task, progress: Progress, folder: Path | None) -> None:
+    """Raise where a run that goes on is beyond the rounds it is asked for, or beyond those of its stage."""
+    reached, most = progress.round, task.end(progress.stage)
+    if reached > task.rounds:
+        raise RequestError(
+            f"rounds = {task.rounds}: the run in {folder} has reached round {reached}. Ask for at least "
+            f"{reached} rounds, or begin a new run in another folder."
+        )
+    if reached > most:
+        raise RequestError(
+            f"rounds = {task.rounds}: stage {progress.stage + 1} of {len(task.stages)} "
+            f"({task.stages[progress.stage].algorithm.name}) then ends after round {most}, and the run in "
+            f"{folder} has reached round {reached} in it. Ask for more rounds, or begin a new run in another "
+            "folder."
+        )
 
 
 def despite(error: BaseException, what: str, write: Callable[[], None]) -> None:
@@ -226,13 +245,13 @@ def fail(line: dict[str, Any], reply: Reply, scribe: Scribe) -> None:
 def ends(task: Task, progress: Progress) -> bool:
     """Whether the round just done was the run's last."""
     last = progress.stage == len(task.stages) - 1
-    return progress.round == task.rounds or (last and stage_over(task, progress))
+    return progress.round >= task.rounds or (last and stage_over(task, progress))
 
 
 def stage_over(task: Task, progress: Progress) -> bool:
     """Whether the stage is at its end: its rounds are done, or its criterion on its own history is met."""
     stage = task.stages[progress.stage]
-    if progress.round == task.end(progress.stage):
+    if progress.round >= task.end(progress.stage):
         return True
     if stage.until is None:
         return False

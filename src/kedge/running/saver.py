@@ -2,10 +2,16 @@
 
 No tensor that a checkpoint holds is ever changed in place, so a thread can copy and write it while the next
 rounds train. One is written at a time; what could not be written is told at the next, or at the end.
+
+Graphs may be captured while the thread copies. `torch.cuda.Stream()` hands out the same 32 streams in turn,
+so a new one may be the very stream that is capturing, where a copy to the host is an error and breaks the
+capture. Streams of another priority are other streams: the thread copies on one of high priority, and graphs
+are captured on streams of normal priority only.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -45,5 +51,11 @@ def written(folder: Path, number: int, state: checkpoint.State, ready: torch.cud
     """Write a version, in a thread; what is on a GPU is copied beside what that does next."""
     if ready is not None:
         ready.synchronize()
-    with torch.cuda.stream(torch.cuda.Stream()) if ready else nullcontext():  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(copy_stream()) if ready else nullcontext():
         checkpoint.save(folder, number, state)
+
+
+@cache
+def copy_stream() -> torch.cuda.Stream:
+    """The stream on which all checkpoints are copied to the host; no graph is ever captured on it."""
+    return torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]

@@ -1,31 +1,70 @@
 """What a checkpoint holds of a run, how a run takes it up again, and the final models."""
 
+import hashlib
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 
-from kedge.core.algorithm import Algorithm, fitted
+from kedge.core.algorithm import Algorithm, Stage, fitted
 from kedge.core.errors import CheckpointError
+from kedge.core.frozen import frozen_leaves
 from kedge.core.model import Model
-from kedge.core.server import Server
-from kedge.core.tree import Leaves
+from kedge.core.server import Server, opened
+from kedge.core.tree import Leaves, Tree, flatten
 from kedge.engines.engine import Engine
 from kedge.running import checkpoint
 from kedge.running.folder import Lines, read_lines, write
+from kedge.running.history import history_problem
 from kedge.running.task import Progress, Task
 
 
+def load_newest(folder: Path, identity: str | None, say: Callable[[str], None]) -> checkpoint.State | None:
+    """The newest checkpoint of the run with this identity that fits its histories; None where none is."""
+
+    def objection(state: checkpoint.State) -> str | None:
+        whose = state.facts.get("identity")  # version 0.1 saved none
+        if identity and whose and whose != identity:
+            return "it is of another run, with other settings"
+        return history_problem(folder, state.facts)
+
+    saved = checkpoint.load(folder / "checkpoint", say, objection)
+    if saved is None:
+        check_may_begin(folder, say)
+    return saved
+
+
+def check_may_begin(folder: Path, say: Callable[[str], None]) -> None:
+    """Without a checkpoint a run begins at round 1: say so where it had begun, refuse where it had ended."""
+    model, history = folder / "model.safetensors", folder / "history.jsonl"
+    if model.is_file():
+        raise CheckpointError(
+            f"the run in {folder} ended, for it has {model.name}, and it cannot go on: its history is "
+            "damaged or has too few rounds, and there is no checkpoint. Put back a whole copy of its folder; "
+            f"or delete {model} to run again from the start."
+        )
+    if history.is_file() and history.stat().st_size:
+        say(f"{folder} has no checkpoint: the run begins again from round 1.")
+
+
 def state_of(
-    engine: Engine, progress: Progress, files: dict[str, Lines], chosen: dict[str, Any] | None
+    engine: Engine,
+    progress: Progress,
+    files: dict[str, Lines],
+    chosen: dict[str, Any] | None,
+    identity: str | None = None,
 ) -> checkpoint.State:
-    """What a checkpoint holds."""
+    """What a checkpoint holds; `identity` says whose it is."""
     facts = {
         "round": progress.round,
         "stage": progress.stage,
         "stage_round": progress.stage_round,
         "lengths": {name: file.length() for name, file in files.items()},
+        "sha256": {name: file.checksum() for name, file in files.items()},
         "chosen": chosen or {},
+        **({"identity": identity} if identity else {}),
     }
     return checkpoint.State(facts, {"server": progress.server._asdict(), "clients": engine.save()})
 
@@ -34,10 +73,19 @@ def restored(task: Task, engine: Engine, saved: checkpoint.State, folder: Path |
     """The progress a checkpoint describes; the engine takes its clients' memories up."""
     facts = saved.facts
     tensors = checkpoint.same_device(saved.tensors, task.federation.pool.x)
+    if facts["stage"] >= len(task.stages):
+        raise CheckpointError(
+            f"the checkpoint in {folder} is of another run: it is in stage {facts['stage'] + 1}, and this "
+            f"run has {len(task.stages)}."
+        )
     stage = task.stages[facts["stage"]]
     old = tensors["server"]
     if set(old["shared"]) != stage.algorithm.shared(fitted(stage.algorithm, task.model)):
-        raise CheckpointError(f"the checkpoint in {folder} is of another model: its leaves differ.")
+        raise CheckpointError(
+            f"the checkpoint in {folder} is of another model: its leaves differ.{trained_before(task, old)}"
+        )
+    check_slots(task, stage, old, folder)
+    check_frozen(folder, task.model)
     names = (c.name for c in stage.algorithm.corrections)
     server = Server(
         shared=old["shared"],
@@ -50,10 +98,33 @@ def restored(task: Task, engine: Engine, saved: checkpoint.State, folder: Path |
         stage, {**server.own, **server.shared}, frozenset(c.name for c in stage.algorithm.corrections)
     )
     engine.load(tensors.get("clients", {}))
-    lines = read_lines(folder / "history.jsonl") if folder else []
+    length = facts.get("lengths", {}).get("history")
+    lines = read_lines(folder / "history.jsonl", length) if folder else []
     history = lines[: facts["round"]]
     seen = {client for line in history for client in line["clients"]}
     return Progress(server, facts["round"], facts["stage"], facts["stage_round"], seen, history)
+
+
+def check_slots(task: Task, stage: Stage, saved: dict[str, Any], folder: Path | None) -> None:
+    """Raise where a checkpoint lacks server state that the method of this stage has."""
+    fresh = opened(stage.algorithm, task.model, *task.model.init(task.seed)).slots
+    missing = [key for key in flatten(fresh) if key not in flatten(saved.get("slots", {}))]
+    if missing:
+        raise CheckpointError(
+            f"the checkpoint in {folder} is of another method than {stage.algorithm.name}: it has no "
+            f"{missing[0]}. Go on with the method the run began with."
+        )
+
+
+def trained_before(task: Task, saved: Tree) -> str:
+    """A sentence to append where a checkpoint has parameters that are frozen now; empty where it has none."""
+    both = [k for k in task.model.frozen if k in saved["shared"] or k in saved.get("own", {})]
+    if not both:
+        return ""
+    return (
+        f" It trains {', '.join(both)}, which have requires_grad=False in the module that was given: such "
+        "parameters are not trained. Set requires_grad=True to go on with this run, or start a new one."
+    )
 
 
 def last_algorithm(task: Task, progress: Progress) -> Algorithm:
@@ -64,8 +135,39 @@ def last_algorithm(task: Task, progress: Progress) -> Algorithm:
 def whole(model: Model, server: Server, leaves: Leaves) -> Leaves:
     """These shared leaves with those a client begins with, without the heads that are added for each."""
     every = {**server.own, **leaves}
-    names = [k for unit in model.units for k in unit]  # in the network's order
+    names = [k for unit in model.units for k in unit]
     return {k: every[k] for k in [*names, *(k for k in leaves if k in model.extra)]}
+
+
+def state_dict_of(model: Model, params: Leaves, buffers: Leaves) -> Leaves:
+    """The complete state_dict of a model with these parameters: with frozen ones and integer buffers.
+
+    Parameters come first, in the network's order; a tied tensor has all its names.
+    """
+    every = {**params, **buffers, **dict(model.constants)}
+    every |= {k: every[first] for k, first in model.tied if first in every}
+    first = [k for k in (*model.parameters, *params) if k in every]
+    return {k: every[k] for k in dict.fromkeys([*first, *every])}
+
+
+def frozen_digest(model: Model) -> str | None:
+    """The sha256 of the frozen parameters as the module has them; None where there are none."""
+    leaves = frozen_leaves(model)
+    return hashlib.sha256(safetensors.torch.save(checkpoint.packed(leaves))).hexdigest() if leaves else None
+
+
+def check_frozen(folder: Path | None, model: Model) -> None:
+    """Raise where the frozen parameters are not those that the run in this folder began with."""
+    file = folder / "environment.json" if folder else None
+    if file is None or not file.is_file():
+        return
+    before, now = json.loads(file.read_text()).get("frozen"), frozen_digest(model)
+    if before != now:
+        raise CheckpointError(
+            f"{folder}: the parameters with requires_grad=False have other values than when the run began "
+            f"(sha256 {before}, now {now}). Checkpoints do not hold them: give the module those weights, "
+            "or start a new run."
+        )
 
 
 def write_models(folder: Path, task: Task, progress: Progress) -> None:
@@ -75,5 +177,5 @@ def write_models(folder: Path, task: Task, progress: Progress) -> None:
     for c in last_algorithm(task, progress).corrections:
         found |= c.views(server.shared, server.slots[c.name])
     for name, leaves in found.items():
-        every = {**whole(task.model, server, leaves), **server.buffers, **dict(task.model.constants)}
+        every = state_dict_of(task.model, whole(task.model, server, leaves), server.buffers)
         write(folder / f"{name}.safetensors", safetensors.torch.save(checkpoint.packed(every)))

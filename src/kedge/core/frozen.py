@@ -1,0 +1,57 @@
+"""Frozen parameters: those with requires_grad=False in the module a user passes in.
+
+They keep their values. `Model.init` does not return them and `Model.units` does not contain them, so
+optimizers, corrections, clients' memories and uploads never see them. `Model.apply` reads them from one copy
+that all clients share, on the device and in the dtype of the run; `place_frozen` makes that copy.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from kedge.core.model import Batch, Model, Output
+from kedge.core.tree import Leaves, cast
+
+
+def frozen_leaves(model: Model) -> Leaves:
+    """The frozen parameters by name, with the values and the dtype that they have in the module."""
+    return {k: v for k, v in model.constants if k in model.frozen}
+
+
+def place_frozen(model: Model, dtype: torch.dtype, device: torch.device | str = "cpu") -> Model:
+    """The model with its frozen parameters on this device and in this dtype, as its other inputs must be."""
+    placed = cast(frozen_leaves(model), dtype, device)
+    return with_frozen(model, {k: nn.Parameter(v, requires_grad=False) for k, v in placed.items()})
+
+
+def with_frozen(model: Model, leaves: Leaves) -> Model:
+    """The model that reads its frozen parameters from these leaves."""
+    if not leaves:
+        return model
+
+    def apply(params: Leaves, buffers: Leaves, batch: Batch, train: bool) -> tuple[Output, Leaves]:
+        return model.apply({**leaves, **params}, buffers, batch, train)
+
+    return replace(model, apply=apply, frozen=leaves)
+
+
+def same_frozen(left: Model, right: Model) -> bool:
+    """Whether two models have the same frozen parameters, to the last bit."""
+    mine, other = frozen_leaves(left), frozen_leaves(right)
+    return mine.keys() == other.keys() and all(identical(v, other[k]) for k, v in mine.items())
+
+
+def identical(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether two tensors have the same dtype and equal values."""
+    return left is right or (left.dtype == right.dtype and torch.equal(left, right))
+
+
+def frozen_note(model: Model) -> str:
+    """A sentence to append to a message about the number of units; empty where nothing is frozen."""
+    if not model.frozen:
+        return ""
+    return (
+        f" {len(model.frozen)} of the module's {len(model.parameters)} parameters have requires_grad=False: "
+        "a layer without any other is no unit."
+    )

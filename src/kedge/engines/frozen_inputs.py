@@ -1,0 +1,50 @@
+"""Frozen parameters become inputs of a compiled program.
+
+A traced program has the frozen parameters of its model (core/frozen.py) as constants. A compiler hashes and
+stores constants number by number: that takes long for a large backbone, and the program then fits that
+backbone only. An input is only read. Parameters that are computed with in bfloat16 are rounded here once, not
+in every step.
+"""
+
+from typing import Any
+
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.nn import Parameter
+
+from kedge.engines.rewriting import again
+from kedge.engines.rounding import HALF, inputs, roundings
+
+
+def frozen_inputs(module: GraphModule) -> list[Tensor]:
+    """Make the frozen parameters in the program its last inputs, and return their values."""
+    graph = module.graph
+    values: list[Tensor] = []
+    given: dict[tuple[int, bool], Node] = {}
+
+    def placed(value: Tensor, rounded: bool) -> Node:
+        key = id(value), rounded
+        if key not in given:
+            with graph.inserting_after(inputs(module)[-1]):
+                given[key] = graph.placeholder(f"frozen_{len(values)}")
+            values.append(value.detach().to(HALF) if rounded else value.detach())
+        return given[key]
+
+    for node in read_parameters(module):
+        for use, turns in roundings(node):
+            copy = placed(getattr(module, node.target), True)
+            with graph.inserting_before(use):
+                use.replace_all_uses_with(again(module, turns, copy))
+            graph.erase_node(use)
+    graph.eliminate_dead_code()
+    for node in read_parameters(module):
+        node.replace_all_uses_with(placed(getattr(module, node.target), False))
+        graph.erase_node(node)
+    module.recompile()
+    return values
+
+
+def read_parameters(module: GraphModule) -> list[Any]:
+    """The nodes that read a frozen parameter."""
+    nodes: list[Any] = list(module.graph.find_nodes(op="get_attr"))
+    return [node for node in nodes if isinstance(getattr(module, node.target), Parameter)]

@@ -1,0 +1,96 @@
+"""The files that a user's code is made of: the one that is named, and those it imports from beside it.
+
+Beside it means below its own folder (for package.module: below the folder that holds the package) or below
+the current folder. Installed packages, the standard library and kedge itself do not count.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+from kedge.running.imported import BROUGHT, installed, module_of, parted, source_of
+
+
+class Code(NamedTuple):
+    """A file of a user's code."""
+
+    path: Path
+    module: str | None  # the name by which it is imported; None for a file that is named by its path
+    source: bytes
+
+
+def code_of(name: str) -> list[Code]:
+    """The files behind file.py:name or package.module:name, the named one first; none if it is installed."""
+    place, _ = parted(name)
+    module = module_of(name)
+    first = loaded_code(module, None if place.endswith(".py") else module.__name__)
+    if first is None:
+        return []
+    roots = [root_of(first.path, first.module), *(f for f in [Path.cwd()] if f != f.parent)]
+    brought = BROUGHT.get(str(first.path) if first.module is None else place, set())
+    names = [n for n in brought if n in sys.modules] + ([first.module] if first.module else [])
+    found = {first.path: first}
+    waiting = [first]
+    while names or waiting:
+        for module_name in [part for whole in names for part in prefixes(whole)]:
+            other = beside(module_name, roots)
+            if other and other.path not in found:
+                found[other.path] = other
+                waiting.append(other)
+        names = [*imports(waiting.pop())] if waiting else []
+    return [*found.values()]
+
+
+def loaded_code(module: ModuleType, name: str | None) -> Code | None:
+    """The file of a module that is loaded; None if it is no file of the user's own."""
+    source = source_of(module)
+    return None if source is None else Code(Path(str(module.__file__)).resolve(), name, source)
+
+
+def root_of(path: Path, module: str | None) -> Path:
+    """The folder from which a file is imported under this name."""
+    if module is None:
+        return path.parent
+    above = module.count(".") + (path.name == "__init__.py")
+    return path.parents[min(above, len(path.parents) - 1)]
+
+
+def beside(name: str, roots: list[Path]) -> Code | None:
+    """The file of a module by its dotted name, if it lies below one of these folders; loaded or not yet."""
+    module = sys.modules.get(name)
+    if module is not None:
+        found = loaded_code(module, name)
+        return found if found and any(found.path.is_relative_to(root) for root in roots) else None
+    inside = Path(*name.split("."))
+    for root in roots:
+        for path in (root / inside / "__init__.py", root / inside.with_suffix(".py")):
+            if path.is_file() and not installed(path.resolve()):
+                return Code(path.resolve(), name, path.read_bytes())
+    return None
+
+
+def imports(code: Code) -> Iterator[str]:
+    """The dotted names of all modules that a file may import, also those it imports inside functions."""
+    try:
+        tree = ast.parse(code.source)
+    except (SyntaxError, ValueError):
+        return  # a file that is not loaded yet
+    whole = code.module or ""
+    package = whole if code.path.name == "__init__.py" else whole.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")
+            above = ".".join(parents[: max(0, len(parents) - node.level + 1)]) if node.level else ""
+            start = ".".join(part for part in (above, node.module) if part)
+            yield from (f"{start}.{alias.name}" if start else alias.name for alias in node.names)
+
+
+def prefixes(name: str) -> list[str]:
+    """A dotted name and the packages it lies in: a.b.c gives a, a.b, a.b.c."""
+    parts = name.split(".")
+    return [".".join(parts[: n + 1]) for n in range(len(parts))]

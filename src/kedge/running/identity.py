@@ -1,0 +1,293 @@
+"""The identity of a run: everything that decides its numbers, as a flat dict of plain values.
+
+A run's folder keeps it in kedge.json and every checkpoint carries its sha256. A run that goes on must have
+the same one. A value has the same text in every process: a function is its module and name, a dataclass its
+fields, a tensor its sha256.
+"""
+
+import functools
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, fields, is_dataclass
+from enum import Enum
+from pathlib import Path, PurePath
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from kedge.core.algorithm import Algorithm
+from kedge.core.errors import RequestError
+from kedge.data.federation import Federation
+from kedge.running.config import Experiment
+from kedge.running.marker import read_marker
+from kedge.running.task import Task
+from kedge.version import __version__
+
+Identity = dict[str, Any]
+
+FREE = ("name", "rounds", "checkpoint", "engine")  # tables and keys of a config that may change
+PATHS = ("data.path", "data.verify", "partition.path")  # where things are, not what they are
+LISTED = 12  # differences that an error names one by one
+WIDE = 120  # characters of a value in an error
+
+
+def of_experiment(experiment: Experiment) -> Identity:
+    """The identity of a run of the command line: its resolved config, without what may change.
+
+    A run may be made longer, so its rounds are not in it; the rounds after which its stages begin are.
+    """
+    config = asdict(experiment)
+    kept = {key: value for key, value in config.items() if key not in FREE}
+    starts = zip(config["then"], experiment.starts, strict=True)
+    kept["then"] = [{**row, "at": None if row["at"] is None else start} for row, start in starts]
+    found = {"call": "kedge run", **flat(kept), "engine.precision": experiment.engine.precision}
+    return {key: without_folder(value) for key, value in found.items() if key not in PATHS}
+
+
+def of_call(task: Task, algorithm: Algorithm | str, module: nn.Module, **settings: Any) -> Identity:
+    """The identity of a run of kedge.train; `settings` are arguments that its task does not have."""
+    local = task.stages[0].local
+    arguments = {
+        "seed": task.seed,
+        "method": algorithm,
+        **{f.name: getattr(local, f.name) for f in fields(local)},
+        "participation": task.participation,
+        "augment": task.federation.augment,
+        "statistics": task.model.statistics,
+        "precision": task.precision,
+        "on_divergence": task.on_divergence,
+        "evaluate_every": task.evaluate_every,
+        "tune": task.tune,
+        "tune_every": task.tune_every,
+        "headline": task.headline,
+        "measure": task.measure,
+        **settings,
+    }
+    return {"call": "kedge.train", **flat(arguments), **of_data(task.federation), **of_module(module)}
+
+
+def without_folder(value: Any) -> Any:
+    """path/to/file.py:name as file.py:name; other values as they are."""
+    return re.sub(r"^.*[/\\](?=[^/\\]+\.py:\w+$)", "", value) if isinstance(value, str) else value
+
+
+def of_data(federation: Federation) -> Identity:
+    """The samples and labels of a federation, and who holds which; every value is read once."""
+    test = federation.test
+    return {
+        "clients": len(federation.clients),
+        "data.samples": text_of(federation.pool.x),
+        "data.labels": text_of(federation.pool.y),
+        "data.held": text_of(joined(federation.clients)),
+        "data.local_tests": text_of(joined(federation.local_tests)),
+        "data.test.samples": text_of(test.x) if test else None,
+        "data.test.labels": text_of(test.y) if test else None,
+    }
+
+
+def joined(lists: Iterable[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    """Lists of sample numbers in one array, each after its length."""
+    every = list(lists)
+    return np.concatenate([np.concatenate([[len(own)], own]) for own in every]).astype("<i8")
+
+
+def of_module(module: nn.Module) -> Identity:
+    """A network's class, description, and parameters with their shapes; not their values.
+
+    A user may build the module anew: a run that goes on takes the values of its checkpoint.
+    """
+    frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
+    leaves = {
+        f"module.{name}": shape_of(value) + (", frozen" if name in frozen else "")
+        for name, value in module.state_dict().items()
+        if isinstance(value, Tensor)
+    }
+    text = re.sub(r" at 0x[0-9a-fA-F]+", "", str(module))
+    return {"module": type(module).__name__, "module.text": text, **leaves}
+
+
+def flat(settings: Mapping[str, Any]) -> Identity:
+    """Settings as a flat dict with dotted keys."""
+    found: Identity = {}
+    for key, value in settings.items():
+        found |= described(str(key), value)
+    return found
+
+
+def described(key: str, value: Any, above: tuple[int, ...] = ()) -> Identity:
+    """A value as plain values under `key` and keys below it; `above` has the ids of what encloses it."""
+    if is_plain(value):
+        return {key: plain(value)}
+    if isinstance(value, Tensor | np.ndarray | np.generic):
+        return {key: text_of(value)}
+    if isinstance(value, torch.dtype | torch.device | np.dtype | PurePath):
+        return {key: str(value)}
+    if isinstance(value, type):
+        return {key: name_of(value)}
+    if id(value) in above:
+        return {key: "itself"}
+    if isinstance(value, nn.Module):
+        parts: dict[str, Any] = dict(value.state_dict())
+        head: Any = f"{name_of(type(value))} {value}"
+    else:
+        head, parts = taken_apart(value)
+    found: Identity = {} if head is None else {key: head}
+    for name, part in parts.items():
+        found |= described(f"{key}.{name}", part, (*above, id(value)))
+    return found
+
+
+def taken_apart(value: Any) -> tuple[Any, dict[str, Any]]:
+    """What a value is, and the parts it is made of."""
+    if isinstance(value, Mapping):
+        return None, {str(k): value[k] for k in sorted(value, key=str)}
+    if isinstance(value, list | tuple):
+        if all(is_plain(part) for part in value):
+            return [plain(part) for part in value], {}
+        return f"{len(value)} items", {str(number): part for number, part in enumerate(value)}
+    if isinstance(value, set | frozenset):
+        return sorted(json.dumps(described("", part)) for part in value), {}
+    if isinstance(value, functools.partial):
+        return "functools.partial", {"of": value.func, "args": value.args, **value.keywords}
+    if isinstance(value, MethodType):
+        return name_of(value.__func__), {"self": value.__self__}
+    if isinstance(value, FunctionType):
+        return name_of(value), remembered(value)
+    if isinstance(value, BuiltinFunctionType):
+        return name_of(value), {}
+    if is_dataclass(value):
+        return name_of(type(value)), {f.name: getattr(value, f.name) for f in fields(value)}
+    # Private attributes may be memos, which are no settings.
+    own = {k: v for k, v in sorted(getattr(value, "__dict__", {}).items()) if not k.startswith("_")}
+    return name_of(type(value)), own
+
+
+def remembered(function: FunctionType) -> dict[str, Any]:
+    """The defaults of a function and the values it closes over; not lists and dicts, which may be memos."""
+    found: dict[str, Any] = {}
+    if function.__defaults__:
+        found["defaults"] = function.__defaults__
+    if function.__kwdefaults__:
+        found |= function.__kwdefaults__
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            value = cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
+        if not isinstance(value, list | dict | set):
+            found[name] = value
+    return found
+
+
+def is_plain(value: Any) -> bool:
+    """Whether JSON has this value, or a word for it."""
+    return value is None or isinstance(value, bool | int | float | str | Enum)
+
+
+def plain(value: Any) -> Any:
+    """A plain value as JSON has it."""
+    if isinstance(value, Enum):
+        return f"{name_of(type(value))}.{value.name}"
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def name_of(thing: Callable[..., Any]) -> str:
+    """The module and name of a function or a class.
+
+    Where in kedge it stands does not count, nor does the digest in the name of a module that was made of a
+    user's file (imported.py).
+    """
+    module = str(getattr(thing, "__module__", None))
+    module = re.sub(r"^kedge\..*", "kedge", module)
+    module = re.sub(r"^kedge_file_(.+)_[0-9a-f]{12}$", r"\1", module)
+    return f"{module}:{getattr(thing, '__qualname__', type(thing).__qualname__)}"
+
+
+def text_of(values: Any) -> str:
+    """The shape, dtype and sha256 of a tensor or an array."""
+    if isinstance(values, Tensor):
+        content: Any = values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    else:
+        values = np.asarray(values)
+        content = (
+            np.ascontiguousarray(values) if not values.dtype.hasobject else repr(values.tolist()).encode()
+        )
+    return f"{shape_of(values)}, sha256 {hashlib.sha256(memoryview(content).cast('B')).hexdigest()}"
+
+
+def shape_of(values: Any) -> str:
+    """The shape and dtype of a tensor or an array, such as 3×4 float32."""
+    sizes = "×".join(map(str, values.shape)) or "one"
+    return f"{sizes} {str(values.dtype).removeprefix('torch.')}"
+
+
+def digest(identity: Identity) -> str:
+    """The sha256 of an identity, which every checkpoint carries."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+def digest_in(folder: Path | None) -> str | None:
+    """The sha256 of the identity of the run in a folder; None where it has none."""
+    marker = read_marker(folder) if folder else None
+    return digest(marker.identity) if marker and marker.identity else None
+
+
+def check_identity(folder: Path, now: Identity, remedy: str) -> None:
+    """Raise where a run that goes on is not the one that began in this folder; name what differs."""
+    marker = read_marker(folder)
+    if marker is None:
+        return
+    now = json.loads(json.dumps(now))
+    refuse(folder, differences(marker.identity, now, marker.kedge == __version__), remedy)
+
+
+def refuse(folder: Path, found: list[str], remedy: str) -> None:
+    """Raise where something differs; `remedy` says what to do."""
+    if found:
+        more = f"; and {len(found) - LISTED} more" if len(found) > LISTED else ""
+        raise RequestError(
+            f"the run in {folder} cannot go on, for it began with other settings: "
+            f"{'; '.join(found[:LISTED])}{more}. {remedy}"
+        )
+
+
+def differences(before: Identity, now: Identity, same_version: bool = True) -> list[str]:
+    """What differs, key by key, with both values.
+
+    Keys that only one of them has count where both are of the same version: others may know more settings.
+    """
+    keys = [
+        key for key in {**before, **now} if key not in before or key not in now or before[key] != now[key]
+    ]
+    other = {key.removesuffix(".name") for key in keys if key in before and key in now}
+    found = []
+    for key in keys:
+        if key in before and key in now:
+            old, new = shown(before[key], now[key])
+            found.append(f"{key} was {old}, and is {new} now")
+        elif same_version and not any(key.startswith(f"{part}.") for part in other):
+            old, new = shown(before.get(key), now.get(key))
+            gone = f"{key} was {old}, and is not there now"
+            found.append(gone if key in before else f"{key} was not there, and is {new} now")
+    return found
+
+
+def shown(old: Any, new: Any) -> tuple[str, str]:
+    """Two values for an error: of texts of several lines, the first ones that differ."""
+    if isinstance(old, str) and isinstance(new, str) and "\n" in old + new:
+        pairs = zip([*old.splitlines(), ""], [*new.splitlines(), ""], strict=False)
+        old, new = next(((a.strip(), b.strip()) for a, b in pairs if a != b), (old, new))
+    left, right = (json.dumps(value, ensure_ascii=False) for value in (old, new))
+    return cut(left), cut(right)
+
+
+def cut(text: str) -> str:
+    """A text that is not too long for an error."""
+    text = re.sub(r"(?<=sha256 )([0-9a-f]{12})[0-9a-f]{52}", r"\1…", text)
+    return text if len(text) <= WIDE else f"{text[: WIDE - 1]}…"

@@ -1,0 +1,56 @@
+"""Makes a run ready for its first round: its folder made or taken up and locked, data shared with others."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import NamedTuple
+
+from kedge.core.errors import RequestError
+from kedge.core.frozen import same_frozen, with_frozen
+from kedge.engines.joining import same
+from kedge.running.config import Experiment
+from kedge.running.execute import begun, taken_up
+from kedge.running.folder import locked
+from kedge.running.grouping import Member
+from kedge.running.identity import differences, of_experiment
+from kedge.running.task import Task
+
+
+class Ready(NamedTuple):
+    """A run that may begin: its folder is there, and held against other processes."""
+
+    member: Member
+    task: Task
+
+
+def make_ready(member: Member, others: Sequence[Ready], locks: ExitStack) -> Ready:
+    """A run up to its first round; samples and frozen parameters that another one has are not held twice."""
+    if member.start == "on":
+        locks.enter_context(locked(member.folder))
+        experiment, task = taken_up(member.folder, member.code)
+        check_listed(member, experiment)
+    else:
+        task = begun(member.experiment, member.folder, member.start == "anew", locks)
+    data = task.federation
+    for other in (one.task.federation for one in others):
+        if data.pool is not other.pool and same(data.pool, other.pool):
+            data = replace(data, pool=other.pool)
+        if data.test and other.test and data.test is not other.test and same(data.test, other.test):
+            data = replace(data, test=other.test)
+    model = task.model
+    for known in (one.task.model for one in others):
+        if model.frozen and same_frozen(model, known):
+            model = with_frozen(model, known.frozen)
+            break
+    return Ready(member, replace(task, federation=data, model=model))
+
+
+def check_listed(member: Member, there: Experiment) -> None:
+    """Raise where the run in a folder is not the one that is to go on there."""
+    found = differences(of_experiment(member.experiment), of_experiment(there))
+    if found:
+        raise RequestError(
+            f"the run in {member.folder} is not the one that is listed for this folder: {'; '.join(found)}. "
+            f"Undo the changes in {member.folder / 'config.toml'}; or remove the folder, and the run begins "
+            "anew."
+        )

@@ -1,0 +1,234 @@
+"""The user's own code that a run goes on with: compared with what is stored in the run's folder.
+
+A file that has changed, or is gone, is refused unless it is said what to execute instead. Nothing in a run's
+folder is executed unless that is asked for ("stored").
+"""
+
+import difflib
+import hashlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from kedge.core.errors import CheckpointError, RequestError
+from kedge.data.progress import say
+from kedge.running import checkpoint
+from kedge.running.dependencies import root_of
+from kedge.running.imported import PINNED, Pin, parted, source_of
+from kedge.running.sources import (
+    ACTIVE,
+    FILE,
+    FOLDER,
+    Active,
+    CodeChoice,
+    Record,
+    Stored,
+    collected,
+    file_of,
+    read_record,
+    store,
+)
+
+SHOWN = 12  # changed lines in a message, at most
+
+
+@contextmanager
+def pinned(folder: Path, choice: CodeChoice = "same") -> Iterator[None]:
+    """Inside, the names of a run's configuration stand for the code the run began with, or the code chosen.
+
+    Raises RequestError where a file has changed or is gone and nobody chose what to execute instead.
+    """
+    record = read_record(folder)
+    if record is None:
+        yield
+        return
+    if choice == "stored":
+        pins = {name: pin_of_copy(folder, record, name) for name in record.names}
+        imports = imported_from_copies(record, [pin.root for pin in pins.values()])
+    else:
+        places = {file.stored: place_now(file, record) for file in record.files}
+        check_there(folder, record, places, choice)
+        if choice == "same":
+            check_unchanged(folder, record, places)
+        forget_stale(record, set(places.values()))
+        pins = {name: pin_of(places[stored], record, stored) for name, stored in record.names.items()}
+        imports = nothing_else()
+    tokens = PINNED.set(pins), ACTIVE.set(Active(folder, choice, record))
+    try:
+        with imports:
+            yield
+    finally:
+        PINNED.reset(tokens[0])
+        ACTIVE.reset(tokens[1])
+
+
+@contextmanager
+def nothing_else() -> Iterator[None]:
+    """Imports as ever."""
+    yield
+
+
+def forget_stale(record: Record, paths: set[Path]) -> None:
+    """Have the files imported anew if this process has loaded an earlier version of one of them."""
+    now = {path: path.read_bytes() for path in paths if path.is_file()}
+    loaded = [(m, path) for m in list(sys.modules.values()) if (path := path_of(m, paths))]
+    if all(source_of(module) == now.get(path) for module, path in loaded):
+        return
+    tops, every = top_names(record), {id(module) for module, _ in loaded}
+    for name in [name for name, m in sys.modules.items() if id(m) in every or name.partition(".")[0] in tops]:
+        del sys.modules[name]
+
+
+def path_of(module: ModuleType, paths: set[Path]) -> Path | None:
+    """The file of a module if it is one of these."""
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or Path(file).name not in {path.name for path in paths}:
+        return None  # decided without the file system: there are thousands of modules
+    path = Path(file).resolve()
+    return path if path in paths else None
+
+
+def top_names(record: Record) -> set[str]:
+    """The modules and packages of a record, without what is inside packages."""
+    return {file.module.partition(".")[0] for file in record.files if file.module}
+
+
+@contextmanager
+def imported_from_copies(record: Record, roots: Sequence[Path]) -> Iterator[None]:
+    """Inside, the modules of a record are imported from these folders; afterwards from where they were."""
+    tops = top_names(record)
+
+    def taken() -> dict[str, Any]:
+        names = [name for name in sys.modules if name.partition(".")[0] in tops]
+        return {name: sys.modules.pop(name) for name in names}
+
+    path, before, compiled = list(sys.path), taken(), sys.dont_write_bytecode
+    sys.path[:0] = [str(root) for root in dict.fromkeys(roots)]
+    sys.dont_write_bytecode = True  # the folder holds what was stored, and nothing else
+    try:
+        yield
+    finally:
+        taken()
+        sys.modules.update(before)
+        sys.path[:] = path
+        sys.dont_write_bytecode = compiled
+
+
+def pin_of(path: Path, record: Record, stored: str) -> Pin:
+    """A name's file where it is now."""
+    return Pin(path, root_of(path, file_of(record, stored).module), path.read_bytes())
+
+
+def pin_of_copy(folder: Path, record: Record, name: str) -> Pin:
+    """A name's file as the run's folder has it; all copies must be whole."""
+    for file in record.files:
+        copy = folder / file.stored
+        if not copy.is_file() or hashlib.sha256(copy.read_bytes()).hexdigest() != file.sha256:
+            wrong = "does not have the checksum that sources.json says" if copy.is_file() else "is missing"
+            raise CheckpointError(
+                f"{copy} {wrong}, so it is not executed. Put {file.path} back as it was and resume without "
+                "--use-stored-code."
+            )
+    return pin_of((folder / record.names[name]).resolve(), record, record.names[name])
+
+
+def place_now(file: Stored, record: Record) -> Path:
+    """Where a file is: where it was, or, if the user's folder was moved, where its name leads from here."""
+    path = Path(file.path)
+    if path.is_file():
+        return path
+    for name in file.names:
+        place, first = parted(name)[0], file_of(record, record.names[name])
+        if place.endswith(".py"):
+            here, top = Path(place).expanduser().resolve().parent, Path(first.path).parent
+        else:
+            here, top = Path.cwd(), root_of(Path(first.path), first.module)
+        moved = Path(os.path.normpath(here / os.path.relpath(path, top)))
+        if moved.is_file():
+            return moved
+    return path
+
+
+def check_there(folder: Path, record: Record, places: Mapping[str, Path], choice: CodeChoice) -> None:
+    """Raise where a file is gone; with `changed`, a helper may be, for the code may not need it any more."""
+    needed = places if choice == "same" else {stored: places[stored] for stored in record.names.values()}
+    gone = [stored for stored, path in needed.items() if not path.is_file()]
+    if not gone:
+        return
+    stored = gone[0]
+    name = next((n for n, s in record.names.items() if s == stored), file_of(record, stored).names[0])
+    raise RequestError(
+        f"{name}: there is no file {places[stored]} any more; {folder} began with it. Put it back, or resume "
+        f"in the folder that {parted(name)[0]} is relative to. Or execute the copy {folder / stored} that "
+        "was stored when it began: --use-stored-code (in Python: code='stored')."
+    )
+
+
+def check_unchanged(folder: Path, record: Record, places: Mapping[str, Path]) -> None:
+    """Raise where a file differs from the copy the run began with."""
+    changed = {}
+    for file in record.files:
+        now = places[file.stored].read_bytes()
+        if hashlib.sha256(now).hexdigest() != file.sha256:
+            changed[file] = now
+    if not changed:
+        return
+    told = {
+        f"{places[file.stored]} has changed since {folder} began:\n{difference(folder / file.stored, now)}"
+        for file, now in changed.items()
+    }
+    raise RequestError(
+        "\n".join(sorted(told))
+        + "\nPut it back as it was; or go on with it as it is now: --accept-changed-code (in Python: "
+        f"code='changed'; {FILE} then says so); or execute the copy in {folder / FOLDER}: --use-stored-code "
+        "(in Python: code='stored')."
+    )
+
+
+def difference(copy: Path, now: bytes) -> str:
+    """The first lines of a diff between a copy and the file as it is now."""
+    old = copy.read_bytes() if copy.is_file() else b""
+    before, after = (text.decode(errors="replace").splitlines() for text in (old, now))
+    lines = [*difflib.unified_diff(before, after, lineterm="", n=0)][2:]
+    more = [f"  … and {len(lines) - SHOWN} more lines"] if len(lines) > SHOWN else []
+    return "\n".join([*(f"  {line}" for line in lines[:SHOWN]), *more]) or "  (only line endings differ)"
+
+
+def keep_record(folder: Path, choice: CodeChoice, names: Sequence[str] = ()) -> None:
+    """Bring a folder's record up to date once its code is loaded; `names` are those of its configuration."""
+    record = read_record(folder)
+    if record is None:
+        store_late(folder, choice, names)
+        return
+    if choice == "stored":
+        return
+    now, copies = collected([*record.names], f"{FOLDER}/changed-{len(record.earlier) + 1}")
+    before = {(file.path, file.sha256) for file in record.files}
+    if {(file.path, file.sha256) for file in now.files} <= before:
+        return
+    if choice == "changed":
+        versions = checkpoint.versions(folder / "checkpoint")
+        rounds = int(versions[0].name) if versions else 0
+        old = {"rounds": rounds, "names": dict(record.names), "files": [asdict(f) for f in record.files]}
+        store(folder, Record(now.names, now.files, (*record.earlier, old)), copies)
+        say(f"{folder}: it goes on with the code as it is now; {FILE} keeps what it was before")
+
+
+def store_late(folder: Path, choice: CodeChoice, names: Sequence[str]) -> None:
+    """Store the code of a run that was begun without, from now on."""
+    record, copies = collected(names, FOLDER)
+    if not record.files:
+        return
+    told = f"{folder} was begun by a version of kedge that did not store a run's own code"
+    if choice == "stored":
+        raise RequestError(
+            f"{told}, so there is no copy to execute. Resume it without --use-stored-code: it goes on with "
+            f"{', '.join(names)} as they are now."
+        )
+    say(f"{told}: whether {', '.join(names)} changed since cannot be said. It goes on with the code of now")
+    store(folder, record, copies)
