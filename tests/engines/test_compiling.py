@@ -12,8 +12,9 @@ from torch import Tensor, nn
 import kedge
 from kedge.engines import auto
 from kedge.engines.auto import Choice
-from kedge.engines.compiling import NotCompiled, capturing
+from kedge.engines.compiling import capturing
 from kedge.engines.graphs import Replayed
+from kedge.engines.unstackable import NotCompiled
 from kedge.running import execute
 
 CLIENTS = [dataset("mlp", size, seed) for seed, size in enumerate((16, 8))]
@@ -57,7 +58,7 @@ def test_auto_goes_on_without_the_compiler(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_an_engine_that_was_asked_for_is_not_exchanged() -> None:
-    with pytest.raises(kedge.RequestError, match="cannot be compiled"):
+    with pytest.raises(NotCompiled, match="cannot be compiled"):  # a pack sees it by its kind
         train("stacked", compile="on")
 
 

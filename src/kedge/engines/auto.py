@@ -21,7 +21,6 @@ from kedge.core.tree import cast
 from kedge.data.batches import step_counts
 from kedge.data.federation import Federation
 from kedge.engines.captured import Ahead, Captured
-from kedge.engines.compiling import NotCompiled
 from kedge.engines.engine import Engine, Order, ran_out
 from kedge.engines.fallback import operators_found
 from kedge.engines.lockstep import client_steps, steps_of_round
@@ -29,7 +28,7 @@ from kedge.engines.programs import bucket
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.engines.streams import best
-from kedge.engines.unstackable import unstackable
+from kedge.engines.unstackable import NotCompiled, unstackable
 
 COMPILE_SECONDS = 20.0  # a program's usual cost
 UNROLL_SECONDS = 2.0  # what a time step of a recurrent layer adds to it

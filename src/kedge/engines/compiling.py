@@ -6,13 +6,9 @@ from contextlib import contextmanager
 from kedge.core.errors import CheckpointError, DataError, Diverged, RequestError
 from kedge.core.naming import explained
 from kedge.engines.engine import ran_out
-from kedge.engines.unstackable import unstackable
+from kedge.engines.unstackable import NotCompiled, unstackable
 
 OURS = (RequestError, DataError, Diverged, CheckpointError)
-
-
-class NotCompiled(RequestError):
-    """The program of a step, of a round's end or of an evaluation cannot be made."""
 
 
 @contextmanager

@@ -13,6 +13,10 @@ NOT_THE_USERS = ("/torch/", "/kedge/", "/contextlib.py", "<")  # parts of paths
 SEQUENTIAL = "engine.name = 'sequential' can run it"
 
 
+class NotCompiled(RequestError):
+    """The program of a step, of a round's end or of an evaluation cannot be made."""
+
+
 def unstackable(error: BaseException) -> RequestError | None:
     """What to tell of an error by which torch's vmap or compiler gives up on a module; None for any other."""
     if not isinstance(error, RuntimeError) or isinstance(error, (Diverged, CheckpointError)):
@@ -22,7 +26,7 @@ def unstackable(error: BaseException) -> RequestError | None:
     # A compiler's message ends with the way to the user's line, which leads through vmap's own files.
     stacks = any(words in text.split("from user code:")[0] for words in VMAP)
     if type(error).__module__.startswith(COMPILER) and not stacks:
-        return RequestError(
+        return NotCompiled(
             f"{place(text) or part} cannot be compiled: {first_line(text) or type(error).__name__}. "
             f"engine.compile = 'off' can run it on a CPU, and {SEQUENTIAL} everywhere."
         )
