@@ -13,6 +13,7 @@ from kedge.core import recurrent
 from kedge.core.errors import RequestError
 from kedge.core.layers import KEYED, exchange_layers
 from kedge.core.model import from_module
+from kedge.measure.macs import counted
 
 KINDS: dict[str, Callable[..., nn.RNNBase]] = {
     "lstm": nn.LSTM,
@@ -184,3 +185,13 @@ def test_a_state_of_another_shape_is_refused_as_torch_does() -> None:
         patch.setattr(recurrent, "has_own_operator", lambda layer, x: False)
         with pytest.raises(RuntimeError, match="Expected hidden size"):
             plain(drawn(TIMES, SAMPLES, INPUTS), drawn(1, SAMPLES + 1, HIDDEN))
+
+
+@pytest.mark.parametrize(("kind", "gates"), [(nn.LSTM, 4), (nn.GRU, 3), (nn.RNN, 1)])
+def test_the_multiply_adds_of_a_layer_are_counted(kind: Callable[..., nn.RNNBase], gates: int) -> None:
+    """Every gate of every time step sees inputs and states. In float32 torch's LSTM is one operator."""
+    layer = kind(INPUTS, HIDDEN)
+    exchange_layers(nn.Sequential(layer), False)
+    with torch.no_grad():
+        macs, _ = counted(lambda: layer(torch.zeros(TIMES, SAMPLES, INPUTS)))
+    assert macs == TIMES * SAMPLES * gates * HIDDEN * (INPUTS + HIDDEN)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from kedge.core.attention import is_stacked, is_traced
 from kedge.core.errors import RequestError
@@ -52,8 +53,11 @@ def cell(mode: str, w_hh: Tensor, b_hh: Tensor | None, w_hr: Tensor | None = Non
 
 
 def has_own_operator(layer: nn.Module, x: Tensor) -> bool:
-    """Whether torch's recurrent operator can run: on a CPU; for a stack only while gradients are taken."""
-    if x.device.type != "cpu" or is_traced():
+    """Whether torch's recurrent operator can run: on a CPU; for a stack only while gradients are taken.
+
+    Where operators are counted or written down (`kedge cost`, a capture), products are what is looked for.
+    """
+    if x.device.type != "cpu" or is_traced() or _get_current_dispatch_mode() is not None:
         return False
     tensors = [x, *layer.parameters()]
     tracked = torch.is_grad_enabled() and any(v.requires_grad for v in tensors)
