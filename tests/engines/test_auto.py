@@ -9,6 +9,7 @@ from kedge.algorithms import fedavg, fedbug
 from kedge.bench.workloads import OVERHEAD, Workload
 from kedge.core.algorithm import Stage
 from kedge.core.errors import RequestError
+from kedge.core.precision import in_precision
 from kedge.engines import auto
 from kedge.engines.auto import Choice, build, choose
 from kedge.engines.sequential import Sequential
@@ -79,3 +80,25 @@ def test_the_trial_touches_neither_weights_nor_chance() -> None:
     chosen(SMALL)
     assert torch.equal(state, torch.random.get_rng_state())
     assert all(torch.equal(v, before[k]) for k, v in task.model.init(0)[0].items())
+
+
+def test_bfloat16_is_not_compiled_by_a_torch_that_leaves_roundings_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = SMALL.task("cpu")
+    model = in_precision(task.model, "bf16")
+    stage = Stage(fedavg(), 10**6, SMALL.local())
+
+    def compiled(compile: str) -> bool:
+        rounds = stage.rounds
+        return choose(model, task.federation, stage, SMALL.per_round, rounds, "auto", compile).compiled
+
+    monkeypatch.setattr(auto, "timed", lambda engine, *rest: 0.01 if isinstance(engine, Stacked) else 1.0)
+    monkeypatch.setattr(auto, "rounds_on_cpu", lambda: True)
+    assert compiled("auto")
+    monkeypatch.setattr(auto, "rounds_on_cpu", lambda: False)
+    assert not compiled("auto")
+    with pytest.raises(
+        RequestError, match=r"torch .* compiles wrong gradients then. Use torch 2\.13 or newer"
+    ):
+        compiled("on")

@@ -27,6 +27,7 @@ from kedge.engines.engine import Order, trainable
 from kedge.engines.frozen_inputs import frozen_inputs
 from kedge.engines.graphs import in_place
 from kedge.engines.lanes import Lanes
+from kedge.engines.programs import rounds_on_cpu
 from kedge.engines.rounding import inputs
 from kedge.engines.stacked import Stacked
 from kedge.engines.tracing import traced, without_advice, written_down
@@ -180,3 +181,28 @@ def test_runs_of_equal_steps_take_the_longer_graph_after_single_steps() -> None:
     lanes.run(["a"] * 3 + ["b"] * 18 + ["a"])
     assert replayed == [("a", 1)] * 3 + [("b", 1)] * 2 + [("b", 8)] * 2 + [("a", 1)]
     assert sum(n for _, n in replayed) == 22
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        pytest.param(
+            torch.bfloat16, marks=pytest.mark.skipif(not rounds_on_cpu(), reason="this torch does not round")
+        ),
+        torch.float32,
+    ],
+)
+def test_the_gradient_of_a_maximum_is_compiled_right(dtype: torch.dtype) -> None:
+    """It compares values with their maximum, which must be rounded alike."""
+
+    def gradient(x: Tensor) -> Tensor:
+        def largest(v: Tensor) -> Tensor:
+            return (torch.sigmoid(v.to(dtype) * 1.37) + 0.123).amax(1).float().sum()
+
+        return torch.func.grad(largest)(x)
+
+    x = torch.linspace(-3, 3, 60).view(4, 15)
+    found = torch.zeros_like(x)
+    traced(lambda _, v: gradient(v), found, x)(found, x)
+    torch.testing.assert_close(found, gradient(x), rtol=2e-2, atol=0)
+    assert (found != 0).sum() >= 4

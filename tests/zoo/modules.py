@@ -277,6 +277,8 @@ class Member(NamedTuple):
     lr: float = 0.05
     side: int = 8  # of the images
     external: bool = False  # of torchvision
+    # Has hardswish or hardsigmoid: torch's CUDA kernels take 1/6 in float32, also for float64.
+    hard: bool = False
 
 
 def has_torchvision() -> bool:
@@ -287,7 +289,7 @@ def has_torchvision() -> bool:
 ZOO: dict[str, Member] = {
     "mlp": Member(mlp),
     "resnet": Member(ResNet, lr=0.01),
-    "mobilenet": Member(MobileNet),
+    "mobilenet": Member(MobileNet, hard=True),
     "depthwise": Member(Depthwise),
     "transposed": Member(Transposed),
     "volumes": Member(volumes),
@@ -304,7 +306,9 @@ ZOO: dict[str, Member] = {
     "torchvision-resnet18": Member(
         of_torchvision("resnet18", zero_init_residual=True), lr=0.0002, side=32, external=True
     ),
-    "torchvision-mobilenet": Member(of_torchvision("mobilenet_v3_small"), lr=0.01, side=64, external=True),
+    "torchvision-mobilenet": Member(
+        of_torchvision("mobilenet_v3_small"), lr=0.01, side=64, external=True, hard=True
+    ),
 }
 
 

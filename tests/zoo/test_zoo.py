@@ -64,7 +64,7 @@ def test_the_operators_that_a_gpu_captures_are_right(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "precision"),
-    [("mlp", "bf16"), ("depthwise", "bf16")],
+    [("mlp", "bf16"), ("depthwise", "bf16"), ("text-cnn", "bf16")],
 )
 def test_compiled_programs_are_right(name: str, precision: str) -> None:
     assert cell(name, "compiled", precision).state == "right"
@@ -81,7 +81,9 @@ class TestOnTheGPU:
         assert found.state in ("right", "refused"), str(found)
 
     @pytest.mark.parametrize("precision", ["fp64", "bf16"])
-    @pytest.mark.parametrize("name", ["depthwise", "mobilenet", "convnext", "transposed", "vit", "lstm"])
+    @pytest.mark.parametrize(
+        "name", ["depthwise", "mobilenet", "convnext", "transposed", "text-cnn", "vit", "lstm"]
+    )
     def test_networks_are_captured_right(self, name: str, precision: str) -> None:
         found = cell(name, "captured", precision, device="cuda")
         assert found.state == "right", str(found)

@@ -48,6 +48,7 @@ class Model:
     extra: tuple[str, ...] = ()  # leaves of added heads: in no unit, always train
     statistics: Statistics = "shared"  # batch norm's: averaged, kept by each client, or never moved
     random: bool = False  # whether apply draws chance (dropout)
+    half: bool = False  # whether its products are computed in bfloat16
     unrolled: int = 0  # time steps of recurrent layers, which a compiled program writes out one by one
     classifier: tuple[str, ...] = ()  # the last linear layer's weight and bias: what takes the features in
     # Integer buffers and frozen parameters as the module has them: part of the state_dict, never change.

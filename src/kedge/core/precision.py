@@ -53,4 +53,4 @@ def in_precision(model: Model, precision: Precision) -> Model:
         whole = Output(out.features.to(batch.x.dtype), out.logits.to(batch.x.dtype), extra)
         return whole, {k: v.to(buffers[k].dtype) for k, v in moved.items()}
 
-    return replace(model, apply=apply)
+    return replace(model, apply=apply, half=True)

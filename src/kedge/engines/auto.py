@@ -24,7 +24,7 @@ from kedge.engines.captured import Ahead, Captured
 from kedge.engines.engine import Engine, Order, ran_out
 from kedge.engines.fallback import operators_found
 from kedge.engines.lockstep import client_steps, steps_of_round
-from kedge.engines.programs import bucket
+from kedge.engines.programs import bucket, rounds_on_cpu
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.engines.streams import best
@@ -81,6 +81,14 @@ def choose(
             "Install one, or use compile = 'off'."
         )
     device = federation.pool.x.device
+    if compile != "off" and model.half and device.type == "cpu" and not rounds_on_cpu():
+        if compile == "on":
+            raise RequestError(
+                "engine.compile = 'on' with engine.precision = 'bf16': on a CPU, torch "
+                f"{torch.__version__} compiles wrong gradients then. Use torch 2.13 or newer, "
+                "engine.compile = 'off', or engine.precision = 'fp32'."
+            )
+        compile = "off"
     chunk = chunk or min(per_round, rows_at_once(model, federation))
     if name == "captured" and device.type != "cuda":
         say("engine.name: 'captured' needs a CUDA device, and this run is on the CPU: choosing another")

@@ -134,11 +134,12 @@ def stacked_survey(
     return sums
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function as a program of its own.
+def compiled(function: Callable[..., Any], half: bool = False) -> Callable[..., Any]:
+    """The function as a program of its own; `half`: it computes in bfloat16.
 
     Dynamo keeps its programs, and checks their guards one after another, per code object: hence a copy of the
-    code. The modules inside belong to the model alone and never change, so they need no guards.
+    code. The modules inside belong to the model alone and never change, so they need no guards. In bfloat16
+    every rounding is in its place: without that, gradients that compare numbers are wrong (tracing.py).
     """
 
     def program(*args: Any) -> Any:
@@ -149,7 +150,14 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     without_advice()
     own = FunctionType(program.__code__.replace(), program.__globals__, "program", None, program.__closure__)
     unguarded: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
-    return torch.compile(own, fullgraph=True, dynamic=False, options=unguarded)
+    options = unguarded | {"emulate_precision_casts": half}
+    return torch.compile(own, fullgraph=True, dynamic=False, options=options)
+
+
+def rounds_on_cpu() -> bool:
+    """Whether torch's compiler can keep every rounding to bfloat16 on a CPU; before 2.13 it left some out."""
+    major, minor = torch.__version__.split(".")[:2]
+    return (int(major), int(minor)) >= (2, 13)
 
 
 def never_fall_back() -> None:

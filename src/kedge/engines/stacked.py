@@ -264,7 +264,7 @@ class Stacked:
     def program(self, key: Any, function: Callable[..., Any], compile: bool) -> Callable[..., Any]:
         """The function, compiled if asked for; made once for each key."""
         if (key, compile) not in self.programs:
-            self.programs[key, compile] = compiled(function) if compile else function
+            self.programs[key, compile] = compiled(function, self.network.half) if compile else function
         return self.programs[key, compile]
 
     def aside(self, work: Callable[[], T]) -> Callable[[], T]:

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -52,6 +53,18 @@ def written_down(function: Callable[..., Any], *arguments: Any) -> GraphModule:
     return rewritten(make_fx(written, tracing_mode="fake", _allow_non_fake_inputs=True)(*flat))
 
 
+def compares(graph: GraphModule) -> bool:
+    """Whether a program asks which of its numbers are equal, as the gradient of `amax` does.
+
+    The compiler computes a value once for its maximum and again to compare the two, and leaves out the
+    rounding to bfloat16 in between: no value is equal to the maximum then, and the gradient is 0 or NaN.
+    Such programs are compiled with every rounding in its place.
+    """
+    equal = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.eq.Tensor)
+    values = [node.args[0].meta.get("val") for node in equal]  # what was put in later has none
+    return any(value is None or value.is_floating_point() for value in values)
+
+
 def compiled(graph: GraphModule, *arguments: Any, repeatable: bool = True) -> Callable[..., None]:
     """The operators as a program.
 
@@ -66,7 +79,7 @@ def compiled(graph: GraphModule, *arguments: Any, repeatable: bool = True) -> Ca
     shapes = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True, allow_non_fake_inputs=True)
     frozen = frozen_inputs(graph)
     like: list[Any] = [shapes.from_tensor(v) for v in (*tree_leaves(arguments), *frozen)]
-    settings = config.patch(deterministic=repeatable)
+    settings = config.patch(deterministic=repeatable, emulate_precision_casts=compares(graph))
     with warnings.catch_warnings(), tracing(TracingContext(shapes)), settings:
         warnings.simplefilter("ignore", DeprecationWarning)  # of torch, about its own deprecated parts
         without_advice()
