@@ -199,7 +199,8 @@ def test_the_gradient_of_a_maximum_is_compiled_right(dtype: torch.dtype) -> None
         def largest(v: Tensor) -> Tensor:
             return (torch.sigmoid(v.to(dtype) * 1.37) + 0.123).amax(1).float().sum()
 
-        return torch.func.grad(largest)(x)
+        found: Tensor = torch.func.grad(largest)(x)
+        return found
 
     x = torch.linspace(-3, 3, 60).view(4, 15)
     found = torch.zeros_like(x)

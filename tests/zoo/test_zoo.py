@@ -11,6 +11,7 @@ from kedge.engines.captured import Captured
 from kedge.running import execute
 
 PLAIN = [name for name, member in ZOO.items() if not member.external]
+CAPTURED = ["depthwise", "mobilenet", "convnext", "transposed", "text-cnn", "vit", "lstm"]
 IMPORTED = [name for name, member in ZOO.items() if member.external]
 CPU = ("fp64", "fp32", "bf16")
 torchvision = pytest.mark.skipif(not has_torchvision(), reason="torchvision is not installed")
