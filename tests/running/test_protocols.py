@@ -29,7 +29,7 @@ SPEC: dict[str, Document] = {
         "training.augment": "flip-crop",
         "participation": Participation("bernoulli", share=0.1),
         "partition": {"name": "dirichlet", "clients": 100, "alpha": 0.3, "sigma": 0.0},
-        "data": {"name": "cifar10", "path": None, "normalize": "dataset"},
+        "data": {"name": "cifar10", "path": None, "verify": True, "normalize": "dataset"},
         "method": {"name": "fedavg", "weights": "uniform"},
         "evaluation.all": True,
         "evaluation.local": "split",
@@ -46,7 +46,7 @@ SPEC: dict[str, Document] = {
         "partition": {
             "name": "dirichlet-classes", "clients": 100, "alpha": 0.1, "cap": True, "minimum": 40,
         },
-        "data": {"name": "cifar10", "path": None, "normalize": (0.5, 0.5)},
+        "data": {"name": "cifar10", "path": None, "verify": True, "normalize": (0.5, 0.5)},
         "method": {"name": "fedavg", "weights": "size"},
         "evaluation.all": False,
         "evaluation.local": "merged",
@@ -67,7 +67,7 @@ SPEC: dict[str, Document] = {
         "partition": {
             "name": "dirichlet-classes", "clients": 20, "alpha": 0.1, "cap": True, "minimum": 10,
         },
-        "data": {"name": "cifar10", "path": None, "normalize": "dataset"},
+        "data": {"name": "cifar10", "path": None, "verify": True, "normalize": "dataset"},
         "method": {"name": "fedavg", "weights": "size"},
         "evaluation.local": "split",
         "evaluation.local_test": 0.0,

@@ -97,6 +97,9 @@ def test_a_config_with_fewer_rounds_than_were_reached_is_refused(tmp_path: Path)
 def test_a_stage_that_would_have_ended_before_is_refused(tmp_path: Path) -> None:
     stopped(tmp_path / "run", 8, rounds=12, method="feddyn -> fedavg")
     rewritten(tmp_path / "run", 9)
+    with pytest.raises(RequestError, match=r"then\.0\.at was 9, and is 7 now"):
+        resume(tmp_path / "run")
+    (tmp_path / "run/kedge.json").unlink()  # as a run of version 0.1, which had none
     with pytest.raises(
         RequestError, match=r"stage 1 of 2 .feddyn. then ends after round 7, and the run in .* 8"
     ):

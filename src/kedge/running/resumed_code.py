@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from importlib.util import cache_from_source
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -77,8 +78,11 @@ def forget_stale(record: Record, paths: set[Path]) -> None:
     """Have the files imported anew if this process has loaded an earlier version of one of them."""
     now = {path: path.read_bytes() for path in paths if path.is_file()}
     loaded = [(m, path) for m in list(sys.modules.values()) if (path := path_of(m, paths))]
-    if all(source_of(module) == now.get(path) for module, path in loaded):
+    stale = {path for module, path in loaded if source_of(module) != now.get(path)}
+    if not stale:
         return
+    for path in stale:  # Python tells an edit by second and size: one as long, in the same second, is missed
+        Path(cache_from_source(str(path))).unlink(missing_ok=True)
     tops, every = top_names(record), {id(module) for module, _ in loaded}
     for name in [name for name, m in sys.modules.items() if id(m) in every or name.partition(".")[0] in tops]:
         del sys.modules[name]
