@@ -30,14 +30,12 @@ x = torch.ones(8); double[(1,)](x, B=4); assert x.eq(2).all()
 """
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
-    if not has_triton():
-        pytest.skip("no Triton")
-    folder = tmp_path_factory.mktemp("interpreted")
-    (folder / "trivial.py").write_text(TRIVIAL)
-    if subprocess.run([sys.executable, folder / "trivial.py"], capture_output=True).returncode:
-        pytest.skip("the interpreter of this Triton does not run here")  # that of 3.6 needs an older numpy
+CASES = [*CONVOLUTIONS, *FIRST]
+PARTS = 4  # each a process of its own, so that several workers share them
+
+
+def far_from_torch(folder: Path, cases: list[str]) -> dict[str, list[float]]:
+    """How far the programs' values and gradients are from torch's, by the interpreter."""
     shutil.copytree(Path(kedge.__file__).parent, folder / "kedge")
     for name in ("weigh_kernels", "first_kernels"):
         path = folder / "kedge" / "core" / f"{name}.py"
@@ -45,7 +43,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
         assert ROUNDED in text
         path.write_text(text.replace(ROUNDED, ""))
     places = [str(folder), str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    work = [sys.executable, "-m", "tests.core.interpreted"]
+    work = [sys.executable, "-m", "tests.core.interpreted", *cases]
     done = subprocess.run(
         work, env={**os.environ, "PYTHONPATH": os.pathsep.join(places)}, capture_output=True, text=True
     )
@@ -53,7 +51,17 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
     return {case: far for line in done.stdout.splitlines() for case, far in json.loads(line).items()}
 
 
-@pytest.mark.parametrize("case", [*CONVOLUTIONS, *FIRST])
-def test_values_and_gradients_are_torchs(case: str, found: dict[str, list[float]]) -> None:
-    assert len(found[case]) >= 4
-    assert max(found[case]) < 5e-5  # weights' gradients leave out products of two small parts
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_values_and_gradients_are_torchs(part: int, tmp_path: Path) -> None:
+    if not has_triton():
+        pytest.skip("no Triton")
+    (tmp_path / "trivial.py").write_text(TRIVIAL)
+    if subprocess.run([sys.executable, tmp_path / "trivial.py"], capture_output=True).returncode:
+        pytest.skip("the interpreter of this Triton does not run here")  # that of 3.6 needs an older numpy
+    cases = CASES[part::PARTS]
+    found = far_from_torch(tmp_path, cases)
+    assert [*found] == cases
+    for case, far in found.items():
+        assert len(far) >= 4, case
+        assert max(far) < 5e-5, case  # weights' gradients leave out products of two small parts
