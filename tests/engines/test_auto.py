@@ -98,5 +98,5 @@ def test_bfloat16_is_not_compiled_by_a_torch_that_leaves_roundings_out(
     assert compiled("auto")
     monkeypatch.setattr(auto, "rounds_on_cpu", lambda: False)
     assert not compiled("auto")
-    with pytest.raises(RequestError, match=r"torch .* compiles wrong gradients then"):
+    with pytest.raises(RequestError, match=r"torch .* compiles wrong bf16 gradients on a CPU"):
         compiled("on")

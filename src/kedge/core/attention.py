@@ -1,7 +1,7 @@
-"""Attention whose dropout is a function of a key, for every engine; without dropout the same as torch's.
+"""Attention with dropout that is a function of a key, for every engine.
 
-torch's own layers draw from a global generator, and in evaluation take a fused operator that `vmap` does
-not know. Without dropout torch's general path runs (`F.multi_head_attention_forward`).
+torch's own layers draw dropout from a global generator, and in evaluation call a fused operator without a
+batching rule for `vmap`. Without dropout the layers here call `F.multi_head_attention_forward`.
 """
 
 import math
@@ -21,7 +21,7 @@ Attended = tuple[Tensor, Tensor | None]
 
 
 def is_traced() -> bool:
-    """Whether a program is being written down for a compiler."""
+    """Whether torch.compile or make_fx is tracing now."""
     return torch.compiler.is_compiling() or bool(_is_make_fx_tracing())  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
 
@@ -30,7 +30,7 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Scaled dot-product attention in plain operators: outputs [..., L, E], weights [..., L, S].
 
-    `mask` is added to the scores. A query that may look at nothing has weights of 0, as in torch.
+    `mask` is added to the scores. A query with every key masked has weights of 0, as in torch.
     """
     scores = (q * scale) @ k.transpose(-2, -1)
     if mask is None:
@@ -55,7 +55,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """F.scaled_dot_product_attention with this dropout."""
+    """F.scaled_dot_product_attention, with `drop` as its dropout."""
     if enable_gqa:
         repeats = query.shape[-3] // key.shape[-3]
         key, value = (v.repeat_interleave(repeats, -3) for v in (key, value))
@@ -68,7 +68,7 @@ def scaled_dot_product_attention(
 
 
 def added(mask: Tensor | None, dtype: torch.dtype, allowed: bool = True) -> Tensor | None:
-    """A mask to be added to scores, made of a boolean one in which `allowed` marks what may be looked at."""
+    """A mask to add to scores; in a boolean `mask`, the value `allowed` marks the keys to attend to."""
     if mask is None or mask.dtype != torch.bool:
         return mask
     zeros = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
@@ -103,11 +103,13 @@ def multi_head(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> Attended:
-    """F.multi_head_attention_forward with this dropout, in plain operators; sequences are [L, N, E]."""
+    """F.multi_head_attention_forward in plain operators, with `drop` as its dropout; sequences [L, N, E]."""
     if static_k is not None or static_v is not None:
-        raise RequestError("F.multi_head_attention_forward with static_k or static_v is not supported here.")
+        raise RequestError(
+            "F.multi_head_attention_forward with static_k or static_v is not supported: leave them out."
+        )
     if is_causal and attn_mask is None:
-        raise RequestError("attention with is_causal=True needs attn_mask as well, as in torch.")
+        raise RequestError("attention with is_causal=True needs attn_mask as well, as in torch: pass both.")
     batched = query.dim() == 3
     if not batched:
         query, key, value = (v.unsqueeze(1) for v in (query, key, value))
@@ -157,7 +159,7 @@ def multi_head(
 def projected(
     query: Tensor, key: Tensor, value: Tensor, weight: Tensor | None, bias: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """Queries, keys and values by the three parts of one weight; one product where they have one input."""
+    """The projections of query, key and value by the three parts of `weight`; one product for one input."""
     assert weight is not None
     if query is key and key is value:
         return F.linear(query, weight, bias).chunk(3, -1)
@@ -167,7 +169,7 @@ def projected(
 
 
 class KeyedAttention(Drawing, nn.MultiheadAttention):
-    """nn.MultiheadAttention with a keyed dropout, never by torch's fused operator."""
+    """nn.MultiheadAttention with keyed dropout; it never calls torch's fused operator."""
 
     def forward(
         self,
@@ -210,19 +212,19 @@ class KeyedAttention(Drawing, nn.MultiheadAttention):
 
 
 def transposed(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The first two dimensions exchanged; one tensor stays one tensor."""
+    """The three tensors with their first two dimensions swapped; a tensor given twice stays one tensor."""
     q = query.transpose(0, 1)
     k = q if key is query else key.transpose(0, 1)
     return q, k, k if value is key else value.transpose(0, 1)
 
 
 def is_stacked(*tensors: Tensor) -> bool:
-    """Whether these are rows of a stack: torch's fused attention would compute such rows one by one."""
+    """Whether these tensors are rows of a stack, which torch's fused attention would compute one by one."""
     return torch.compiler.is_compiling() or any(is_row(v) for v in tensors)
 
 
 class Encoder(nn.TransformerEncoder):
-    """nn.TransformerEncoder that does not look at a mask's values while it is compiled."""
+    """nn.TransformerEncoder that does not read the mask's values while it is traced."""
 
     def forward(
         self,
@@ -236,7 +238,7 @@ class Encoder(nn.TransformerEncoder):
 
 
 class Decoder(nn.TransformerDecoder):
-    """nn.TransformerDecoder that does not look at a mask's values while it is compiled."""
+    """nn.TransformerDecoder that does not read the mask's values while it is traced."""
 
     def forward(
         self,
@@ -257,7 +259,7 @@ class Decoder(nn.TransformerDecoder):
 
 
 def refuse_fused(layer: nn.Module) -> None:
-    """Keep torch's fused encoder layer and nested tensors out of evaluation: `vmap` does not know them."""
+    """Switch off torch's fused encoder layer and nested tensors, which `vmap` does not support."""
     if isinstance(layer, nn.TransformerEncoderLayer):
         layer.activation_relu_or_gelu = 0
     if isinstance(layer, nn.TransformerEncoder):

@@ -1,6 +1,6 @@
 """What is computed in: fp64, fp32, tf32 (products on tensor cores), bf16 (autocast, weights in fp32)."""
 
-from __future__ import annotations  # dynamo does not evaluate the annotations of inner functions
+from __future__ import annotations  # so dynamo does not evaluate annotations of inner functions
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,8 +1,9 @@
-"""torch's random functions inside a forward pass, replaced by numbers that are a function of the batch's key.
+"""torch's random functions in a forward pass, replaced by functions of the batch's key.
 
-While `KeyedFunctions` is active, a call such as F.dropout or torch.randn is answered from the key; calls are
-numbered in their order within the forward pass. It composes with vmap, gradients, torch.compile and make_fx.
-A mode makes every call of torch a little slower, so only models that draw this way get one.
+While the mode `KeyedFunctions` is active, a call such as F.dropout or torch.randn computes its numbers from
+the key and from the number of the call in the forward pass. The mode composes with vmap, gradients,
+torch.compile and make_fx. It makes every torch call a little slower, so only models that call such functions
+run under it.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +36,7 @@ from kedge.core.tree import Leaves
 
 
 class KeyedFunctions(TorchFunctionMode):
-    """Answers torch's random functions from a key, one forward pass long."""
+    """A mode for one forward pass that replaces torch's random functions by functions of a key."""
 
     def __init__(self, key: Tensor) -> None:
         super().__init__()
@@ -55,7 +56,7 @@ class KeyedFunctions(TorchFunctionMode):
         return random_words(self.key, shape, self.calls, 0)
 
     def dropped(self, x: Tensor, p: float) -> Tensor:
-        """Dropout of single values."""
+        """Dropout of single elements of `x`."""
         return drop(x, p, self.words(x.shape))
 
 
@@ -74,7 +75,7 @@ def channel_dropout(
     training: bool = True,
     inplace: bool = False,
 ) -> Tensor:
-    """F.dropout1d and its like; `single` is how many dimensions one sample alone has."""
+    """F.dropout1d, F.dropout2d and F.dropout3d; `single`: dimensions of an unbatched sample."""
     if not training or p == 0:
         return input
     whole = input.shape[:1] if input.dim() == single else input.shape[:2]
@@ -83,7 +84,7 @@ def channel_dropout(
 
 
 def filled(x: Tensor, values: Tensor, inplace: bool) -> Tensor:
-    """The values, in the place of `x` if asked for."""
+    """The values; written into `x` if `inplace`."""
     return x.copy_(values) if inplace else values
 
 
@@ -124,7 +125,7 @@ def gumbel_softmax(
 
 
 def attention_with_dropout(mode: KeyedFunctions, query: Tensor, *rest: Any, **named: Any) -> Tensor:
-    """F.scaled_dot_product_attention: torch's own where nothing is dropped and one client runs alone."""
+    """F.scaled_dot_product_attention; torch's own without dropout and outside a stack."""
     p = named.get("dropout_p", rest[3] if len(rest) > 3 else 0.0)
     if not p and not attention.is_stacked(query, *rest[:2]):
         return F.scaled_dot_product_attention(query, *rest, **named)
@@ -132,7 +133,7 @@ def attention_with_dropout(mode: KeyedFunctions, query: Tensor, *rest: Any, **na
 
 
 def multi_head_with_dropout(mode: KeyedFunctions, *args: Any, **named: Any) -> Any:
-    """F.multi_head_attention_forward: torch's own where nothing is dropped."""
+    """F.multi_head_attention_forward; torch's own without dropout."""
     p = named.get("dropout_p", args[10] if len(args) > 10 else 0.0)
     training = named.get("training", args[13] if len(args) > 13 else True)
     if not (p and training):
@@ -169,7 +170,7 @@ KEYED_FUNCTIONS: dict[Any, Callable[..., Any]] = {
 
 
 def with_keyed_functions(model: Model) -> Model:
-    """The model with the random functions of its forward pass answered from the batch's key."""
+    """The model whose forward pass runs under `KeyedFunctions` with the batch's key."""
 
     def apply(params: Leaves, buffers: Leaves, batch: Batch, train: bool) -> tuple[Output, Leaves]:
         with KeyedFunctions(batch.key):

@@ -1,4 +1,4 @@
-"""Where a network's program cannot be compiled or captured: an error that names another engine."""
+"""Errors for a network that cannot be compiled or captured; they name an engine that can run it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ OURS = (RequestError, DataError, Diverged, CheckpointError)
 
 @contextmanager
 def capturing() -> Iterator[None]:
-    """Name an engine that can run the network, if what is compiled and captured here fails."""
+    """Compile and capture in this context: a failure becomes an error that names an engine that works."""
     try:
         yield
     except OURS:
@@ -25,7 +25,7 @@ def capturing() -> Iterator[None]:
 
 
 def uncaptured(error: Exception) -> str:
-    """What to tell of an error that says nothing of the engine."""
+    """The message for an error of the compiler or the capture that `unstackable` does not know."""
     return (
         f"engine.name = 'captured' cannot compile and capture the network: {explained(error)}. "
         "engine.name = 'stacked' with engine.compile = 'off' can run it, or 'sequential'."
@@ -33,7 +33,7 @@ def uncaptured(error: Exception) -> str:
 
 
 def not_compiled(error: BaseException) -> str | None:
-    """Why a program could not be made, if that is what this error says."""
+    """The reason if `error` says that a network cannot be compiled, captured or stacked; else None."""
     if isinstance(error, NotCompiled):
         return str(error)
     known = unstackable(error)

@@ -61,7 +61,7 @@ class Replayed:
         return self.result
 
     def make(self, arguments: tuple[Any, ...]) -> None:
-        """Compile, if asked for, and capture."""
+        """Compile the function if `self.compile`, and capture it."""
         self.arguments = tree_map_only(Tensor, self.placed, arguments)
         self.work = partial(self.function, *self.arguments)  # held: what it reads must stay
         if self.compile:

@@ -54,14 +54,14 @@ def written_down(function: Callable[..., Any], *arguments: Any) -> GraphModule:
 
 
 def compares(graph: GraphModule) -> bool:
-    """Whether a program asks which of its numbers are equal, as the gradient of `amax` does.
+    """Whether a program compares floating-point numbers for equality, as the gradient of `amax` does.
 
-    The compiler computes a value once for its maximum and again to compare the two, and leaves out the
-    rounding to bfloat16 in between: no value is equal to the maximum then, and the gradient is 0 or NaN.
-    Such programs are compiled with every rounding in its place.
+    The compiler computes a value once for its maximum and again for the comparison, and leaves out the
+    rounding to bfloat16 in between: then no value equals the maximum, and the gradient is 0 or NaN. Such
+    programs are compiled with every intermediate rounding.
     """
     equal = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.eq.Tensor)
-    values = [node.args[0].meta.get("val") for node in equal]  # what was put in later has none
+    values = [node.args[0].meta.get("val") for node in equal]  # inserted nodes have no value
     return any(value is None or value.is_floating_point() for value in values)
 
 
