@@ -53,8 +53,8 @@ from kedge.running.sources import CodeChoice, contents, named
 from kedge.running.task import Task
 
 ANOTHER_CALL = (
-    "Call kedge.train as it was called first; only rounds, engine, device, compile, checkpoint_every and "
-    "progress may differ. For another run, name another folder with out."
+    "Call kedge.train with the arguments of the first call; only rounds, engine, device, compile, "
+    "checkpoint_every and progress may differ. For a new run, choose another folder with out."
 )
 
 
@@ -63,9 +63,9 @@ def run(
 ) -> Result:
     """Run a shipped experiment or a TOML file, with any of its keys set: run("quickstart", rounds=20).
 
-    Nested keys are written {"training.epochs": 5}. `method` replaces the experiment's method; its [schedule]
-    stays unless `method` names one, as in method="fedbug(ratio=0.4)+feddyn". Nothing is written to disk
-    unless `out` names a new folder.
+    Nested keys are written {"training.epochs": 5}. `method` replaces the experiment's method; its
+    [schedule] still applies unless `method` names one, as in method="fedbug(ratio=0.4)+feddyn". Nothing is
+    written to disk unless `out` names a new folder.
     """
     resolved = resolve(override(read(experiment), settings))
     with Bar(resolved.label, resolved.rounds, progress) as bar:
@@ -111,11 +111,11 @@ def train(
 ) -> Result:
     """Train a module on clients' own data. The module is left untouched; training starts from its weights.
 
-    Parameters with requires_grad=False stay as they are: they are neither trained nor sent.
-    With `out`, the run is on disk as it happens; the same call with resume=True goes on where it stopped, and
-    a call with other data, module, method or settings is refused; rounds and engine may differ. If `method`
-    names a file, "my_file.py:method", its code must be as it was; code="changed" executes it as it is now,
-    code="stored" the copy in the run's folder.
+    Parameters with requires_grad=False are neither trained nor sent.
+    With `out`, the run is saved to that folder while it trains; the same call with resume=True resumes it. A
+    resumed call must have the same data, module, method and settings; `rounds` and a few others may differ
+    (docs/runs.md). If `method` names a file, "my_file.py:method", its code must be unchanged; code="changed"
+    executes the changed file, code="stored" the copy in the run's folder.
     `tune` fine-tunes a copy of each client's model before it is measured on its local test (every tune_every
     rounds, 0: after the last one), all=True measures the mean of all clients' last models as well, and
     headline="seen" leaves clients that never took part out of the personal means. `measure` asks for more:
@@ -127,10 +127,10 @@ def train(
     checkpoint_every, seed = whole("checkpoint_every", checkpoint_every), whole("seed", seed, 0, 2**32 - 1)
     folder = Path(out) if out else None
     if resume and not folder:
-        raise RequestError("resume=True needs out: the folder of the run to go on with.")
+        raise RequestError("resume=True needs out: the folder of the run to resume.")
     if folder and not resume:
         check_free(folder, False)
-    old = folder if folder and resume and folder.exists() else None  # the run to go on with
+    old = folder if folder and resume and folder.exists() else None  # the run to resume
     with pinned(old, code) if old else nullcontext():
         names = [*named(method_tables(method))] if isinstance(method, str) else []  # of the user's own code
         algorithm = method_of(method)
@@ -176,7 +176,8 @@ def train(
     )
     check_measures(task)
     check_tuning(task)
-    known = method if isinstance(method, str) and names else algorithm  # own code is compared by its files
+    # The user's own code is compared by its files.
+    known = method if isinstance(method, str) and names else algorithm
     identity = of_call(task, known, module, units=units, all=all) if folder else {}
     with ExitStack() as locks:
         if old:
@@ -192,7 +193,7 @@ def train(
 
 
 def whole(name: str, value: object, least: int = 1, most: int | None = None) -> int:
-    """The whole number `value` of the argument `name`; raises where it is none, or out of bounds."""
+    """The value of the argument `name` as an int; raise if it is no integer or out of bounds."""
     number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
     if number is not None and least <= number and (most is None or number <= most):
         return number
@@ -201,7 +202,7 @@ def whole(name: str, value: object, least: int = 1, most: int | None = None) -> 
 
 
 def method_of(method: Algorithm | str | None) -> Algorithm:
-    """The algorithm that is given, or named; FedAvg if nothing is."""
+    """The algorithm of the argument `method`; FedAvg if it is None."""
     return fedavg() if method is None else named_algorithm(method) if isinstance(method, str) else method
 
 
@@ -232,13 +233,14 @@ def output_count(module: nn.Module, x: torch.Tensor) -> int:
 
 
 def check_began(folder: Path, identity: Identity, task: Task, module: nn.Module) -> None:
-    """Raise where the run in a folder began with another call, or is none of kedge.train."""
+    """Raise if the run in a folder was started by another call, or not by kedge.train."""
     config = folder / "config.toml"
     if not config.is_file():
         raise RequestError(
-            f"out = {str(folder)!r}: it is not the folder of a run, for it has no {config.name}."
+            f"out = {str(folder)!r} is not the folder of a run: it has no {config.name}. Leave resume out to "
+            "start a run in a new folder."
         )
-    if read_marker(folder) is None:  # of version 0.1, which kept this much
+    if read_marker(folder) is None:  # version 0.1 saved only these keys
         first = tomllib.loads(config.read_text())
         now = tomllib.loads(described(task, module))
         kept = ("call", "module", "seed", "clients")

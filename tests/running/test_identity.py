@@ -88,7 +88,7 @@ def test_who_edits_the_config_of_a_run_is_told_what_differs(
     before = everything(tmp_path / "run")
     answer = command("run", "--resume", tmp_path / "run")
     assert answer.code == 2
-    assert f"cannot go on, for it began with other settings: {named}. Undo the changes" in answer.err
+    assert f"cannot resume, because it started with other settings: {named}. Undo the changes" in answer.err
     assert everything(tmp_path / "run") == before
 
 
@@ -128,7 +128,7 @@ def test_a_checkpoint_of_another_run_is_passed_over(tmp_path: Path) -> None:
     execute(resolve(document()), whole)
     answer = command("run", "--resume", mine)
     assert answer.code == 0, answer.err
-    assert "000009 does not fit: it is of another run, with other settings. It is passed over." in answer.err
+    assert "000009 does not fit: it belongs to another run, with other settings. It is skipped." in answer.err
     assert (mine / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     only = begun(tmp_path / "only")
     shutil.rmtree(only / "checkpoint")
@@ -148,7 +148,7 @@ def test_a_run_whose_folder_was_removed_does_not_write_into_the_next_one(tmp_pat
             begun(folder, seed=1)
             seen.append(everything(folder))
 
-    with pytest.raises(CheckpointError, match=r"history\.jsonl was removed or replaced while this run"):
+    with pytest.raises(CheckpointError, match=r"history\.jsonl was removed or replaced during this run"):
         execute(resolve(document()), folder, Observer(line=line))
     assert [everything(folder)] == seen
 
@@ -245,10 +245,10 @@ def test_another_call_of_train_is_told_what_differs(
 ) -> None:
     shutil.copytree(trained, tmp_path / "run")
     before = everything(tmp_path / "run")
-    with pytest.raises(RequestError, match="began with other settings") as raised:
+    with pytest.raises(RequestError, match="started with other settings") as raised:
         train(tmp_path / "run", resume=True, rounds=3, **changed)
     assert named in str(raised.value)
-    assert "Call kedge.train as it was called first" in str(raised.value)
+    assert "Call kedge.train with the arguments of the first call" in str(raised.value)
     assert not re.search("[0-9a-f]{13}", str(raised.value).replace(str(tmp_path), ""))  # digests are cut
     assert everything(tmp_path / "run") == before
 
@@ -274,7 +274,7 @@ def test_runs_of_the_command_line_and_of_train_are_not_mixed(trained: Path, tmp_
     with pytest.raises(RequestError, match=r'call was "kedge run", and is "kedge\.train" now'):
         train(tmp_path / "other", resume=True)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RequestError, match="it is not the folder of a run"):
+    with pytest.raises(RequestError, match="is not the folder of a run"):
         train(tmp_path / "empty", resume=True)
 
 

@@ -201,8 +201,8 @@ def check_parts(algorithm: Algorithm, model: Model) -> None:
     try:
         if not algorithm.shared(model):
             raise RequestError(
-                f"{algorithm.name} shares no parameter of this model: the part that it shares is empty, so "
-                f"clients would learn nothing from each other.{frozen_note(model)}"
+                f"{algorithm.name} shares no parameter of this model, so clients would learn nothing from "
+                f"each other. Use another method, or a model with more units.{frozen_note(model)}"
             )
         for correction in algorithm.corrections:
             correction.reach(model)
@@ -212,7 +212,7 @@ def check_parts(algorithm: Algorithm, model: Model) -> None:
 
 
 def check_tuning(task: Task) -> None:
-    """Raise where personal models are to be tuned in a part that the model does not have."""
+    """Raise if tune = 'body' and the model has no body."""
     for stage in task.stages:
         tune = tune_for(task, stage.algorithm)
         if tune and tune.what == "body" and len(task.model.units) == 1:

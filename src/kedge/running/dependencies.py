@@ -1,7 +1,7 @@
-"""The files that a user's code is made of: the one that is named, and those it imports from beside it.
+"""The files that a user's code consists of: the file that a config names, and the local files it imports.
 
-Beside it means below its own folder (for package.module: below the folder that holds the package) or below
-the current folder. Installed packages, the standard library and kedge itself do not count.
+A local file is below the folder of the named file (for package.module: below the folder that contains the
+package) or below the current folder. Installed packages, the standard library and kedge are not included.
 """
 
 import ast
@@ -18,12 +18,12 @@ class Code(NamedTuple):
     """A file of a user's code."""
 
     path: Path
-    module: str | None  # the name by which it is imported; None for a file that is named by its path
+    module: str | None  # the name it is imported by; None for a file that is named by its path
     source: bytes
 
 
 def code_of(name: str) -> list[Code]:
-    """The files behind file.py:name or package.module:name, the named one first; none if it is installed."""
+    """The files of file.py:name or package.module:name, the named one first; none if it is installed."""
     place, _ = parted(name)
     module = module_of(name)
     first = loaded_code(module, None if place.endswith(".py") else module.__name__)
@@ -45,13 +45,13 @@ def code_of(name: str) -> list[Code]:
 
 
 def loaded_code(module: ModuleType, name: str | None) -> Code | None:
-    """The file of a module that is loaded; None if it is no file of the user's own."""
+    """The file of a loaded module; None if it is not the user's own."""
     source = source_of(module)
     return None if source is None else Code(Path(str(module.__file__)).resolve(), name, source)
 
 
 def root_of(path: Path, module: str | None) -> Path:
-    """The folder from which a file is imported under this name."""
+    """The folder from which the file `path` is imported as `module`."""
     if module is None:
         return path.parent
     above = module.count(".") + (path.name == "__init__.py")
@@ -59,7 +59,7 @@ def root_of(path: Path, module: str | None) -> Path:
 
 
 def beside(name: str, roots: list[Path]) -> Code | None:
-    """The file of a module by its dotted name, if it lies below one of these folders; loaded or not yet."""
+    """The file of the module `name`, loaded or not, if it is below one of the folders `roots`."""
     module = sys.modules.get(name)
     if module is not None:
         found = loaded_code(module, name)
@@ -73,11 +73,11 @@ def beside(name: str, roots: list[Path]) -> Code | None:
 
 
 def imports(code: Code) -> Iterator[str]:
-    """The dotted names of all modules that a file may import, also those it imports inside functions."""
+    """The dotted names of all modules that a file may import, also inside functions."""
     try:
         tree = ast.parse(code.source)
     except (SyntaxError, ValueError):
-        return  # a file that is not loaded yet
+        return  # a file that was never loaded may be invalid
     whole = code.module or ""
     package = whole if code.path.name == "__init__.py" else whole.rpartition(".")[0]
     for node in ast.walk(tree):
@@ -91,6 +91,6 @@ def imports(code: Code) -> Iterator[str]:
 
 
 def prefixes(name: str) -> list[str]:
-    """A dotted name and the packages it lies in: a.b.c gives a, a.b, a.b.c."""
+    """A dotted name and its parent packages: a.b.c gives a, a.b, a.b.c."""
     parts = name.split(".")
     return [".".join(parts[: n + 1]) for n in range(len(parts))]

@@ -1,8 +1,8 @@
-"""The model's forward pass in training mode, tried on two samples before training.
+"""Check the model's forward pass on two samples before training.
 
-It must be a function of parameters, buffers, samples and key alone: no generator of its own or of the
-process, nothing changed in place. What breaks that is refused with the module's name. torch's random
-functions that can be keyed are (core/random_functions.py).
+The forward pass must be a function of parameters, buffers, samples and key only: it may not use a generator
+of its own or of the process, or change anything in place. The error for a module that does names the module.
+torch's random functions are replaced by functions of the key where possible (core/random_functions.py).
 """
 
 import random
@@ -33,7 +33,7 @@ Run = Callable[[], list[Tensor]]
 
 
 def with_checked_forward(model: Model, federation: Federation) -> Model:
-    """The model, with keyed random functions if its forward calls any; raise where it cannot be trained."""
+    """The model, with keyed random functions if its forward calls any; raise if it cannot be trained."""
     params, buffers = model.init(0)
     kind = next(iter(params.values())).dtype
     x, y = (v[:SAMPLES] for v in (federation.pool.x, federation.pool.y))
@@ -61,7 +61,7 @@ def with_checked_forward(model: Model, federation: Federation) -> Model:
 
 
 class Seen(TorchFunctionMode):
-    """Notes whether functions are called that `KeyedFunctions` answers: that draw, or fused attention."""
+    """Record whether a function is called that `KeyedFunctions` must replace: a draw, or fused attention."""
 
     keyed = False
 
@@ -77,7 +77,7 @@ class Seen(TorchFunctionMode):
 
 
 class Drawn(TorchFunctionMode):
-    """Notes the first torch function that moves the process's generator."""
+    """Record the name of the first torch function that advances the process's generator."""
 
     name: str | None = None
 
@@ -92,7 +92,7 @@ class Drawn(TorchFunctionMode):
 
 
 def attempted(run: Run) -> list[Tensor]:
-    """The result of a forward pass; raise with the module's name where it fails."""
+    """Run a forward pass and return its result; an error names the module."""
     try:
         return run()
     except RequestError as error:
@@ -102,7 +102,7 @@ def attempted(run: Run) -> list[Tensor]:
 
 
 def check_same(run: Run) -> None:
-    """Raise where a forward pass uses a generator, or gives something else the second time."""
+    """Raise if a forward pass uses a generator, or returns another result the second time."""
     before = generator_states()
     first = attempted(run)
     after = generator_states()
@@ -116,22 +116,22 @@ def check_same(run: Run) -> None:
     ):
         part = changing_part(run) or "the module"
         raise RequestError(
-            f"{part}: its forward gives another result for the same input and the same key. A run could "
-            f"not be resumed, and engines would disagree. Random numbers: use {KEYED}, which kedge draws "
-            "from the run's seed. What a module remembers from call to call belongs in a buffer that is "
-            "assigned anew."
+            f"{part}: its forward gives another result for the same input and the same key, so a run could "
+            f"not be resumed and engines would disagree. For random numbers use {KEYED}: kedge draws them "
+            "from the run's seed. Keep state between calls in a floating-point buffer, and assign a new "
+            "tensor to it."
         )
 
 
 def check_unchanged(root: nn.Module, model: Model, after: Leaves) -> None:
-    """Raise where forward passes have changed parameters or buffers in place."""
+    """Raise if the forward passes have changed parameters or buffers in place."""
     params, buffers = model.init(0)
     for name, value in {**params, **buffers}.items():
         if not torch.equal(value.nan_to_num(), after[name].nan_to_num()):
             owner, _, leaf = name.partition(".parametrizations.")[0].rpartition(".")
             spectral = ".parametrizations." in name or leaf in ("weight_u", "weight_v")
             if spectral:
-                advice = "spectral_norm does that: use nn.utils.parametrizations.weight_norm, or neither."
+                advice = "spectral_norm does that: use nn.utils.parametrizations.weight_norm, or no norm."
             elif name in params:
                 advice = "Embedding does that with max_norm: leave max_norm out."
             else:
@@ -139,7 +139,7 @@ def check_unchanged(root: nn.Module, model: Model, after: Leaves) -> None:
             if ".parametrizations." in name:
                 owner = name.partition(".parametrizations.")[0]
             raise RequestError(
-                f"{part_at(root, owner)}: its forward changes {name!r} in place, and so the values "
+                f"{part_at(root, owner)}: its forward changes {name!r} in place, and with it the values "
                 f"of clients that have not trained yet. {advice}"
             )
 
@@ -151,7 +151,7 @@ def part_at(root: nn.Module, path: str) -> str:
 
 
 def generator_states() -> dict[str, Any]:
-    """What the process's generators would draw next."""
+    """The states of the process's global generators."""
     return {
         "torch's": torch.random.get_rng_state().numpy().tobytes(),
         "numpy's": str(np.random.get_state(legacy=False)),
@@ -161,7 +161,7 @@ def generator_states() -> dict[str, Any]:
 
 @contextmanager
 def generators_put_back() -> Iterator[None]:
-    """Leave the process's generators as they were."""
+    """Restore the process's global generators on exit."""
     python, legacy = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):
@@ -172,7 +172,7 @@ def generators_put_back() -> Iterator[None]:
 
 
 def drawing_part(run: Run, kind: str) -> str:
-    """Why a forward pass that moves a generator is refused, with the module and function that do."""
+    """The error message for a forward pass that advances a generator; it names the module and function."""
     states: list[Any] = []
     found: list[str] = []
     roots: list[nn.Module] = []
@@ -197,7 +197,7 @@ def drawing_part(run: Run, kind: str) -> str:
 
 
 def changing_part(run: Run) -> str | None:
-    """The innermost module that gives another output for the same input."""
+    """The name of the innermost module that returns another output for the same input."""
     roots: list[nn.Module] = []
     calls: list[tuple[nn.Module, list[Tensor], list[Tensor]]] = []
 
@@ -219,7 +219,7 @@ def changing_part(run: Run) -> str | None:
 
 @contextmanager
 def hooked(begin: Callable[..., None], end: Callable[..., None]) -> Iterator[None]:
-    """Call these before and after every module's forward."""
+    """Call `begin` before and `end` after every module's forward."""
     handles = [register_module_forward_pre_hook(begin), register_module_forward_hook(end)]
     try:
         yield
@@ -229,12 +229,12 @@ def hooked(begin: Callable[..., None], end: Callable[..., None]) -> Iterator[Non
 
 
 def tensors(values: Any) -> list[Tensor]:
-    """Copies of the tensors in some inputs or outputs."""
+    """Copies of the tensors in nested inputs or outputs."""
     return [v.detach().clone() for v in tree_leaves(values) if isinstance(v, Tensor)]
 
 
 def same(left: list[Tensor], right: list[Tensor]) -> bool:
-    """Whether all are equal."""
+    """Whether two lists of tensors are equal."""
     return len(left) == len(right) and all(
         a.shape == b.shape and torch.equal(a, b) for a, b in zip(left, right, strict=True)
     )

@@ -30,7 +30,7 @@ class Member(NamedTuple):
     folder: Path
     experiment: Experiment
     start: Literal["new", "anew", "on"] = "new"
-    code: CodeChoice = "same"  # what a run that goes on executes of the user's own code
+    code: CodeChoice = "same"  # the version of the user's own code that a resumed run executes
 
     @property
     def engine(self) -> dict[str, Any] | None:

@@ -116,7 +116,7 @@ def next_pack(
                 if outcome.short:
                     again.append(outcome.member._replace(start="on"))
                 elif wanted.name == "auto" and outcome.error and not_compiled(outcome.error):
-                    plain.append(outcome.member)  # alone it finds an engine that compiles nothing
+                    plain.append(outcome.member)  # run alone, `auto` chooses an engine that compiles nothing
                 else:
                     yield outcome
         for one in ready:

@@ -1,4 +1,4 @@
-"""Makes a run ready for its first round: its folder made or taken up and locked, data shared with others."""
+"""Prepare a run for its first round: make or open its folder, lock it, share data with other runs."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -17,14 +17,14 @@ from kedge.running.task import Task
 
 
 class Ready(NamedTuple):
-    """A run that may begin: its folder is there, and held against other processes."""
+    """A run that is ready to train: its folder exists and is locked."""
 
     member: Member
     task: Task
 
 
 def make_ready(member: Member, others: Sequence[Ready], locks: ExitStack) -> Ready:
-    """A run up to its first round; samples and frozen parameters that another one has are not held twice."""
+    """Prepare a run; it shares equal samples and frozen parameters with the runs `others`."""
     if member.start == "on":
         locks.enter_context(locked(member.folder))
         experiment, task = taken_up(member.folder, member.code)
@@ -46,11 +46,11 @@ def make_ready(member: Member, others: Sequence[Ready], locks: ExitStack) -> Rea
 
 
 def check_listed(member: Member, there: Experiment) -> None:
-    """Raise where the run in a folder is not the one that is to go on there."""
+    """Raise if the run in a folder is not the one that the list of runs names for it."""
     found = differences(of_experiment(member.experiment), of_experiment(there))
     if found:
         raise RequestError(
             f"the run in {member.folder} is not the one that is listed for this folder: {'; '.join(found)}. "
-            f"Undo the changes in {member.folder / 'config.toml'}; or remove the folder, and the run begins "
-            "anew."
+            f"Undo the changes in {member.folder / 'config.toml'}; or remove the folder to start the run "
+            "again."
         )

@@ -1,8 +1,8 @@
-"""What --force may replace: a folder that kedge wrote, recognized by its files, with nothing else in it.
+"""The check before --force replaces a folder: kedge wrote the folder, and it contains nothing else.
 
-A run has the files of RUN, its checkpoints and its models. A folder of several runs, or of a sweep, has a
-list of them, the runs it lists, and a plot. Folders of version 0.1 have no kedge.json and are known by the
-rest.
+The folder of a run contains the files in RUN, checkpoints and models. The folder of several runs, or of a
+sweep, contains a list of the runs, their folders, and a plot. Folders of version 0.1 have no kedge.json and
+are recognized by their other files.
 """
 
 import json
@@ -18,8 +18,8 @@ CONFIG = "config.toml"
 SOURCES = "sources"  # copies of the user's own code; sources.json lists them
 RECORD = f"{SOURCES}.json"
 RUN = (FILE, CONFIG, RECORD, "environment.json", "partition.npz", "history.jsonl", "clients.jsonl")
-VERSION = ("state.json", "tensors.safetensors", "manifest.json")  # of a checkpoint
-MODELS = ("model", "average", "all", "last-two")  # and the views that a history names
+VERSION = ("state.json", "tensors.safetensors", "manifest.json")  # the files of a checkpoint
+MODELS = ("model", "average", "all", "last-two")  # and the models that a history names
 PLOT = "accuracy.png"
 SECTIONS = (
     "data",
@@ -32,53 +32,53 @@ SECTIONS = (
     "evaluation",
     "engine",
 )
-CALL = ("call", "module", "clients", "method", "local", "participation")  # of kedge.train
-NAMED = 5  # strange files that an error names one by one
+CALL = ("call", "module", "clients", "method", "local", "participation")  # keys of kedge.train's config
+NAMED = 5  # foreign files that an error names one by one
 
 
 def check_replaceable(folder: Path) -> None:
-    """Raise unless kedge wrote this folder and there is nothing else in it; an empty one is free as well."""
+    """Raise unless the folder is empty, or kedge wrote it and it contains nothing else."""
     reason = objection(folder)
     if reason:
         raise RequestError(
-            f"--force does not replace {folder}: {reason}. It replaces only what kedge wrote itself. "
-            "Write elsewhere with --out DIR, or move away yourself what is there."
+            f"--force does not replace {folder}: {reason}. It replaces only folders that kedge wrote. "
+            "Use another folder with --out DIR, or move these files away yourself."
         )
 
 
 def objection(folder: Path) -> str | None:
-    """Why this folder may not be replaced; None where it may."""
+    """Why this folder may not be replaced; None if it may."""
     if folder.is_symlink():
         return f"it is a link to {folder.resolve()}"
     if not folder.is_dir():
         return "it is a file"
     here, current, home = folder.resolve(), Path.cwd(), Path.home().resolve()
     if folder.name in ("", "..") or here in (current, *current.parents):
-        return "the current folder is it, or lies in it"
+        return "it is the current folder or a parent of it"
     if here in (home, *home.parents):
-        return "your home folder is it, or lies in it"
+        return "it is your home folder or a parent of it"
     if not any(folder.iterdir()):
         return None
     strange = [str(path.relative_to(folder)) for path in strangers(folder)]
     if strange:
         more = f" and {len(strange) - NAMED} more" if len(strange) > NAMED else ""
-        return f"it holds {', '.join(sorted(strange)[:NAMED])}{more}, which kedge did not write"
+        return f"it contains {', '.join(sorted(strange)[:NAMED])}{more}, which kedge did not write"
     return None
 
 
 def planned(folder: Path) -> list[Path]:
-    """The runs that a folder of several runs, or of a sweep, lists; each one's folder below it."""
+    """The folders of the runs that a folder lists, relative to it."""
     listed = [Path(row["folder"]) for row in planned_runs(folder)]
     return [path for path in listed if path.parts and not path.is_absolute() and ".." not in path.parts]
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The runs that a folder of several runs, or of a sweep, lists and holds."""
+    """The folders of the runs that a folder lists, if they exist."""
     return [folder / path for path in planned(folder) if (folder / path).is_dir()]
 
 
 def strangers(folder: Path) -> Iterator[Path]:
-    """What is in a folder that kedge did not write there; everything, where the folder is not kedge's."""
+    """The files in a folder that kedge did not write; all of them if kedge did not make the folder."""
     kind = kind_of(folder)
     if kind == "run":
         yield from beside_run(folder)
@@ -89,7 +89,7 @@ def strangers(folder: Path) -> Iterator[Path]:
 
 
 def kind_of(folder: Path) -> str | None:
-    """Whether a folder is that of a run or of several, by its kedge.json or as version 0.1 wrote it."""
+    """'run' or 'several', by kedge.json or the files of version 0.1; None for a folder kedge did not make."""
     try:
         marker, listed = read_marker(folder), planned(folder)
         rows = planned_runs(folder)
@@ -106,7 +106,7 @@ def kind_of(folder: Path) -> str | None:
 
 
 def is_written_out(config: str) -> bool:
-    """Whether version 0.1 wrote this config: it has every table, or is of a call of kedge.train."""
+    """Whether version 0.1 wrote this config: it has every table, or records a call of kedge.train."""
     try:
         keys = tomllib.loads(config).keys()
     except ValueError:
@@ -115,7 +115,7 @@ def is_written_out(config: str) -> bool:
 
 
 def beside_run(folder: Path) -> Iterator[Path]:
-    """What does not belong to the run in this folder."""
+    """The files that do not belong to the run in this folder."""
     models = {f"{name}.safetensors" for name in (*MODELS, *views(folder / "history.jsonl"))}
     for path in folder.iterdir():
         if path.name == "checkpoint" and is_folder(path):
@@ -127,7 +127,7 @@ def beside_run(folder: Path) -> Iterator[Path]:
 
 
 def beside_checkpoints(folder: Path) -> Iterator[Path]:
-    """What does not belong to the checkpoints of a run."""
+    """The files that do not belong to the checkpoints of a run."""
     for path in folder.iterdir():
         if not (is_folder(path) and re.fullmatch(r"\d+|\.\d+\.tmp", path.name)):
             yield path
@@ -136,7 +136,7 @@ def beside_checkpoints(folder: Path) -> Iterator[Path]:
 
 
 def beside_sources(folder: Path) -> Iterator[Path]:
-    """What does not belong to the copies of the user's own code: a file that sources.json does not list."""
+    """The files in sources/ that sources.json does not list."""
     try:
         record = json.loads((folder / RECORD).read_bytes())
         rows = [*record["files"], *(row for old in record["earlier"] for row in old["files"])]
@@ -151,7 +151,7 @@ def beside_sources(folder: Path) -> Iterator[Path]:
 
 
 def beside_runs(folder: Path, planned: list[Path], below: Path) -> Iterator[Path]:
-    """What does not belong to several runs: neither a run of theirs nor a folder on the way to one."""
+    """The files that belong neither to the listed runs nor to a parent folder of one."""
     names = {path.parts[0] for path in planned}
     for path in folder.iterdir():
         rest = [Path(*one.parts[1:]) for one in planned if one.parts[0] == begun_name(path.name, names)]
@@ -173,19 +173,19 @@ def beside_runs(folder: Path, planned: list[Path], below: Path) -> Iterator[Path
 
 
 def begun_name(name: str, planned: set[str]) -> str:
-    """The name of the run whose making, or replacing, a crash left in this folder; else the name itself."""
+    """The run's name in the name of a temporary folder that a crash left behind; else the name itself."""
     match = re.fullmatch(r"\.(.+)\.[a-z0-9_]{8}(\.old)?", name)
     return match[1] if match and match[1] in planned else name
 
 
 def written_name(path: Path) -> str:
-    """The name of a file, without what it is called while it is being written."""
+    """The name of a file; of a temporary file, the name it gets when it is complete."""
     match = re.fullmatch(r"\.(.+)\.tmp", path.name)
     return match[1] if match else path.name
 
 
 def views(history: Path) -> set[str]:
-    """The models that a history has metrics of; a file is written of each."""
+    """The names of the models with metrics in a history; the run saves each of them."""
     if not is_file(history):
         return set()
     found: set[str] = set()
@@ -199,10 +199,10 @@ def views(history: Path) -> set[str]:
 
 
 def is_file(path: Path) -> bool:
-    """Whether this is a file, and no link to one."""
+    """Whether this is a file and not a symbolic link."""
     return path.is_file() and not path.is_symlink()
 
 
 def is_folder(path: Path) -> bool:
-    """Whether this is a folder, and no link to one."""
+    """Whether this is a folder and not a symbolic link."""
     return path.is_dir() and not path.is_symlink()

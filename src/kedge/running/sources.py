@@ -1,8 +1,7 @@
-"""The user's own code that a run began with: stored in its folder, and compared when the run goes on.
+"""Store the user's own code in the folder of a run that uses it.
 
-`sources.json` lists the files behind every name of the form file.py:name or package.module:name in the
-configuration, with their checksums; copies lie in `sources/`. A run that names no file of the user's has
-neither.
+`sources.json` lists, with checksums, the files of every name of the form file.py:name or package.module:name
+in the config; `sources/` contains copies. A run that uses no code of the user's has neither.
 """
 
 import hashlib
@@ -20,7 +19,7 @@ from kedge.running.folder import write
 
 FILE = "sources.json"
 FOLDER = "sources"
-# What a run that goes on executes: the files, which must be as they were; the files as they are; the copies.
+# What a resumed run executes: the unchanged files; the files, changed or not; the stored copies.
 CodeChoice = Literal["same", "changed", "stored"]
 
 
@@ -28,28 +27,28 @@ CodeChoice = Literal["same", "changed", "stored"]
 class Stored:
     """A file of the user's code, and its copy in the run's folder."""
 
-    path: str  # where it was when the run began
-    stored: str  # the copy, below the run's folder
+    path: str  # its path when the run started
+    stored: str  # the path of the copy, relative to the run's folder
     sha256: str
     module: str | None  # the name it is imported by; None for a file that is named by its path
-    names: tuple[str, ...]  # the names in the configuration that need it
+    names: tuple[str, ...]  # the names in the config whose code needs this file
 
 
 @dataclass(frozen=True)
 class Record:
-    """What sources.json says."""
+    """The content of sources.json."""
 
-    names: Mapping[str, str]  # in the configuration -> the copy of the file it names
+    names: Mapping[str, str]  # name in the config -> the copy of the file it names
     files: tuple[Stored, ...]
-    earlier: tuple[dict[str, Any], ...] = ()  # what the code was before a change was accepted, and how long
+    earlier: tuple[dict[str, Any], ...] = ()  # code before an accepted change, and its rounds
 
     def json(self) -> bytes:
-        """The file's content."""
+        """The bytes of the file."""
         return json.dumps(asdict(self), indent=1).encode()
 
 
 class Active(NamedTuple):
-    """The record whose code is executed now."""
+    """The record whose code the current context executes."""
 
     folder: Path
     choice: CodeChoice
@@ -60,13 +59,13 @@ ACTIVE: ContextVar[Active | None] = ContextVar("active", default=None)
 
 
 def own_names(experiment: Experiment) -> list[str]:
-    """The names in a configuration that stand for code of the user's own."""
-    tables = {k: v for k, v in asdict(experiment).items() if k != "data"}  # data are files, never code
+    """The names of the user's own code in an experiment's config."""
+    tables = {k: v for k, v in asdict(experiment).items() if k != "data"}  # data names files, never code
     return [*dict.fromkeys(named(tables))]
 
 
 def named(value: Any) -> Iterator[str]:
-    """All names with a colon, in tables inside tables."""
+    """All names with a colon in nested tables."""
     if isinstance(value, Mapping):
         name = value.get("name")
         if isinstance(name, str) and ":" in name:
@@ -79,7 +78,7 @@ def named(value: Any) -> Iterator[str]:
 
 
 def contents(names: Sequence[str]) -> dict[str, bytes]:
-    """The files that a new run's folder holds of the user's code; nothing if no name stands for any."""
+    """The content of sources.json and the copies for a new run's folder; empty without user code."""
     active = ACTIVE.get()
     if active and active.choice == "stored":
         record = only(active.record, names)
@@ -90,14 +89,14 @@ def contents(names: Sequence[str]) -> dict[str, bytes]:
 
 
 def only(record: Record, names: Sequence[str]) -> Record:
-    """The part of a record that some names need."""
+    """The part of a record that `names` need."""
     known = {name: record.names[name] for name in names if name in record.names}
     users = [(file, tuple(name for name in file.names if name in known)) for file in record.files]
     return Record(known, tuple(replace(file, names=own) for file, own in users if own))
 
 
 def collected(names: Sequence[str], folder: str) -> tuple[Record, dict[str, bytes]]:
-    """The files behind these names as they were loaded, and where their copies go."""
+    """A record of the files that `names` need, and their sources by the path of the copy in `folder`."""
     firsts: dict[str, str] = {}
     found: dict[tuple[Path, str | None], Stored] = {}
     copies: dict[str, bytes] = {}
@@ -115,7 +114,7 @@ def collected(names: Sequence[str], folder: str) -> tuple[Record, dict[str, byte
 
 
 def free(folder: str, code: Code, taken: Mapping[str, bytes]) -> str:
-    """A place for a copy from which it can be imported by its name."""
+    """A free path for a copy, from which the file can be imported by its module name."""
     inside = code.path.relative_to(root_of(code.path, code.module)).as_posix()
     place, number = f"{folder}/{inside}", 2
     while taken.get(place, code.source) != code.source:
@@ -124,7 +123,7 @@ def free(folder: str, code: Code, taken: Mapping[str, bytes]) -> str:
 
 
 def read_record(folder: Path) -> Record | None:
-    """What a folder says of the user's code; None where it says nothing."""
+    """The record in sources.json; None if the folder has no such file."""
     file = folder / FILE
     if not file.is_file():
         return None
@@ -136,7 +135,7 @@ def read_record(folder: Path) -> Record | None:
         return Record(dict(found["names"]), files, tuple(found["earlier"]))
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
-            f"{file} is damaged ({error!r}). Delete it to go on without comparing your own code."
+            f"{file} is damaged ({error!r}). Delete it to resume without comparing your own code."
         ) from error
 
 
@@ -146,7 +145,7 @@ def file_of(record: Record, stored: str) -> Stored:
 
 
 def store(folder: Path, record: Record, copies: Mapping[str, bytes]) -> None:
-    """Write copies, then the record that names them."""
+    """Write the copies, then the record that lists them."""
     for place, source in copies.items():
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         write(folder / place, source)
