@@ -18,7 +18,7 @@ from kedge.core.errors import DataError, RequestError
 from kedge.core.frozen import place_frozen
 from kedge.core.layers import private_copy
 from kedge.core.model import Batch, Statistics, from_module, seeded
-from kedge.core.naming import FORWARD_ERRORS, explained
+from kedge.core.naming import FORWARD_ERRORS, error_text
 from kedge.core.optimizers import SGD, Optimizer
 from kedge.core.precision import DTYPES, Precision, in_precision
 from kedge.core.units import Granularity
@@ -42,14 +42,14 @@ from kedge.running.config import EngineChoice, factory_table, resolve
 from kedge.running.document import method_tables, override, read
 from kedge.running.execute import execute, held
 from kedge.running.folder import check_free, create, locked
-from kedge.running.forward_check import generators_put_back, with_checked_forward
-from kedge.running.identity import Identity, check_identity, differences, of_call, refuse
+from kedge.running.forward_check import preserve_generators, with_checked_forward
+from kedge.running.identity import Identity, call_identity, check_identity, differences, raise_differences
 from kedge.running.marker import Marker, read_marker
 from kedge.running.probing import check_measures, watched
 from kedge.running.result import Result
-from kedge.running.resumed_code import keep_record, pinned
+from kedge.running.resumed_code import update_record, use_code
 from kedge.running.sampling import Participation
-from kedge.running.sources import CodeChoice, contents, named
+from kedge.running.sources import CodeChoice, colon_names, contents
 from kedge.running.task import Task
 
 ANOTHER_CALL = (
@@ -131,8 +131,9 @@ def train(
     if folder and not resume:
         check_free(folder, False)
     old = folder if folder and resume and folder.exists() else None  # the run to resume
-    with pinned(old, code) if old else nullcontext():
-        names = [*named(method_tables(method))] if isinstance(method, str) else []  # of the user's own code
+    with use_code(old, code) if old else nullcontext():
+        # The names of the user's own code.
+        names = [*colon_names(method_tables(method))] if isinstance(method, str) else []
         algorithm = method_of(method)
     wanted = EngineChoice(engine, device, precision, compile)
     own = private_copy(module).cpu()
@@ -178,13 +179,13 @@ def train(
     check_tuning(task)
     # The user's own code is compared by its files.
     known = method if isinstance(method, str) and names else algorithm
-    identity = of_call(task, known, module, units=units, all=all) if folder else {}
+    identity = call_identity(task, known, module, units=units, all=all) if folder else {}
     with ExitStack() as locks:
         if old:
             locks.enter_context(locked(old))
-            check_began(old, identity, task, module)
-            locks.enter_context(pinned(old, code))
-            keep_record(old, code, names)
+            check_same_call(old, identity, task, module)
+            locks.enter_context(use_code(old, code))
+            update_record(old, code, names)
         elif folder:
             files: dict[str, str | bytes] = {"config.toml": described(task, module), **contents(names)}
             create(folder, files, Marker("run", identity), locks=locks)
@@ -221,18 +222,18 @@ def output_count(module: nn.Module, x: torch.Tensor) -> int:
         x, torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=x.dtype), torch.zeros(2, dtype=torch.int64)
     )
     try:
-        with torch.no_grad(), generators_put_back():
+        with torch.no_grad(), preserve_generators():
             logits = model.apply(params, buffers, batch, False)[0].logits
     except FORWARD_ERRORS as error:
         raise RequestError(
-            f"the module cannot take samples of shape {tuple(x.shape[1:])}: {explained(error)}"
+            f"the module cannot take samples of shape {tuple(x.shape[1:])}: {error_text(error)}"
         ) from error
     if logits.dim() != 2:
         raise RequestError(f"the module returns shape {tuple(logits.shape)}: need logits [batch, classes].")
     return logits.shape[1]
 
 
-def check_began(folder: Path, identity: Identity, task: Task, module: nn.Module) -> None:
+def check_same_call(folder: Path, identity: Identity, task: Task, module: nn.Module) -> None:
     """Raise if the run in a folder was started by another call, or not by kedge.train."""
     config = folder / "config.toml"
     if not config.is_file():
@@ -245,7 +246,7 @@ def check_began(folder: Path, identity: Identity, task: Task, module: nn.Module)
         now = tomllib.loads(described(task, module))
         kept = ("call", "module", "seed", "clients")
         found = differences({k: first.get(k) for k in kept}, {k: now[k] for k in kept})
-        refuse(folder, found, ANOTHER_CALL)
+        raise_differences(folder, found, ANOTHER_CALL)
     check_identity(folder, identity, ANOTHER_CALL)
 
 

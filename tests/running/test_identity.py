@@ -27,7 +27,7 @@ from kedge.core.losses import cross_entropy
 from kedge.core.schedules import all_units
 from kedge.running.config import resolve
 from kedge.running.execute import execute, finished, resume
-from kedge.running.identity import described, differences, digest_in, of_experiment
+from kedge.running.identity import differences, digest_in, experiment_identity, plain_entries
 from kedge.running.imported import imported
 from kedge.running.marker import read_marker
 from kedge.running.task import Interrupted, Observer
@@ -115,8 +115,8 @@ def test_a_file_of_one_s_own_may_move(tmp_path: Path) -> None:
     table = {"name": "/here/mine.py:method", "mu": 0.1}
     moved = {"name": "C:\\there\\mine.py:method", "mu": 0.1}
     first, second = (replace(experiment(), method=method) for method in (table, moved))
-    assert of_experiment(first) == of_experiment(second)
-    assert of_experiment(first)["method.name"] == "mine.py:method"
+    assert experiment_identity(first) == experiment_identity(second)
+    assert experiment_identity(first)["method.name"] == "mine.py:method"
 
 
 def test_a_checkpoint_of_another_run_is_passed_over(tmp_path: Path) -> None:
@@ -352,26 +352,26 @@ HERE = __name__
     ],
 )  # fmt: skip
 def test_a_value_is_described_by_what_it_is(value: Any, wanted: dict[str, Any]) -> None:
-    assert described("k", value) == wanted
+    assert plain_entries("k", value) == wanted
     assert json.loads(json.dumps(wanted)) == wanted
 
 
 def test_tensors_are_described_by_shape_and_content() -> None:
     values = torch.arange(6.0).view(2, 3)
-    text = described("k", values)["k"]
+    text = plain_entries("k", values)["k"]
     assert text.startswith("2×3 float32, sha256 ")
-    assert described("k", values.t().contiguous().t())["k"] == text
-    assert described("k", values.numpy())["k"] == text
-    assert described("k", values + 1)["k"] != text
-    assert described("k", values.bfloat16())["k"].startswith("2×3 bfloat16")
-    assert described("k", torch.zeros(0))["k"].startswith("0 float32")
-    assert described("k", np.float64(2.5))["k"] == 2.5
+    assert plain_entries("k", values.t().contiguous().t())["k"] == text
+    assert plain_entries("k", values.numpy())["k"] == text
+    assert plain_entries("k", values + 1)["k"] != text
+    assert plain_entries("k", values.bfloat16())["k"].startswith("2×3 bfloat16")
+    assert plain_entries("k", torch.zeros(0))["k"].startswith("0 float32")
+    assert plain_entries("k", np.float64(2.5))["k"] == 2.5
 
 
 def test_a_value_that_holds_itself_ends() -> None:
     value = Plain(1.0)
     value.me = value  # type: ignore[attr-defined]
-    assert described("k", value)["k.me"] == "itself"
+    assert plain_entries("k", value)["k.me"] == "itself"
 
 
 def test_a_function_of_a_user_s_file_is_known_wherever_the_file_lies(tmp_path: Path) -> None:
@@ -379,7 +379,7 @@ def test_a_function_of_a_user_s_file_is_known_wherever_the_file_lies(tmp_path: P
     for name, source in (("here", "def loss(step): return 1"), ("there", "\ndef loss(step): return 1")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "mine.py").write_text(source)
-        found.append(described("k", imported(f"{tmp_path}/{name}/mine.py:loss")))
+        found.append(plain_entries("k", imported(f"{tmp_path}/{name}/mine.py:loss")))
     assert found == [{"k": "mine:loss"}] * 2
 
 

@@ -30,11 +30,11 @@ from kedge.cli.runs import (
     carried_out,
     check_pack,
     chosen_code,
-    code_of,
     document_of,
     seeds_of,
     there,
     to_go_on,
+    use_code_of,
 )
 from kedge.core.errors import RequestError
 from kedge.report.matrix import metric_notes
@@ -100,7 +100,7 @@ def command(
                 "leave experiment, --methods, --model, --set, --seed and --out out."
             )
         check_holds_no_sweep(resume_from)
-        with code_of(resume_from, code):
+        with use_code_of(resume_from, code):
             plan, top = planned(resume_from), resume_from
     else:
         if not experiment:
@@ -115,7 +115,7 @@ def command(
         top = out or Path("runs") / str(document["name"])
         plan = fresh = variants(document, methods, seeds)
     with ExitStack() as locks:
-        members = begin(top, fresh, force, locks) if fresh else to_go_on(top, plan, locks, code)
+        members = make_members(top, fresh, force, locks) if fresh else to_go_on(top, plan, locks, code)
         failed = carried_out(members, top, "run", pack, quiet or as_json, debug, single=len(plan) == 1)
         tell(there(top, plan), top, target, quiet, as_json)
     if failed:
@@ -152,7 +152,7 @@ def variants(document: dict[str, Any], methods: str, seeds: int) -> list[Planned
     return plan
 
 
-def begin(top: Path, plan: list[Planned], force: bool, locks: ExitStack) -> list[Member]:
+def make_members(top: Path, plan: list[Planned], force: bool, locks: ExitStack) -> list[Member]:
     """The runs to start; make the folder of several runs, locked by `locks`."""
     if [folder for folder, _ in plan] == [Path()]:
         check_free(top, force)

@@ -21,7 +21,7 @@ from kedge.running.folder import locked
 from kedge.running.grouping import Member
 from kedge.running.marker import planned_runs
 from kedge.running.packing import Abandoned, Outcome, carry_out
-from kedge.running.resumed_code import keep_record, pinned
+from kedge.running.resumed_code import update_record, use_code
 from kedge.running.sources import CodeChoice
 from kedge.running.task import Interrupted
 
@@ -107,10 +107,10 @@ def chosen_code(accept_changed: bool, use_stored: bool, resumed: Path | None) ->
     return "changed" if accept_changed else "stored" if use_stored else "same"
 
 
-def code_of(top: Path, code: CodeChoice) -> AbstractContextManager[None]:
+def use_code_of(top: Path, code: CodeChoice) -> AbstractContextManager[None]:
     """In this context, names in configs refer to the chosen code; no effect if all runs are finished."""
     folders = [top / row["folder"] for row in planned_runs(top)] or [top]
-    return nullcontext() if all(finished(folder) for folder in folders) else pinned(top, code)
+    return nullcontext() if all(finished(folder) for folder in folders) else use_code(top, code)
 
 
 def to_go_on(
@@ -137,7 +137,7 @@ def to_go_on(
             continue
         if config.is_file():
             if experiment is None:
-                with code_of(top, code):
+                with use_code_of(top, code):
                     experiment = experiment_in(top / folder)
             members.append(Member(top / folder, experiment, "on", code))
         elif experiment:
@@ -160,12 +160,12 @@ def carried_out(
     again = f"kedge {command} --resume {top}"
     failed: list[Failure] = []
     traces: set[str] = set()
-    at_once = partial(parting, members, top, "the last checkpoint holds", again)
+    at_once = partial(interrupt_message, members, top, "the last checkpoint holds", again)
     choice = members[0].code if members else "same"
     begun = [one for one in members if one.start == "on" or one.folder != top]  # the top folder exists
-    with pinned(top, choice) if begun else nullcontext(), stoppable(at_once) as stop:
+    with use_code(top, choice) if begun else nullcontext(), stoppable(at_once) as stop:
         if begun:
-            keep_record(top, choice)
+            update_record(top, choice)
         try:
             for outcome in carry_out(members, pack, False if quiet else None, say, lambda: stop.asked):
                 if outcome.error is None:
@@ -184,7 +184,7 @@ def carried_out(
                 failed.append(Failure(folder, message, known or 1))
         except Interrupted:
             whose = "its state is" if single else "all states are"
-            raise KeyboardInterrupt(parting(members, top, f"{whose} saved", again)) from None
+            raise KeyboardInterrupt(interrupt_message(members, top, f"{whose} saved", again)) from None
         except Abandoned:
             say(at_once())
             sys.stdout.flush()
@@ -194,14 +194,14 @@ def carried_out(
     return failed
 
 
-def parting(members: Sequence[Member], top: Path, state: str, again: str) -> str:
+def interrupt_message(members: Sequence[Member], top: Path, state: str, again: str) -> str:
     """The last message of an interrupted command: the state of its runs, and the command to resume."""
-    if any(member.folder != top or is_begun(member) for member in members):  # below `top`, which lists them
+    if any(member.folder != top or has_folder(member) for member in members):  # below `top`, which lists them
         return f"interrupted; {state}. Go on with: {again}"
     return "interrupted before the run started. Run the same command again."
 
 
-def is_begun(member: Member) -> bool:
+def has_folder(member: Member) -> bool:
     """Whether the folder of this run exists; with --force, whether it has replaced the old folder."""
     config = member.folder / "config.toml"
     return member.start == "on" or (

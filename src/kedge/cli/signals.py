@@ -43,8 +43,8 @@ class Stop:
 class Terminator:
     """Ends this process after SIGTERM, from a thread of its own.
 
-    `main` calls `start` once. `stoppable` sets `stop` while runs train. The thread calls `heard` with the
-    signals it receives, and `leave` when the time is up.
+    `main` calls `start` once. `stoppable` sets `stop` while runs train. The thread calls `handle` with the
+    signals it receives, and `exit_now` when the time is up.
     """
 
     def __init__(self) -> None:
@@ -57,12 +57,12 @@ class Terminator:
         self.inbox, outbox = socket.socketpair()
         outbox.setblocking(False)
         signal.set_wakeup_fd(outbox.detach(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, self.note)
+        signal.signal(signal.SIGTERM, self.record_sigterm)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=forget_signals)
         threading.Thread(target=self.watch, name="kedge-signals", daemon=True).start()
 
-    def note(self, number: int, frame: FrameType | None) -> None:
+    def record_sigterm(self, number: int, frame: FrameType | None) -> None:
         """Record the SIGTERM in the main thread: later errors may come from child processes it ended, too."""
         if self.stop:
             self.stop.terminated = True
@@ -73,28 +73,28 @@ class Terminator:
             left = None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
             came, _, _ = select.select([self.inbox], [], [], left)
             if not came:
-                self.leave()
-            self.heard(self.inbox.recv(64))
+                self.exit_now()
+            self.handle(self.inbox.recv(64))
 
-    def heard(self, numbers: bytes) -> None:
+    def handle(self, numbers: bytes) -> None:
         """Handle signals: the first SIGTERM asks the runs to stop, a second one or Ctrl-C exits."""
         terms, interrupts = numbers.count(signal.SIGTERM), numbers.count(signal.SIGINT)
         stop = self.stop
         if self.deadline is not None:
             if terms or interrupts:
-                self.leave()
+                self.exit_now()
         elif terms:
             self.deadline = time.monotonic() + GRACE
             if stop is None or stop.asked or terms + interrupts > 1:
-                self.leave()
+                self.exit_now()
             stop.asked = stop.terminated = True
-            within(lambda: say(f"SIGTERM: stopping after this round, at the latest in {GRACE:.0f} s"))
+            run_briefly(lambda: say(f"SIGTERM: stopping after this round, at the latest in {GRACE:.0f} s"))
 
-    def leave(self) -> NoReturn:
+    def exit_now(self) -> NoReturn:
         """End the process without waiting for other threads."""
         try:
             message = self.stop.farewell() if self.stop else self.farewell
-            within(lambda: tell_and_flush(message))
+            run_briefly(lambda: print_and_flush(message))
         finally:
             os._exit(INTERRUPTED)
 
@@ -129,7 +129,7 @@ def stoppable(farewell: Callable[[], str]) -> Iterator[Stop]:
         signal.signal(signal.SIGINT, before)
 
 
-def within(work: Callable[[], None]) -> None:
+def run_briefly(work: Callable[[], None]) -> None:
     """Call `work` in a thread, and wait for it at most PATIENCE seconds."""
     thread = threading.Thread(target=work, daemon=True)
     with suppress(RuntimeError):  # Python starts no thread while it shuts down
@@ -137,7 +137,7 @@ def within(work: Callable[[], None]) -> None:
         thread.join(PATIENCE)
 
 
-def tell_and_flush(message: str) -> None:
+def print_and_flush(message: str) -> None:
     """Print the message, flush the streams, and show the cursor."""
     with suppress(OSError, ValueError):  # the reader of the pipe is gone
         if message:

@@ -30,11 +30,11 @@ from kedge.cli.runs import (
     carried_out,
     check_pack,
     chosen_code,
-    code_of,
     document_of,
     seeds_of,
     there,
     to_go_on,
+    use_code_of,
 )
 from kedge.core.errors import RequestError
 from kedge.report.matrix import metric_notes
@@ -95,7 +95,7 @@ def command(
             raise RequestError(
                 "--resume takes the sweep as it was begun: leave FILE, --set, --seed, --seeds and --out out."
             )
-        with code_of(resume_from, code):
+        with use_code_of(resume_from, code):
             top, plan = resume_from, planned(resume_from)
     else:
         if not file:

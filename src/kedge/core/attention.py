@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.nn.modules.activation import _is_make_fx_tracing
 
 from kedge.core.errors import RequestError
-from kedge.core.keyed import Drawing, Drop, drop
+from kedge.core.keyed import Drop, KeyedLayer, drop
 from kedge.core.operators import is_row
 
 Attended = tuple[Tensor, Tensor | None]
@@ -59,15 +59,15 @@ def scaled_dot_product_attention(
     if enable_gqa:
         repeats = query.shape[-3] // key.shape[-3]
         key, value = (v.repeat_interleave(repeats, -3) for v in (key, value))
-    mask = added(attn_mask, query.dtype)
+    mask = additive_mask(attn_mask, query.dtype)
     if is_causal:
         ones = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device)
-        mask = added(ones.tril(), query.dtype)
+        mask = additive_mask(ones.tril(), query.dtype)
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     return attend(query, key, value, mask, scale, dropout_p, drop)[0]
 
 
-def added(mask: Tensor | None, dtype: torch.dtype, allowed: bool = True) -> Tensor | None:
+def additive_mask(mask: Tensor | None, dtype: torch.dtype, allowed: bool = True) -> Tensor | None:
     """A mask to add to scores; in a boolean `mask`, the value `allowed` marks the keys to attend to."""
     if mask is None or mask.dtype != torch.bool:
         return mask
@@ -122,7 +122,7 @@ def multi_head(
             for x, w, b in zip((query, key, value), own, biases, strict=True)
         )
     else:
-        q, k, v = projected(query, key, value, in_proj_weight, in_proj_bias)
+        q, k, v = input_projections(query, key, value, in_proj_weight, in_proj_bias)
     length, samples, width = q.shape
 
     def widen(mask: Tensor | None, by: int) -> Tensor | None:
@@ -137,10 +137,10 @@ def multi_head(
         more += 1
     # [L, N, E] -> [N, heads, L, E / heads]
     q, k, v = (x.view(*x.shape[:2], num_heads, -1).permute(1, 2, 0, 3) for x in (q, k, v))
-    mask = widen(added(attn_mask, q.dtype, allowed=False), more)
+    mask = widen(additive_mask(attn_mask, q.dtype, allowed=False), more)
     if mask is not None and mask.dim() == 3:
         mask = mask.reshape(samples, num_heads, *mask.shape[1:])
-    padding = widen(added(key_padding_mask, q.dtype, allowed=False), more)
+    padding = widen(additive_mask(key_padding_mask, q.dtype, allowed=False), more)
     if padding is not None:
         padding = padding[:, None, None, :]
         mask = padding if mask is None else mask + padding
@@ -156,7 +156,7 @@ def multi_head(
     return out, weights if need_weights else None
 
 
-def projected(
+def input_projections(
     query: Tensor, key: Tensor, value: Tensor, weight: Tensor | None, bias: Tensor | None
 ) -> tuple[Tensor, ...]:
     """The projections of query, key and value by the three parts of `weight`; one product for one input."""
@@ -168,7 +168,7 @@ def projected(
     return tuple(F.linear(x, w, b) for x, w, b in parts)
 
 
-class KeyedAttention(Drawing, nn.MultiheadAttention):
+class KeyedAttention(KeyedLayer, nn.MultiheadAttention):
     """nn.MultiheadAttention with keyed dropout; it never calls torch's fused operator."""
 
     def forward(
@@ -184,7 +184,7 @@ class KeyedAttention(Drawing, nn.MultiheadAttention):
     ) -> Attended:
         flip = self.batch_first and query.dim() == 3
         if flip:
-            query, key, value = transposed(query, key, value)
+            query, key, value = swap_batch_and_length(query, key, value)
         draws = self.training and self.dropout > 0
         weight = self.q_proj_weight if self.in_proj_weight is None else self.in_proj_weight
         plain = draws or (not need_weights and is_stacked(query, key, value, weight))
@@ -211,7 +211,7 @@ class KeyedAttention(Drawing, nn.MultiheadAttention):
         return drop(weights, p, self.words(weights.shape))
 
 
-def transposed(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def swap_batch_and_length(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The three tensors with their first two dimensions swapped; a tensor given twice stays one tensor."""
     q = query.transpose(0, 1)
     k = q if key is query else key.transpose(0, 1)
@@ -258,7 +258,7 @@ class Decoder(nn.TransformerDecoder):
         )  # fmt: skip
 
 
-def refuse_fused(layer: nn.Module) -> None:
+def disable_fused_paths(layer: nn.Module) -> None:
     """Switch off torch's fused encoder layer and nested tensors, which `vmap` does not support."""
     if isinstance(layer, nn.TransformerEncoderLayer):
         layer.activation_relu_or_gelu = 0

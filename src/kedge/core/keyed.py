@@ -55,7 +55,7 @@ def drop(x: Tensor, p: float, words: Tensor) -> Tensor:
     return torch.where(words >= round(p * 2**32), x / (1 - p), torch.zeros_like(x))
 
 
-class Drawing:
+class KeyedLayer:
     """A layer that draws from its buffer `key` ([3]: two words of the step, the layer's number).
 
     `end_call` increases the layer's number, so a second call in the same forward pass draws other numbers.
@@ -72,7 +72,7 @@ class Drawing:
         self.key = torch.cat([self.key[:2], self.key[2:] + CALLS])
 
 
-class KeyedRReLU(Drawing, nn.RReLU):
+class KeyedRReLU(KeyedLayer, nn.RReLU):
     """nn.RReLU with slopes that are a function of a key."""
 
     def forward(self, input: Tensor) -> Tensor:

@@ -15,13 +15,13 @@ from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils.weight_norm import WeightNorm
 
-from kedge.core.attention import Decoder, Encoder, KeyedAttention, refuse_fused
+from kedge.core.attention import Decoder, Encoder, KeyedAttention, disable_fused_paths
 from kedge.core.chance import torch_words
 from kedge.core.convolution import stacked_convolution
 from kedge.core.errors import RequestError
 from kedge.core.first_layer import pools, stacked_pooled_convolution
 from kedge.core.keyed import KeyedRReLU
-from kedge.core.normalization import widen_inputs
+from kedge.core.normalization import add_float32_hooks
 from kedge.core.operators import stackable
 from kedge.core.pooling import stacked_pooling
 from kedge.core.recurrent import KeyedGRU, KeyedLSTM, KeyedRNN, PlainGRUCell, PlainLSTMCell, PlainRNNCell
@@ -209,8 +209,8 @@ def exchange_layers(module: nn.Module, frozen_statistics: bool) -> tuple[list[st
             if isinstance(layer, KeyedRReLU) or getattr(layer, "dropout", None):
                 layer.register_buffer("key", torch.zeros(3, dtype=torch.int64), persistent=False)
                 later.append(path + "key")
-        refuse_fused(layer)
-    widen_inputs(module)
+        disable_fused_paths(layer)
+    add_float32_hooks(module)
     every = [layer for _, layer in module.named_modules(remove_duplicate=False)]
     for layer in every:
         if isinstance(layer, nn.Sequential):

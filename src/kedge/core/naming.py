@@ -11,7 +11,7 @@ FORWARD_ERRORS = (
 )  # fmt: skip
 
 
-def named_part(root: nn.Module, part: nn.Module) -> str:
+def part_name(root: nn.Module, part: nn.Module) -> str:
     """A submodule's dotted path and class, such as 'encoder.attention (MultiheadAttention)'."""
     path = next((name for name, module in root.named_modules() if module is part), "")
     kinds = [kind.__name__ for kind in type(part).__mro__ if not kind.__module__.startswith(OURS)]
@@ -29,10 +29,10 @@ def failing_part(error: BaseException) -> str | None:
         if isinstance(owner, nn.Module):
             parts.append(owner)
         trace = trace.tb_next
-    return named_part(parts[0], parts[-1]) if parts else None
+    return part_name(parts[0], parts[-1]) if parts else None
 
 
-def explained(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """The name of the module that raised the error, and the error's text."""
     part = failing_part(error)
     plain = isinstance(error, RuntimeError | ValueError)

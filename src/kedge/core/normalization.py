@@ -16,20 +16,20 @@ from kedge.core.transforms import under_transform
 NORMS = (nn.LayerNorm, nn.modules.instancenorm._InstanceNorm)
 
 
-def widen_inputs(module: nn.Module) -> None:
+def add_float32_hooks(module: nn.Module) -> None:
     """Add hooks to norms and bilinear layers (subclasses, too) that cast their inputs to float32."""
     for layer in module.modules():
         if isinstance(layer, NORMS) and layer.weight is not None:
-            layer.register_forward_pre_hook(widened_under_transforms)
+            layer.register_forward_pre_hook(to_float32_under_transforms)
         elif isinstance(layer, nn.Bilinear):
-            layer.register_forward_pre_hook(widened)
+            layer.register_forward_pre_hook(to_float32)
 
 
-def widened(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+def to_float32(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """The inputs, with bfloat16 tensors cast to float32."""
     return tuple(x.float() if isinstance(x, Tensor) and x.dtype == torch.bfloat16 else x for x in inputs)
 
 
-def widened_under_transforms(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+def to_float32_under_transforms(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """The same, but only under vmap or a gradient transform."""
-    return widened(layer, inputs) if under_transform() else inputs
+    return to_float32(layer, inputs) if under_transform() else inputs

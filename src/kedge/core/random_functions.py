@@ -24,8 +24,8 @@ from kedge.core.random_numbers import (
     bernoulli_,
     exponential_,
     gaussian,
-    made,
-    made_like,
+    new_tensor,
+    new_tensor_like,
     normal_,
     normals,
     randint,
@@ -64,7 +64,7 @@ def dropout(
     mode: KeyedFunctions, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
     """F.dropout."""
-    return filled(input, mode.dropped(input, p), inplace) if training and p > 0 else input
+    return copied_if_inplace(input, mode.dropped(input, p), inplace) if training and p > 0 else input
 
 
 def channel_dropout(
@@ -80,10 +80,10 @@ def channel_dropout(
         return input
     whole = input.shape[:1] if input.dim() == single else input.shape[:2]
     words = mode.words(whole).reshape(*whole, *[1] * (input.dim() - len(whole)))
-    return filled(input, drop(input, p, words), inplace)
+    return copied_if_inplace(input, drop(input, p, words), inplace)
 
 
-def filled(x: Tensor, values: Tensor, inplace: bool) -> Tensor:
+def copied_if_inplace(x: Tensor, values: Tensor, inplace: bool) -> Tensor:
     """The values; written into `x` if `inplace`."""
     return x.copy_(values) if inplace else values
 
@@ -101,7 +101,7 @@ def rrelu(
     slope: Any = middle
     if training:
         slope = lower + (upper - lower) * uniform(mode.words(input.shape), input.dtype)
-    return filled(input, torch.where(input >= 0, input, slope * input), inplace)
+    return copied_if_inplace(input, torch.where(input >= 0, input, slope * input), inplace)
 
 
 def gumbel_softmax(
@@ -152,10 +152,10 @@ KEYED_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     F.rrelu: rrelu,
     torch.rrelu: rrelu,
     F.gumbel_softmax: gumbel_softmax,
-    torch.rand: partial(made, uniforms),
-    torch.randn: partial(made, normals),
-    torch.rand_like: partial(made_like, uniforms),
-    torch.randn_like: partial(made_like, normals),
+    torch.rand: partial(new_tensor, uniforms),
+    torch.randn: partial(new_tensor, normals),
+    torch.rand_like: partial(new_tensor_like, uniforms),
+    torch.randn_like: partial(new_tensor_like, normals),
     torch.randint: randint,
     torch.normal: gaussian,
     torch.bernoulli: bernoulli,

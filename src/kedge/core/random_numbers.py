@@ -30,7 +30,7 @@ def refuse_generator(generator: Any, out: Any = None) -> None:
         )
 
 
-def made(
+def new_tensor(
     kind: Callable[..., Tensor],
     source: Source,
     *size: Any,
@@ -48,7 +48,7 @@ def made(
     return values if device is None else values.to(device)
 
 
-def made_like(
+def new_tensor_like(
     kind: Callable[..., Tensor],
     source: Source,
     input: Tensor,

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from kedge.core.attention import is_stacked, is_traced
 from kedge.core.errors import RequestError
-from kedge.core.keyed import Drawing, drop
+from kedge.core.keyed import KeyedLayer, drop
 
 State = tuple[Tensor, ...]  # h, and c of an LSTM
 Step = Callable[[Tensor, State], State]  # (input gates, state) -> the next state
@@ -27,7 +27,7 @@ PACKED = (
 )
 
 
-def cell(mode: str, w_hh: Tensor, b_hh: Tensor | None, w_hr: Tensor | None = None) -> Step:
+def time_step(mode: str, w_hh: Tensor, b_hh: Tensor | None, w_hr: Tensor | None = None) -> Step:
     """The function that computes one time step of a layer."""
 
     def lstm(gates: Tensor, state: State) -> State:
@@ -65,7 +65,7 @@ def has_own_operator(layer: nn.Module, x: Tensor) -> bool:
     return tracked or not is_stacked(*tensors)
 
 
-class Recurrent(Drawing, nn.RNNBase):
+class Recurrent(KeyedLayer, nn.RNNBase):
     """The common forward pass of LSTM, GRU and RNN; a subclass has torch's layer as its second base."""
 
     def forward(self, input: Any, hx: Any = None) -> Any:
@@ -80,7 +80,7 @@ class Recurrent(Drawing, nn.RNNBase):
         given = None if hx is None else hx if isinstance(hx, tuple) else (hx,)
         if given is not None and not batched:
             given = tuple(v.unsqueeze(1) for v in given)
-        out, after = self.run(x, self.started(x, given), draws)
+        out, after = self.run_layers(x, self.initial_states(x, given), draws)
         if draws:
             self.end_call()
         out = out.transpose(0, 1) if self.batch_first else out
@@ -94,7 +94,7 @@ class Recurrent(Drawing, nn.RNNBase):
         steps = x.shape[1 if self.batch_first and x.dim() == 3 else 0]
         return steps * self.num_layers * (2 if self.bidirectional else 1)
 
-    def started(self, x: Tensor, given: State | None) -> State:
+    def initial_states(self, x: Tensor, given: State | None) -> State:
         """The initial states of all layers and directions: `given`, or zeros."""
         rows = self.num_layers * (2 if self.bidirectional else 1)
         sizes = [self.proj_size or self.hidden_size]
@@ -106,7 +106,7 @@ class Recurrent(Drawing, nn.RNNBase):
             self.check_hidden_size(state, (rows, x.shape[1], size))
         return given
 
-    def run(self, x: Tensor, states: State, draws: bool) -> tuple[Tensor, State]:
+    def run_layers(self, x: Tensor, states: State, draws: bool) -> tuple[Tensor, State]:
         """Run all layers over a sequence [T, N, inputs]: the last layer's outputs and all final states."""
         ends: list[State] = []
         suffixes = ["", "_reverse"] if self.bidirectional else [""]
@@ -114,7 +114,7 @@ class Recurrent(Drawing, nn.RNNBase):
             outputs = []
             for suffix in suffixes:
                 first = tuple(v[len(ends)] for v in states)
-                out, end = self.over_time(x, first, f"_l{layer}{suffix}", reverse=bool(suffix))
+                out, end = self.run_direction(x, first, f"_l{layer}{suffix}", reverse=bool(suffix))
                 outputs.append(out)
                 ends.append(end)
             x = torch.cat(outputs, -1) if self.bidirectional else outputs[0]
@@ -122,13 +122,13 @@ class Recurrent(Drawing, nn.RNNBase):
                 x = drop(x, self.dropout, self.words(x.shape, layer))
         return x, tuple(torch.stack(v) for v in zip(*ends, strict=True))
 
-    def over_time(self, x: Tensor, state: State, name: str, reverse: bool) -> tuple[Tensor, State]:
+    def run_direction(self, x: Tensor, state: State, name: str, reverse: bool) -> tuple[Tensor, State]:
         """Run one layer in one direction: its outputs [T, N, outputs] and its final state."""
 
         def weight(kind: str) -> Any:
             return getattr(self, kind + name, None)
 
-        step = cell(self.mode, weight("weight_hh"), weight("bias_hh"), weight("weight_hr"))
+        step = time_step(self.mode, weight("weight_hh"), weight("bias_hh"), weight("weight_hr"))
         gates: Sequence[Tensor] = F.linear(x, weight("weight_ih"), weight("bias_ih")).unbind(0)
         outputs = []
         for own in reversed(gates) if reverse else gates:
@@ -161,7 +161,7 @@ class Cell(nn.RNNCellBase):
         kind = str(getattr(self, "nonlinearity", "")).upper()  # of nn.RNNCell
         mode = "LSTM" if lstm else f"RNN_{kind}" if kind else "GRU"
         gates = F.linear(input, self.weight_ih, self.bias_ih)
-        after = cell(mode, self.weight_hh, self.bias_hh)(gates, state)
+        after = time_step(mode, self.weight_hh, self.bias_hh)(gates, state)
         return after if lstm else after[0]
 
 

@@ -25,7 +25,7 @@ def under_vmap() -> bool:
     return isinstance(top, CInterpreter) and coerce_cinterpreter(top).key() == TransformType.Vmap
 
 
-def above_vmap(function: Callable[[], T], like: Tensor) -> T:
+def call_with_autocast_first(function: Callable[[], T], like: Tensor) -> T:
     """Call `function` so that autocast sees operators before vmap, as it does in a gradient transform.
 
     vmap decomposes composite operators such as conv2d before autocast sees them: a convolution would get an

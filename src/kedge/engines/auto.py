@@ -14,7 +14,7 @@ from torch.func import vmap
 from kedge.core.algorithm import Stage
 from kedge.core.errors import RequestError
 from kedge.core.model import Batch, Model
-from kedge.core.naming import explained
+from kedge.core.naming import error_text
 from kedge.core.schedules import Clock
 from kedge.core.server import broadcast, opened
 from kedge.core.tree import cast
@@ -22,9 +22,9 @@ from kedge.data.batches import step_counts
 from kedge.data.federation import Federation
 from kedge.engines.captured import Ahead, Captured
 from kedge.engines.engine import Engine, Order, ran_out
-from kedge.engines.fallback import operators_found
+from kedge.engines.fallback import collect_fallback_operators
 from kedge.engines.lockstep import client_steps, steps_of_round
-from kedge.engines.programs import bucket, rounds_on_cpu
+from kedge.engines.programs import bucket, cpu_keeps_rounding
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.engines.streams import best
@@ -81,7 +81,7 @@ def choose(
             "Install one, or use compile = 'off'."
         )
     device = federation.pool.x.device
-    if compile != "off" and model.half and device.type == "cpu" and not rounds_on_cpu():
+    if compile != "off" and model.half and device.type == "cpu" and not cpu_keeps_rounding():
         if compile == "on":
             raise RequestError(
                 "engine.compile = 'on' with engine.precision = 'bf16': torch "
@@ -112,11 +112,11 @@ def choose(
     if per_round == 1 and name == "auto" and not gpu:
         return Choice("sequential", False, 0, "one client a round")
     try:
-        found = trial(model, federation, stage, per_round, chunk, name == "auto")
+        found = run_trial(model, federation, stage, per_round, chunk, name == "auto")
     except RuntimeError as error:
         if name != "auto" or ran_out(error):
             raise
-        told = str(unstackable(error) or f"stacked fails: {explained(error)}")
+        told = str(unstackable(error) or f"stacked fails: {error_text(error)}")
         say(f"engine.name: sequential. {told}")
         return Choice("sequential", False, 0, told)
     if found.unknown:
@@ -167,13 +167,13 @@ class Trial:
         return found
 
 
-def trial(
+def run_trial(
     model: Model, federation: Federation, stage: Stage, per_round: int, chunk: int, alone: bool
 ) -> Trial:
     """Time a few steps on the stacked engine, and if `alone` on the sequential engine as well."""
     probe, work = shrunk(federation, stage, chunk)
     plain = timed(Sequential(model, probe), model, probe, work) if alone else float("inf")
-    with operators_found() as unknown:
+    with collect_fallback_operators() as unknown:
         stacked = timed(Stacked(model, probe, chunk), model, probe, work)
         if alone:
             evaluate_stacked(model, probe)
@@ -223,11 +223,11 @@ def replayed(
 
 def rows_at_once(model: Model, federation: Federation) -> int:
     """How many clients' models may lie in memory side by side, with what training them takes."""
-    each = numbers_of(model) * federation.dtype.itemsize
+    each = parameter_count(model) * federation.dtype.itemsize
     return max(1, live_bytes(federation.pool.x.device) // (COPIES * each))
 
 
-def numbers_of(model: Model) -> int:
+def parameter_count(model: Model) -> int:
     """The number of elements of all parameters of a model.
 
     Frozen parameters are stored once for all clients, but they count: activations grow with them, too.

@@ -22,7 +22,7 @@ INSIDE = (  # torch's warnings about the way kedge calls a user's module
 )
 
 
-class Switch:
+class WarningSwitch:
     """Switches torch's warning off while any run of this process lasts."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Switch:
             FUNCTORCH._set_vmap_fallback_warning_enabled(self.runs == 0)
 
 
-SWITCH = Switch()
+SWITCH = WarningSwitch()
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def without_torch_warnings() -> Iterator[None]:
 
 
 @contextmanager
-def operators_found() -> Iterator[list[str]]:
+def collect_fallback_operators() -> Iterator[list[str]]:
     """Collect the names of the operators that vmap computes client by client in this context."""
     operators: list[str] = []
     with warnings.catch_warnings(record=True) as caught:

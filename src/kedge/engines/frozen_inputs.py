@@ -16,7 +16,7 @@ from kedge.engines.rewriting import again
 from kedge.engines.rounding import HALF, inputs, roundings
 
 
-def frozen_inputs(module: GraphModule) -> list[Tensor]:
+def make_frozen_inputs(module: GraphModule) -> list[Tensor]:
     """Make the frozen parameters of the program its last inputs, and return their values."""
     graph = module.graph
     values: list[Tensor] = []

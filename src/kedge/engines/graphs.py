@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from kedge.engines.compiling import capturing
+from kedge.engines.compiling import explain_capture_errors
 from kedge.engines.tracing import traced
 
 
@@ -53,7 +53,7 @@ class Replayed:
     def __call__(self, *arguments: Any) -> Any:
         """The function's result for these arguments, whose shapes never change."""
         if self.graph is None:
-            with capturing():
+            with explain_capture_errors():
                 self.make(arguments)
         assert self.graph is not None
         put(self.arguments, arguments)

@@ -155,7 +155,7 @@ def compiled(function: Callable[..., Any], half: bool = False) -> Callable[..., 
     return torch.compile(own, fullgraph=True, dynamic=False, options=options)
 
 
-def rounds_on_cpu() -> bool:
+def cpu_keeps_rounding() -> bool:
     """Whether torch's compiler keeps every rounding to bfloat16 on a CPU, as it does from 2.13 on."""
     major, minor = torch.__version__.split(".")[:2]
     return (int(major), int(minor)) >= (2, 13)

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from kedge.engines.frozen_inputs import frozen_inputs
+from kedge.engines.frozen_inputs import make_frozen_inputs
 from kedge.engines.rewriting import rewritten
 
 ADVICE = r"\s*Online softmax is disabled", "TensorFloat32 tensor cores", r"`torch\.jit\."
@@ -53,7 +53,7 @@ def written_down(function: Callable[..., Any], *arguments: Any) -> GraphModule:
     return rewritten(make_fx(written, tracing_mode="fake", _allow_non_fake_inputs=True)(*flat))
 
 
-def compares(graph: GraphModule) -> bool:
+def compares_floats(graph: GraphModule) -> bool:
     """Whether a program compares floating-point numbers for equality, as the gradient of `amax` does.
 
     The compiler computes a value once for its maximum and again for the comparison, and leaves out the
@@ -77,9 +77,9 @@ def compiled(graph: GraphModule, *arguments: Any, repeatable: bool = True) -> Ca
 
     # With an (empty) environment of shapes, without which torch does not keep programs on disk.
     shapes = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True, allow_non_fake_inputs=True)
-    frozen = frozen_inputs(graph)
+    frozen = make_frozen_inputs(graph)
     like: list[Any] = [shapes.from_tensor(v) for v in (*tree_leaves(arguments), *frozen)]
-    settings = config.patch(deterministic=repeatable, emulate_precision_casts=compares(graph))
+    settings = config.patch(deterministic=repeatable, emulate_precision_casts=compares_floats(graph))
     with warnings.catch_warnings(), tracing(TracingContext(shapes)), settings:
         warnings.simplefilter("ignore", DeprecationWarning)  # of torch, about its own deprecated parts
         without_advice()

@@ -50,7 +50,7 @@ def first_line(text: str) -> str:
 
 
 @contextmanager
-def reworded() -> Iterator[None]:
+def explain_stacking_errors() -> Iterator[None]:
     """In this context, raise kedge's error if vmap or the compiler rejects a module."""
     try:
         yield

@@ -14,7 +14,7 @@ from kedge.core.algorithm import Algorithm, Local, Stage, Tune, fitted
 from kedge.core.errors import DataError, RequestError
 from kedge.core.frozen import frozen_note, place_frozen
 from kedge.core.model import Batch, Model, from_module, seeded
-from kedge.core.naming import FORWARD_ERRORS, explained
+from kedge.core.naming import FORWARD_ERRORS, error_text
 from kedge.core.precision import DTYPES, Precision, in_precision
 from kedge.core.schedules import Clock, over
 from kedge.core.units import check_trainable
@@ -25,7 +25,7 @@ from kedge.running.config import EngineChoice, Evaluation, Experiment, label_of,
 from kedge.running.dealing import federation_of
 from kedge.running.document import OPTIMIZERS
 from kedge.running.factories import factory_of
-from kedge.running.forward_check import generators_put_back, with_checked_forward
+from kedge.running.forward_check import preserve_generators, with_checked_forward
 from kedge.running.measuring import measurable
 from kedge.running.measuring import tune_of as tune_for
 from kedge.running.probing import check_measures, watched
@@ -238,11 +238,11 @@ def check_model(model: Model, federation: Federation) -> None:
     )
     shape = tuple(federation.pool.x.shape[1:])
     try:
-        with torch.no_grad(), generators_put_back():
+        with torch.no_grad(), preserve_generators():
             out, _ = model.apply(params, buffers, batch, False)
     except FORWARD_ERRORS as error:
         raise RequestError(
-            f"the model cannot take samples of shape {shape} ({prod(shape)} values): {explained(error)}"
+            f"the model cannot take samples of shape {shape} ({prod(shape)} values): {error_text(error)}"
         ) from error
     if out.logits.dim() != 2:
         raise RequestError(

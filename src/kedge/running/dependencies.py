@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-from kedge.running.imported import BROUGHT, installed, module_of, parted, source_of
+from kedge.running.imported import IMPORTED_WITH, installed, module_of, parted, source_of
 
 
 class Code(NamedTuple):
@@ -30,17 +30,17 @@ def code_of(name: str) -> list[Code]:
     if first is None:
         return []
     roots = [root_of(first.path, first.module), *(f for f in [Path.cwd()] if f != f.parent)]
-    brought = BROUGHT.get(str(first.path) if first.module is None else place, set())
+    brought = IMPORTED_WITH.get(str(first.path) if first.module is None else place, set())
     names = [n for n in brought if n in sys.modules] + ([first.module] if first.module else [])
     found = {first.path: first}
     waiting = [first]
     while names or waiting:
         for module_name in [part for whole in names for part in prefixes(whole)]:
-            other = beside(module_name, roots)
+            other = local_module(module_name, roots)
             if other and other.path not in found:
                 found[other.path] = other
                 waiting.append(other)
-        names = [*imports(waiting.pop())] if waiting else []
+        names = [*imported_names(waiting.pop())] if waiting else []
     return [*found.values()]
 
 
@@ -58,7 +58,7 @@ def root_of(path: Path, module: str | None) -> Path:
     return path.parents[min(above, len(path.parents) - 1)]
 
 
-def beside(name: str, roots: list[Path]) -> Code | None:
+def local_module(name: str, roots: list[Path]) -> Code | None:
     """The file of the module `name`, loaded or not, if it is below one of the folders `roots`."""
     module = sys.modules.get(name)
     if module is not None:
@@ -72,7 +72,7 @@ def beside(name: str, roots: list[Path]) -> Code | None:
     return None
 
 
-def imports(code: Code) -> Iterator[str]:
+def imported_names(code: Code) -> Iterator[str]:
     """The dotted names of all modules that a file may import, also inside functions."""
     try:
         tree = ast.parse(code.source)

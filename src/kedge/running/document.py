@@ -45,7 +45,7 @@ def expanded(raw: Mapping[str, Any]) -> dict[str, Any]:
         table["then"] = [stage_row(row) if isinstance(row, dict) else row for row in table["then"]]
     method = raw.get("method")
     if isinstance(method, str):
-        table |= beside(method, stage_tables(method), table)
+        table |= merge_stage(method, stage_tables(method), table)
     return table
 
 
@@ -55,11 +55,11 @@ def stage_row(row: dict[str, Any]) -> dict[str, Any]:
         k: called(v, f"then.{k}") if k in STAGE_PLAIN and isinstance(v, str) else v for k, v in row.items()
     }
     if isinstance(row.get("method"), str):
-        row |= beside(row["method"], named_tables(row["method"], "then.method"), row, "then.")
+        row |= merge_stage(row["method"], named_tables(row["method"], "then.method"), row, "then.")
     return row
 
 
-def beside(text: str, named: dict[str, Any], table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+def merge_stage(text: str, named: dict[str, Any], table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     """The tables `named` by the method string `text`, and those of `table`; raise if they contradict."""
     own = {key: table[key] for key in ("schedule", "then") if key in table}
     if isinstance(own.get("schedule"), Mapping) and own["schedule"] != named.get("schedule", own["schedule"]):
@@ -166,7 +166,7 @@ def override(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
             table = {k: v for k, v in table.items() if k not in stage_tables(value)} | {"method": value}
             continue
         *folders, key = path.split(".")
-        table = spelled_out(table, path)
+        table = expanded_for(table, path)
         place = table
         for number, name in enumerate(folders):
             inner = place.get(name, {})
@@ -186,7 +186,7 @@ def with_method(raw: Mapping[str, Any], text: str) -> dict[str, Any]:
     return {key: value for key, value in raw.items() if key not in BY_METHOD} | {"method": text}
 
 
-def spelled_out(table: dict[str, Any], path: str) -> dict[str, Any]:
+def expanded_for(table: dict[str, Any], path: str) -> dict[str, Any]:
     """The document with the shorthand expanded that setting the key `path` would overwrite."""
     first, sign, _ = path.partition(".")
     if first in BY_METHOD:

@@ -15,9 +15,9 @@ from kedge.core.errors import DataError, RequestError
 from kedge.core.precision import computing_in
 from kedge.data.saved import FILE
 from kedge.engines.auto import Choice, build, choose
-from kedge.engines.compiling import not_compiled
+from kedge.engines.compiling import compile_failure
 from kedge.engines.fallback import without_torch_warnings
-from kedge.engines.unstackable import reworded
+from kedge.engines.unstackable import explain_stacking_errors
 from kedge.running.assemble import NO_CUDA, assemble
 from kedge.running.checkpoint import newest_facts
 from kedge.running.config import EngineChoice, Experiment, resolve
@@ -25,10 +25,10 @@ from kedge.running.dealing import check_kept, holdings_of, without_checksums
 from kedge.running.document import read
 from kedge.running.folder import check_free, create, locked, write
 from kedge.running.history import history_problem, whole_rounds
-from kedge.running.identity import check_identity, of_experiment
+from kedge.running.identity import check_identity, experiment_identity
 from kedge.running.marker import Marker, read_marker
 from kedge.running.result import Result, result_of
-from kedge.running.resumed_code import keep_record, pinned
+from kedge.running.resumed_code import update_record, use_code
 from kedge.running.runner import run
 from kedge.running.saving import frozen_digest
 from kedge.running.sources import CodeChoice, contents, own_names
@@ -54,13 +54,13 @@ def begun(experiment: Experiment, folder: Path | None, force: bool, locks: ExitS
         dealt = holdings_of(experiment, task.federation).packed()
         code = contents(own_names(experiment))
         files: dict[str, str | bytes] = {"config.toml": experiment.toml(), FILE: dealt, **code}
-        create(folder, files, Marker("run", of_experiment(experiment)), force, locks)
+        create(folder, files, Marker("run", experiment_identity(experiment)), force, locks)
     return task
 
 
 def resume(folder: Path, observer: Observer | None = None, code: CodeChoice = "same") -> Result:
     """Resume the run in `folder` from its newest checkpoint, with this choice of the user's code."""
-    with pinned(folder, code):
+    with use_code(folder, code):
         experiment_in(folder)
         with locked(folder):
             experiment, task = taken_up(folder, code)
@@ -88,11 +88,11 @@ def experiment_in(folder: Path) -> Experiment:
 
 def taken_up(folder: Path, code: CodeChoice = "same") -> tuple[Experiment, Task]:
     """The experiment in a folder, and its task with the data and the code that the run started with."""
-    with pinned(folder, code):
+    with use_code(folder, code):
         experiment = experiment_in(folder)
         check_identity(
             folder,
-            of_experiment(experiment),
+            experiment_identity(experiment),
             f"Undo the changes in {folder / 'config.toml'}, or start a new run with them: kedge run "
             f"{folder / 'config.toml'} --out DIR. In a run that has started you may change only rounds, "
             "name, the tables checkpoint and engine (except engine.precision), data.verify and paths.",
@@ -101,7 +101,7 @@ def taken_up(folder: Path, code: CodeChoice = "same") -> tuple[Experiment, Task]
             # The run's own copy; the original file may be gone.
             experiment = replace(experiment, partition={"name": "saved", "path": str(folder / FILE)})
         task = assemble(experiment)
-        keep_record(folder, code, own_names(experiment))
+        update_record(folder, code, own_names(experiment))
     check_kept(folder, holdings_of(experiment, task.federation))
     return experiment, task
 
@@ -115,7 +115,12 @@ def held(
     observer: Observer,
 ) -> Result:
     """Run or resume in a locked folder; the engine chosen at the first start is kept for the whole run."""
-    with computing_in(task.precision), threads_put_back(), without_torch_warnings(), reworded():
+    with (
+        computing_in(task.precision),
+        threads_put_back(),
+        without_torch_warnings(),
+        explain_stacking_errors(),
+    ):
         chosen = recorded(folder)
         if chosen is None:
             chosen = settled([task], wanted, observer.say)
@@ -127,7 +132,7 @@ def held(
                 progress = run(task, engine, folder, checkpoint_every, chosen, observer)
                 break
             except Exception as error:
-                told = not_compiled(error)
+                told = compile_failure(error)
                 if told is None or wanted.name != "auto" or not chosen["compiled"]:
                     raise
             # Outside `except` the error is freed, and with it the memory that its frames held.

@@ -71,7 +71,7 @@ def create(
                 write(temporary / name, content.encode() if isinstance(content, str) else content)
             temporary.chmod(0o755)
             lock(temporary, new)
-            aside = put_aside(folder, old) if replace and os.path.lexists(folder) else None
+            aside = move_aside(folder, old) if replace and os.path.lexists(folder) else None
             move_in(temporary, folder)
         except BaseException:
             if aside and not os.path.lexists(folder):
@@ -90,13 +90,13 @@ def check_free(folder: Path, replace: bool) -> None:
     if not os.path.lexists(folder):
         return
     if not replace:
-        raise RequestError(occupied(folder))
+        raise RequestError(exists_message(folder))
     check_replaceable(folder)
     with ExitStack() as locks:
         lock_all(folder, locks)
 
 
-def occupied(folder: Path) -> str:
+def exists_message(folder: Path) -> str:
     """The error message if `folder` exists."""
     return (
         f"{folder} exists already. Continue it with --resume {folder}, "
@@ -104,7 +104,7 @@ def occupied(folder: Path) -> str:
     )
 
 
-def put_aside(folder: Path, locks: ExitStack) -> Path:
+def move_aside(folder: Path, locks: ExitStack) -> Path:
     """Lock a folder that is to be replaced, and rename it; return its new path."""
     lock_all(folder, locks)
     check_replaceable(folder)  # again: files may have been added since
@@ -119,7 +119,7 @@ def move_in(temporary: Path, folder: Path) -> None:
         os.rename(temporary, folder)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-            raise RequestError(occupied(folder)) from None
+            raise RequestError(exists_message(folder)) from None
         raise
 
 

@@ -37,7 +37,7 @@ LISTED = 12  # differences that an error names one by one
 WIDE = 120  # characters of a value in an error
 
 
-def of_experiment(experiment: Experiment) -> Identity:
+def experiment_identity(experiment: Experiment) -> Identity:
     """The identity of a run of the command line: its resolved config, without the keys that may change.
 
     `rounds` is not part of it, because a run may be made longer; the rounds at which its stages start are.
@@ -50,7 +50,7 @@ def of_experiment(experiment: Experiment) -> Identity:
     return {key: without_folder(value) for key, value in found.items() if key not in PATHS}
 
 
-def of_call(task: Task, algorithm: Algorithm | str, module: nn.Module, **settings: Any) -> Identity:
+def call_identity(task: Task, algorithm: Algorithm | str, module: nn.Module, **settings: Any) -> Identity:
     """The identity of a run of kedge.train; `settings` are the arguments that its task does not contain."""
     local = task.stages[0].local
     arguments = {
@@ -69,7 +69,12 @@ def of_call(task: Task, algorithm: Algorithm | str, module: nn.Module, **setting
         "measure": task.measure,
         **settings,
     }
-    return {"call": "kedge.train", **flat(arguments), **of_data(task.federation), **of_module(module)}
+    return {
+        "call": "kedge.train",
+        **flat(arguments),
+        **data_identity(task.federation),
+        **module_identity(module),
+    }
 
 
 def without_folder(value: Any) -> Any:
@@ -77,17 +82,17 @@ def without_folder(value: Any) -> Any:
     return re.sub(r"^.*[/\\](?=[^/\\]+\.py:\w+$)", "", value) if isinstance(value, str) else value
 
 
-def of_data(federation: Federation) -> Identity:
+def data_identity(federation: Federation) -> Identity:
     """The identity of a federation: its samples, its labels, and the sample numbers of every client."""
     test = federation.test
     return {
         "clients": len(federation.clients),
-        "data.samples": text_of(federation.pool.x),
-        "data.labels": text_of(federation.pool.y),
-        "data.held": text_of(joined(federation.clients)),
-        "data.local_tests": text_of(joined(federation.local_tests)),
-        "data.test.samples": text_of(test.x) if test else None,
-        "data.test.labels": text_of(test.y) if test else None,
+        "data.samples": fingerprint(federation.pool.x),
+        "data.labels": fingerprint(federation.pool.y),
+        "data.held": fingerprint(joined(federation.clients)),
+        "data.local_tests": fingerprint(joined(federation.local_tests)),
+        "data.test.samples": fingerprint(test.x) if test else None,
+        "data.test.labels": fingerprint(test.y) if test else None,
     }
 
 
@@ -97,7 +102,7 @@ def joined(lists: Iterable[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     return np.concatenate([np.concatenate([[len(own)], own]) for own in every]).astype("<i8")
 
 
-def of_module(module: nn.Module) -> Identity:
+def module_identity(module: nn.Module) -> Identity:
     """The identity of a network: its class, description, and the names and shapes of its parameters.
 
     The values are not part of it: a resumed run takes them from its checkpoint.
@@ -116,16 +121,16 @@ def flat(settings: Mapping[str, Any]) -> Identity:
     """Settings as a flat dict with dotted keys."""
     found: Identity = {}
     for key, value in settings.items():
-        found |= described(str(key), value)
+        found |= plain_entries(str(key), value)
     return found
 
 
-def described(key: str, value: Any, above: tuple[int, ...] = ()) -> Identity:
+def plain_entries(key: str, value: Any, above: tuple[int, ...] = ()) -> Identity:
     """`value` as plain values under `key` and nested keys; `above` has the ids of the enclosing values."""
     if is_plain(value):
         return {key: plain(value)}
     if isinstance(value, Tensor | np.ndarray | np.generic):
-        return {key: text_of(value)}
+        return {key: fingerprint(value)}
     if isinstance(value, torch.dtype | torch.device | np.dtype | PurePath):
         return {key: str(value)}
     if isinstance(value, type):
@@ -136,14 +141,14 @@ def described(key: str, value: Any, above: tuple[int, ...] = ()) -> Identity:
         parts: dict[str, Any] = dict(value.state_dict())
         head: Any = f"{name_of(type(value))} {value}"
     else:
-        head, parts = taken_apart(value)
+        head, parts = type_and_parts(value)
     found: Identity = {} if head is None else {key: head}
     for name, part in parts.items():
-        found |= described(f"{key}.{name}", part, (*above, id(value)))
+        found |= plain_entries(f"{key}.{name}", part, (*above, id(value)))
     return found
 
 
-def taken_apart(value: Any) -> tuple[Any, dict[str, Any]]:
+def type_and_parts(value: Any) -> tuple[Any, dict[str, Any]]:
     """The type of a value as a plain value, and its parts by name."""
     if isinstance(value, Mapping):
         return None, {str(k): value[k] for k in sorted(value, key=str)}
@@ -152,13 +157,13 @@ def taken_apart(value: Any) -> tuple[Any, dict[str, Any]]:
             return [plain(part) for part in value], {}
         return f"{len(value)} items", {str(number): part for number, part in enumerate(value)}
     if isinstance(value, set | frozenset):
-        return sorted(json.dumps(described("", part)) for part in value), {}
+        return sorted(json.dumps(plain_entries("", part)) for part in value), {}
     if isinstance(value, functools.partial):
         return "functools.partial", {"of": value.func, "args": value.args, **value.keywords}
     if isinstance(value, MethodType):
         return name_of(value.__func__), {"self": value.__self__}
     if isinstance(value, FunctionType):
-        return name_of(value), remembered(value)
+        return name_of(value), function_parts(value)
     if isinstance(value, BuiltinFunctionType):
         return name_of(value), {}
     if is_dataclass(value):
@@ -168,7 +173,7 @@ def taken_apart(value: Any) -> tuple[Any, dict[str, Any]]:
     return name_of(type(value)), own
 
 
-def remembered(function: FunctionType) -> dict[str, Any]:
+def function_parts(function: FunctionType) -> dict[str, Any]:
     """The defaults of a function and the values in its closure; not lists, dicts and sets (maybe caches)."""
     found: dict[str, Any] = {}
     if function.__defaults__:
@@ -209,7 +214,7 @@ def name_of(thing: Callable[..., Any]) -> str:
     return f"{module}:{getattr(thing, '__qualname__', type(thing).__qualname__)}"
 
 
-def text_of(values: Any) -> str:
+def fingerprint(values: Any) -> str:
     """The shape, dtype and sha256 of a tensor or an array."""
     if isinstance(values, Tensor):
         content: Any = values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
@@ -244,10 +249,10 @@ def check_identity(folder: Path, now: Identity, remedy: str) -> None:
     if marker is None:
         return
     now = json.loads(json.dumps(now))
-    refuse(folder, differences(marker.identity, now, marker.kedge == __version__), remedy)
+    raise_differences(folder, differences(marker.identity, now, marker.kedge == __version__), remedy)
 
 
-def refuse(folder: Path, found: list[str], remedy: str) -> None:
+def raise_differences(folder: Path, found: list[str], remedy: str) -> None:
     """Raise if differences were found; `remedy` says what to do."""
     if found:
         more = f"; and {len(found) - LISTED} more" if len(found) > LISTED else ""

@@ -12,7 +12,7 @@ from kedge.running.config import Experiment
 from kedge.running.execute import begun, taken_up
 from kedge.running.folder import locked
 from kedge.running.grouping import Member
-from kedge.running.identity import differences, of_experiment
+from kedge.running.identity import differences, experiment_identity
 from kedge.running.task import Task
 
 
@@ -28,7 +28,7 @@ def make_ready(member: Member, others: Sequence[Ready], locks: ExitStack) -> Rea
     if member.start == "on":
         locks.enter_context(locked(member.folder))
         experiment, task = taken_up(member.folder, member.code)
-        check_listed(member, experiment)
+        check_matches_list(member, experiment)
     else:
         task = begun(member.experiment, member.folder, member.start == "anew", locks)
     data = task.federation
@@ -45,9 +45,9 @@ def make_ready(member: Member, others: Sequence[Ready], locks: ExitStack) -> Rea
     return Ready(member, replace(task, federation=data, model=model))
 
 
-def check_listed(member: Member, there: Experiment) -> None:
+def check_matches_list(member: Member, there: Experiment) -> None:
     """Raise if the run in a folder is not the one that the list of runs names for it."""
-    found = differences(of_experiment(member.experiment), of_experiment(there))
+    found = differences(experiment_identity(member.experiment), experiment_identity(there))
     if found:
         raise RequestError(
             f"the run in {member.folder} is not the one that is listed for this folder: {'; '.join(found)}. "

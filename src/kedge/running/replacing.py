@@ -59,7 +59,7 @@ def objection(folder: Path) -> str | None:
         return "it is your home folder or a parent of it"
     if not any(folder.iterdir()):
         return None
-    strange = [str(path.relative_to(folder)) for path in strangers(folder)]
+    strange = [str(path.relative_to(folder)) for path in foreign_files(folder)]
     if strange:
         more = f" and {len(strange) - NAMED} more" if len(strange) > NAMED else ""
         return f"it contains {', '.join(sorted(strange)[:NAMED])}{more}, which kedge did not write"
@@ -77,13 +77,13 @@ def runs_in(folder: Path) -> list[Path]:
     return [folder / path for path in planned(folder) if (folder / path).is_dir()]
 
 
-def strangers(folder: Path) -> Iterator[Path]:
+def foreign_files(folder: Path) -> Iterator[Path]:
     """The files in a folder that kedge did not write; all of them if kedge did not make the folder."""
     kind = kind_of(folder)
     if kind == "run":
-        yield from beside_run(folder)
+        yield from foreign_in_run(folder)
     elif kind == "several":
-        yield from beside_runs(folder, planned(folder), Path())
+        yield from foreign_in_runs(folder, planned(folder), Path())
     else:
         yield from folder.iterdir()
 
@@ -98,14 +98,14 @@ def kind_of(folder: Path) -> str | None:
     if marker:
         return "run" if marker.kind == "run" else "several" if listed else None
     if listed:
-        return "several" if all(is_written_out(row["config"]) for row in rows) else None
+        return "several" if all(is_config_of_0_1(row["config"]) for row in rows) else None
     try:
-        return "run" if is_written_out((folder / CONFIG).read_text()) else None
+        return "run" if is_config_of_0_1((folder / CONFIG).read_text()) else None
     except (OSError, ValueError):
         return None
 
 
-def is_written_out(config: str) -> bool:
+def is_config_of_0_1(config: str) -> bool:
     """Whether version 0.1 wrote this config: it has every table, or records a call of kedge.train."""
     try:
         keys = tomllib.loads(config).keys()
@@ -114,28 +114,28 @@ def is_written_out(config: str) -> bool:
     return {"name", "rounds", "seed"} <= keys and (keys >= set(SECTIONS) or keys >= set(CALL))
 
 
-def beside_run(folder: Path) -> Iterator[Path]:
+def foreign_in_run(folder: Path) -> Iterator[Path]:
     """The files that do not belong to the run in this folder."""
     models = {f"{name}.safetensors" for name in (*MODELS, *views(folder / "history.jsonl"))}
     for path in folder.iterdir():
         if path.name == "checkpoint" and is_folder(path):
-            yield from beside_checkpoints(path)
+            yield from foreign_in_checkpoints(path)
         elif path.name == SOURCES and is_folder(path):
-            yield from beside_sources(folder)
-        elif not (is_file(path) and written_name(path) in {*RUN, *models}):
+            yield from foreign_in_sources(folder)
+        elif not (is_file(path) and final_file_name(path) in {*RUN, *models}):
             yield path
 
 
-def beside_checkpoints(folder: Path) -> Iterator[Path]:
+def foreign_in_checkpoints(folder: Path) -> Iterator[Path]:
     """The files that do not belong to the checkpoints of a run."""
     for path in folder.iterdir():
         if not (is_folder(path) and re.fullmatch(r"\d+|\.\d+\.tmp", path.name)):
             yield path
             continue
-        yield from (p for p in path.iterdir() if not (is_file(p) and written_name(p) in VERSION))
+        yield from (p for p in path.iterdir() if not (is_file(p) and final_file_name(p) in VERSION))
 
 
-def beside_sources(folder: Path) -> Iterator[Path]:
+def foreign_in_sources(folder: Path) -> Iterator[Path]:
     """The files in sources/ that sources.json does not list."""
     try:
         record = json.loads((folder / RECORD).read_bytes())
@@ -145,40 +145,42 @@ def beside_sources(folder: Path) -> Iterator[Path]:
         stored = set()
     for path in (folder / SOURCES).rglob("*"):
         compiled = path.parent.name == "__pycache__" and path.suffix == ".pyc"
-        listed = path.with_name(written_name(path)).relative_to(folder).as_posix() in stored
+        listed = path.with_name(final_file_name(path)).relative_to(folder).as_posix() in stored
         if not is_folder(path) and not (is_file(path) and (listed or compiled)):
             yield path
 
 
-def beside_runs(folder: Path, planned: list[Path], below: Path) -> Iterator[Path]:
+def foreign_in_runs(folder: Path, planned: list[Path], below: Path) -> Iterator[Path]:
     """The files that belong neither to the listed runs nor to a parent folder of one."""
     names = {path.parts[0] for path in planned}
     for path in folder.iterdir():
-        rest = [Path(*one.parts[1:]) for one in planned if one.parts[0] == begun_name(path.name, names)]
+        rest = [
+            Path(*one.parts[1:]) for one in planned if one.parts[0] == final_folder_name(path.name, names)
+        ]
         if not is_folder(path):
             if (
                 below.parts
                 or not is_file(path)
-                or written_name(path) not in (FILE, PLAN, SWEEP, PLOT, RECORD)
+                or final_file_name(path) not in (FILE, PLAN, SWEEP, PLOT, RECORD)
             ):
                 yield path
         elif path.name == SOURCES and not below.parts and SOURCES not in names:
-            yield from beside_sources(folder)
+            yield from foreign_in_sources(folder)
         elif Path() in rest:
-            yield from strangers(path) if path.name in names or kind_of(path) else beside_run(path)
+            yield from foreign_files(path) if path.name in names or kind_of(path) else foreign_in_run(path)
         elif rest:
-            yield from beside_runs(path, rest, below / path.name)
+            yield from foreign_in_runs(path, rest, below / path.name)
         else:
             yield path
 
 
-def begun_name(name: str, planned: set[str]) -> str:
+def final_folder_name(name: str, planned: set[str]) -> str:
     """The run's name in the name of a temporary folder that a crash left behind; else the name itself."""
     match = re.fullmatch(r"\.(.+)\.[a-z0-9_]{8}(\.old)?", name)
     return match[1] if match and match[1] in planned else name
 
 
-def written_name(path: Path) -> str:
+def final_file_name(path: Path) -> str:
     """The name of a file; of a temporary file, the name it gets when it is complete."""
     match = re.fullmatch(r"\.(.+)\.tmp", path.name)
     return match[1] if match else path.name

@@ -27,8 +27,8 @@ from kedge.running.sources import (
     Active,
     CodeChoice,
     Record,
-    Stored,
-    collected,
+    StoredFile,
+    collect_code,
     file_of,
     read_record,
     store,
@@ -38,7 +38,7 @@ SHOWN = 12  # changed lines in a message, at most
 
 
 @contextmanager
-def pinned(folder: Path, choice: CodeChoice = "same") -> Iterator[None]:
+def use_code(folder: Path, choice: CodeChoice = "same") -> Iterator[None]:
     """In this context, the names in a run's config refer to the code that `choice` selects.
 
     Raises RequestError if the choice is "same" and a file has changed or is missing.
@@ -49,13 +49,13 @@ def pinned(folder: Path, choice: CodeChoice = "same") -> Iterator[None]:
         return
     if choice == "stored":
         pins = {name: pin_of_copy(folder, record, name) for name in record.names}
-        imports = imported_from_copies(record, [pin.root for pin in pins.values()])
+        imports = import_from_copies(record, [pin.root for pin in pins.values()])
     else:
-        places = {file.stored: place_now(file, record) for file in record.files}
-        check_there(folder, record, places, choice)
+        places = {file.stored: current_path(file, record) for file in record.files}
+        check_files_exist(folder, record, places, choice)
         if choice == "same":
             check_unchanged(folder, record, places)
-        forget_stale(record, set(places.values()))
+        unload_stale_modules(record, set(places.values()))
         pins = {name: pin_of(places[stored], record, stored) for name, stored in record.names.items()}
         imports = nothing_else()
     tokens = PINNED.set(pins), ACTIVE.set(Active(folder, choice, record))
@@ -73,7 +73,7 @@ def nothing_else() -> Iterator[None]:
     yield
 
 
-def forget_stale(record: Record, paths: set[Path]) -> None:
+def unload_stale_modules(record: Record, paths: set[Path]) -> None:
     """Unload the modules of a record if this process has loaded an earlier version of one of the files."""
     now = {path: path.read_bytes() for path in paths if path.is_file()}
     loaded = [(m, path) for m in list(sys.modules.values()) if (path := path_of(m, paths))]
@@ -99,7 +99,7 @@ def top_names(record: Record) -> set[str]:
 
 
 @contextmanager
-def imported_from_copies(record: Record, roots: Sequence[Path]) -> Iterator[None]:
+def import_from_copies(record: Record, roots: Sequence[Path]) -> Iterator[None]:
     """In this context, import the modules of a record from the folders `roots`; restore sys.modules after."""
     tops = top_names(record)
 
@@ -137,7 +137,7 @@ def pin_of_copy(folder: Path, record: Record, name: str) -> Pin:
     return pin_of((folder / record.names[name]).resolve(), record, record.names[name])
 
 
-def place_now(file: Stored, record: Record) -> Path:
+def current_path(file: StoredFile, record: Record) -> Path:
     """The current path of a file: its old path, or if the user's folder was moved, the path from here."""
     path = Path(file.path)
     if path.is_file():
@@ -154,7 +154,7 @@ def place_now(file: Stored, record: Record) -> Path:
     return path
 
 
-def check_there(folder: Path, record: Record, places: Mapping[str, Path], choice: CodeChoice) -> None:
+def check_files_exist(folder: Path, record: Record, places: Mapping[str, Path], choice: CodeChoice) -> None:
     """Raise if a file is missing; with 'changed' only if a config names it: imports may have changed."""
     needed = places if choice == "same" else {stored: places[stored] for stored in record.names.values()}
     gone = [stored for stored, path in needed.items() if not path.is_file()]
@@ -199,7 +199,7 @@ def difference(copy: Path, now: bytes) -> str:
     return "\n".join([*(f"  {line}" for line in lines[:SHOWN]), *more]) or "  (only line endings differ)"
 
 
-def keep_record(folder: Path, choice: CodeChoice, names: Sequence[str] = ()) -> None:
+def update_record(folder: Path, choice: CodeChoice, names: Sequence[str] = ()) -> None:
     """Update a folder's record after its code is loaded; `names` are the names of code in its config."""
     record = read_record(folder)
     if record is None:
@@ -207,7 +207,7 @@ def keep_record(folder: Path, choice: CodeChoice, names: Sequence[str] = ()) -> 
         return
     if choice == "stored":
         return
-    now, copies = collected([*record.names], f"{FOLDER}/changed-{len(record.earlier) + 1}")
+    now, copies = collect_code([*record.names], f"{FOLDER}/changed-{len(record.earlier) + 1}")
     before = {(file.path, file.sha256) for file in record.files}
     if {(file.path, file.sha256) for file in now.files} <= before:
         return
@@ -221,7 +221,7 @@ def keep_record(folder: Path, choice: CodeChoice, names: Sequence[str] = ()) -> 
 
 def store_late(folder: Path, choice: CodeChoice, names: Sequence[str]) -> None:
     """Store the code of a run that a version without `sources.json` started."""
-    record, copies = collected(names, FOLDER)
+    record, copies = collect_code(names, FOLDER)
     if not record.files:
         return
     told = f"{folder} was started by a version of kedge that did not store the user's code"

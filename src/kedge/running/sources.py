@@ -24,7 +24,7 @@ CodeChoice = Literal["same", "changed", "stored"]
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredFile:
     """A file of the user's code, and its copy in the run's folder."""
 
     path: str  # its path when the run started
@@ -39,7 +39,7 @@ class Record:
     """The content of sources.json."""
 
     names: Mapping[str, str]  # name in the config -> the copy of the file it names
-    files: tuple[Stored, ...]
+    files: tuple[StoredFile, ...]
     earlier: tuple[dict[str, Any], ...] = ()  # code before an accepted change, and its rounds
 
     def json(self) -> bytes:
@@ -61,59 +61,59 @@ ACTIVE: ContextVar[Active | None] = ContextVar("active", default=None)
 def own_names(experiment: Experiment) -> list[str]:
     """The names of the user's own code in an experiment's config."""
     tables = {k: v for k, v in asdict(experiment).items() if k != "data"}  # data names files, never code
-    return [*dict.fromkeys(named(tables))]
+    return [*dict.fromkeys(colon_names(tables))]
 
 
-def named(value: Any) -> Iterator[str]:
+def colon_names(value: Any) -> Iterator[str]:
     """All names with a colon in nested tables."""
     if isinstance(value, Mapping):
         name = value.get("name")
         if isinstance(name, str) and ":" in name:
             yield name
         for inner in value.values():
-            yield from named(inner)
+            yield from colon_names(inner)
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from named(inner)
+            yield from colon_names(inner)
 
 
 def contents(names: Sequence[str]) -> dict[str, bytes]:
     """The content of sources.json and the copies for a new run's folder; empty without user code."""
     active = ACTIVE.get()
     if active and active.choice == "stored":
-        record = only(active.record, names)
+        record = part_for(active.record, names)
         copies = {file.stored: (active.folder / file.stored).read_bytes() for file in record.files}
     else:
-        record, copies = collected(names, FOLDER)
+        record, copies = collect_code(names, FOLDER)
     return {FILE: record.json(), **copies} if record.files else {}
 
 
-def only(record: Record, names: Sequence[str]) -> Record:
+def part_for(record: Record, names: Sequence[str]) -> Record:
     """The part of a record that `names` need."""
     known = {name: record.names[name] for name in names if name in record.names}
     users = [(file, tuple(name for name in file.names if name in known)) for file in record.files]
     return Record(known, tuple(replace(file, names=own) for file, own in users if own))
 
 
-def collected(names: Sequence[str], folder: str) -> tuple[Record, dict[str, bytes]]:
+def collect_code(names: Sequence[str], folder: str) -> tuple[Record, dict[str, bytes]]:
     """A record of the files that `names` need, and their sources by the path of the copy in `folder`."""
     firsts: dict[str, str] = {}
-    found: dict[tuple[Path, str | None], Stored] = {}
+    found: dict[tuple[Path, str | None], StoredFile] = {}
     copies: dict[str, bytes] = {}
     for name in dict.fromkeys(names):
         for number, code in enumerate(code_of(name)):
             known = found.get(code[:2])
-            place = known.stored if known else free(folder, code, copies)
+            place = known.stored if known else free_place(folder, code, copies)
             users = (*(known.names if known else ()), name)
             checksum = hashlib.sha256(code.source).hexdigest()
-            found[code[:2]] = Stored(str(code.path), place, checksum, code.module, users)
+            found[code[:2]] = StoredFile(str(code.path), place, checksum, code.module, users)
             copies[place] = code.source
             if number == 0:
                 firsts[name] = place
     return Record(firsts, tuple(found.values())), copies
 
 
-def free(folder: str, code: Code, taken: Mapping[str, bytes]) -> str:
+def free_place(folder: str, code: Code, taken: Mapping[str, bytes]) -> str:
     """A free path for a copy, from which the file can be imported by its module name."""
     inside = code.path.relative_to(root_of(code.path, code.module)).as_posix()
     place, number = f"{folder}/{inside}", 2
@@ -129,9 +129,9 @@ def read_record(folder: Path) -> Record | None:
         return None
     try:
         found = json.loads(file.read_bytes())
-        known = [field.name for field in fields(Stored)]
+        known = [field.name for field in fields(StoredFile)]
         rows = ({**row, "names": tuple(row["names"])} for row in found["files"])
-        files = tuple(Stored(**{key: row[key] for key in known}) for row in rows)
+        files = tuple(StoredFile(**{key: row[key] for key in known}) for row in rows)
         return Record(dict(found["names"]), files, tuple(found["earlier"]))
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
@@ -139,7 +139,7 @@ def read_record(folder: Path) -> Record | None:
         ) from error
 
 
-def file_of(record: Record, stored: str) -> Stored:
+def file_of(record: Record, stored: str) -> StoredFile:
     """The file with this copy."""
     return next(file for file in record.files if file.stored == stored)
 
