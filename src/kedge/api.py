@@ -18,7 +18,7 @@ from kedge.core.errors import DataError, RequestError
 from kedge.core.frozen import place_frozen
 from kedge.core.layers import private_copy
 from kedge.core.model import Batch, Statistics, from_module, seeded
-from kedge.core.naming import FORWARD_ERRORS, explained
+from kedge.core.naming import FORWARD_ERRORS, error_text
 from kedge.core.optimizers import SGD, Optimizer
 from kedge.core.precision import DTYPES, Precision, in_precision
 from kedge.core.units import Granularity
@@ -42,19 +42,19 @@ from kedge.running.config import EngineChoice, factory_table, resolve
 from kedge.running.document import method_tables, override, read
 from kedge.running.execute import execute, held
 from kedge.running.folder import check_free, create, locked
-from kedge.running.forward_check import generators_put_back, with_checked_forward
-from kedge.running.identity import Identity, check_identity, differences, of_call, refuse
+from kedge.running.forward_check import preserve_generators, with_checked_forward
+from kedge.running.identity import Identity, call_identity, check_identity, differences, raise_differences
 from kedge.running.marker import Marker, read_marker
 from kedge.running.probing import check_measures, watched
 from kedge.running.result import Result
-from kedge.running.resumed_code import keep_record, pinned
+from kedge.running.resumed_code import update_record, use_code
 from kedge.running.sampling import Participation
-from kedge.running.sources import CodeChoice, contents, named
+from kedge.running.sources import CodeChoice, colon_names, contents
 from kedge.running.task import Task
 
 ANOTHER_CALL = (
-    "Call kedge.train as it was called first; only rounds, engine, device, compile, checkpoint_every and "
-    "progress may differ. For another run, name another folder with out."
+    "Call kedge.train with the arguments of the first call; only rounds, engine, device, compile, "
+    "checkpoint_every and progress may differ. For a new run, choose another folder with out."
 )
 
 
@@ -63,9 +63,9 @@ def run(
 ) -> Result:
     """Run a shipped experiment or a TOML file, with any of its keys set: run("quickstart", rounds=20).
 
-    Nested keys are written {"training.epochs": 5}. `method` replaces the experiment's method; its [schedule]
-    stays unless `method` names one, as in method="fedbug(ratio=0.4)+feddyn". Nothing is written to disk
-    unless `out` names a new folder.
+    Nested keys are written {"training.epochs": 5}. `method` replaces the experiment's method; its
+    [schedule] still applies unless `method` names one, as in method="fedbug(ratio=0.4)+feddyn". Nothing is
+    written to disk unless `out` names a new folder.
     """
     resolved = resolve(override(read(experiment), settings))
     with Bar(resolved.label, resolved.rounds, progress) as bar:
@@ -111,11 +111,11 @@ def train(
 ) -> Result:
     """Train a module on clients' own data. The module is left untouched; training starts from its weights.
 
-    Parameters with requires_grad=False stay as they are: they are neither trained nor sent.
-    With `out`, the run is on disk as it happens; the same call with resume=True goes on where it stopped, and
-    a call with other data, module, method or settings is refused; rounds and engine may differ. If `method`
-    names a file, "my_file.py:method", its code must be as it was; code="changed" executes it as it is now,
-    code="stored" the copy in the run's folder.
+    Parameters with requires_grad=False are neither trained nor sent.
+    With `out`, the run is saved to that folder while it trains; the same call with resume=True resumes it. A
+    resumed call must have the same data, module, method and settings; `rounds` and a few others may differ
+    (docs/runs.md). If `method` names a file, "my_file.py:method", its code must be unchanged; code="changed"
+    executes the changed file, code="stored" the copy in the run's folder.
     `tune` fine-tunes a copy of each client's model before it is measured on its local test (every tune_every
     rounds, 0: after the last one), all=True measures the mean of all clients' last models as well, and
     headline="seen" leaves clients that never took part out of the personal means. `measure` asks for more:
@@ -127,12 +127,13 @@ def train(
     checkpoint_every, seed = whole("checkpoint_every", checkpoint_every), whole("seed", seed, 0, 2**32 - 1)
     folder = Path(out) if out else None
     if resume and not folder:
-        raise RequestError("resume=True needs out: the folder of the run to go on with.")
+        raise RequestError("resume=True needs out: the folder of the run to resume.")
     if folder and not resume:
         check_free(folder, False)
-    old = folder if folder and resume and folder.exists() else None  # the run to go on with
-    with pinned(old, code) if old else nullcontext():
-        names = [*named(method_tables(method))] if isinstance(method, str) else []  # of the user's own code
+    old = folder if folder and resume and folder.exists() else None  # the run to resume
+    with use_code(old, code) if old else nullcontext():
+        # The names of the user's own code.
+        names = [*colon_names(method_tables(method))] if isinstance(method, str) else []
         algorithm = method_of(method)
     wanted = EngineChoice(engine, device, precision, compile)
     own = private_copy(module).cpu()
@@ -176,14 +177,15 @@ def train(
     )
     check_measures(task)
     check_tuning(task)
-    known = method if isinstance(method, str) and names else algorithm  # own code is compared by its files
-    identity = of_call(task, known, module, units=units, all=all) if folder else {}
+    # The user's own code is compared by its files.
+    known = method if isinstance(method, str) and names else algorithm
+    identity = call_identity(task, known, module, units=units, all=all) if folder else {}
     with ExitStack() as locks:
         if old:
             locks.enter_context(locked(old))
-            check_began(old, identity, task, module)
-            locks.enter_context(pinned(old, code))
-            keep_record(old, code, names)
+            check_same_call(old, identity, task, module)
+            locks.enter_context(use_code(old, code))
+            update_record(old, code, names)
         elif folder:
             files: dict[str, str | bytes] = {"config.toml": described(task, module), **contents(names)}
             create(folder, files, Marker("run", identity), locks=locks)
@@ -192,7 +194,7 @@ def train(
 
 
 def whole(name: str, value: object, least: int = 1, most: int | None = None) -> int:
-    """The whole number `value` of the argument `name`; raises where it is none, or out of bounds."""
+    """The value of the argument `name` as an int; raise if it is no integer or out of bounds."""
     number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
     if number is not None and least <= number and (most is None or number <= most):
         return number
@@ -201,7 +203,7 @@ def whole(name: str, value: object, least: int = 1, most: int | None = None) -> 
 
 
 def method_of(method: Algorithm | str | None) -> Algorithm:
-    """The algorithm that is given, or named; FedAvg if nothing is."""
+    """The algorithm of the argument `method`; FedAvg if it is None."""
     return fedavg() if method is None else named_algorithm(method) if isinstance(method, str) else method
 
 
@@ -220,30 +222,31 @@ def output_count(module: nn.Module, x: torch.Tensor) -> int:
         x, torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=x.dtype), torch.zeros(2, dtype=torch.int64)
     )
     try:
-        with torch.no_grad(), generators_put_back():
+        with torch.no_grad(), preserve_generators():
             logits = model.apply(params, buffers, batch, False)[0].logits
     except FORWARD_ERRORS as error:
         raise RequestError(
-            f"the module cannot take samples of shape {tuple(x.shape[1:])}: {explained(error)}"
+            f"the module cannot take samples of shape {tuple(x.shape[1:])}: {error_text(error)}"
         ) from error
     if logits.dim() != 2:
         raise RequestError(f"the module returns shape {tuple(logits.shape)}: need logits [batch, classes].")
     return logits.shape[1]
 
 
-def check_began(folder: Path, identity: Identity, task: Task, module: nn.Module) -> None:
-    """Raise where the run in a folder began with another call, or is none of kedge.train."""
+def check_same_call(folder: Path, identity: Identity, task: Task, module: nn.Module) -> None:
+    """Raise if the run in a folder was started by another call, or not by kedge.train."""
     config = folder / "config.toml"
     if not config.is_file():
         raise RequestError(
-            f"out = {str(folder)!r}: it is not the folder of a run, for it has no {config.name}."
+            f"out = {str(folder)!r} is not the folder of a run: it has no {config.name}. Leave resume out to "
+            "start a run in a new folder."
         )
-    if read_marker(folder) is None:  # of version 0.1, which kept this much
+    if read_marker(folder) is None:  # version 0.1 saved only these keys
         first = tomllib.loads(config.read_text())
         now = tomllib.loads(described(task, module))
         kept = ("call", "module", "seed", "clients")
         found = differences({k: first.get(k) for k in kept}, {k: now[k] for k in kept})
-        refuse(folder, found, ANOTHER_CALL)
+        raise_differences(folder, found, ANOTHER_CALL)
     check_identity(folder, identity, ANOTHER_CALL)
 
 

@@ -65,8 +65,8 @@ def test_a_run_s_own_folder_is_not_replaced_from_inside(
 ) -> None:
     assert run("--out", tmp_path / "run").code == 0
     monkeypatch.chdir(tmp_path / "run")
-    check_refused(run("--out", ".", "--force"), "the current folder is it, or lies in it")
-    check_refused(run("--out", tmp_path / "run", "--force"), "the current folder is it, or lies in it")
+    check_refused(run("--out", ".", "--force"), "it is the current folder or a parent of it")
+    check_refused(run("--out", tmp_path / "run", "--force"), "it is the current folder or a parent of it")
 
 
 def test_a_name_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_a_home_folder_is_never_replaced(tmp_path: Path, monkeypatch: pytest.Mon
     home.mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))
     for folder in (home, home.parent):
-        with pytest.raises(RequestError, match="your home folder is it, or lies in it"):
+        with pytest.raises(RequestError, match="it is your home folder or a parent of it"):
             check_replaceable(folder)
 
 
@@ -95,8 +95,8 @@ def test_a_folder_with_a_stranger_s_file_is_left_as_it_is(tmp_path: Path) -> Non
     out.mkdir()
     (out / "thesis.tex").write_text("mine")
     answer = run("--out", out, "--force")
-    check_refused(answer, f"--force does not replace {out}: it holds thesis.tex, which kedge did not write",
-                  "Write elsewhere with --out DIR, or move away yourself what is there")  # fmt: skip
+    check_refused(answer, f"--force does not replace {out}: it contains thesis.tex, which kedge did not",
+                  "Use another folder with --out DIR, or move these files away yourself")  # fmt: skip
     assert "was saved before" not in answer.err
     assert everything(out) == {"thesis.tex": b"mine"}
 
@@ -135,7 +135,7 @@ def test_a_link_in_a_run_is_not_kedge_s(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "finished", tmp_path / "run")
     (tmp_path / "run/model.safetensors").unlink()
     (tmp_path / "run/model.safetensors").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(RequestError, match=r"it holds model\.safetensors"):
+    with pytest.raises(RequestError, match=r"it contains model\.safetensors"):
         check_replaceable(tmp_path / "run")
 
 
@@ -146,7 +146,7 @@ def test_folders_of_version_0_1_are_kedge_s(name: str, tmp_path: Path) -> None:
     for part in ("", "fedavg", "method=fedavg/seed0"):
         if (tmp_path / name / part).is_dir():
             (tmp_path / name / part / "mine").touch()
-            with pytest.raises(RequestError, match=r"it holds (.*/)?mine, which"):
+            with pytest.raises(RequestError, match=r"it contains (.*/)?mine, which"):
                 check_replaceable(tmp_path / name)
             (tmp_path / name / part / "mine").unlink()
 
@@ -168,7 +168,7 @@ def test_other_programs_files_of_the_same_names_are_not_kedge_s(
 ) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / name).write_text(content)
-    with pytest.raises(RequestError, match=f"it holds {name}, which kedge did not write"):
+    with pytest.raises(RequestError, match=f"it contains {name}, which kedge did not write"):
         check_replaceable(tmp_path / "out")
 
 
@@ -187,7 +187,7 @@ def test_views_of_one_s_own_and_what_a_crash_left_are_kedge_s(tmp_path: Path) ->
     (folder / "accuracy.png").touch()
     check_replaceable(folder)
     (folder / ".scaffold.a1b2c3d4/mine").touch()
-    with pytest.raises(RequestError, match=r"it holds .scaffold.a1b2c3d4/mine"):
+    with pytest.raises(RequestError, match=r"it contains .scaffold.a1b2c3d4/mine"):
         check_replaceable(folder)
 
 
@@ -201,7 +201,7 @@ def test_a_run_several_runs_and_a_sweep_are_replaced_again_and_again(tmp_path: P
         assert (out / "accuracy.png").is_file()
     assert json.loads((out / "kedge.json").read_text())["kind"] == "runs"
     (out / "fedavg/seed1/mine").touch()
-    check_refused(run("--out", out, "--force"), "it holds fedavg/seed1/mine, which kedge did not write")
+    check_refused(run("--out", out, "--force"), "it contains fedavg/seed1/mine, which kedge did not write")
     (out / "fedavg/seed1/mine").unlink()
     for answer in (kedge(*sweep), kedge(*sweep)):
         assert answer.code == 0, answer

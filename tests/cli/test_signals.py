@@ -158,7 +158,7 @@ def test_before_a_run_began_there_is_nothing_to_go_on_with(tmp_path: Path) -> No
     process.send_signal(signal.SIGTERM)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
-    assert "interrupted before the run began. Give the same command again." in ended(process, 3)
+    assert "interrupted before the run started. Run the same command again." in ended(process, 3)
     assert not out.exists()
 
 

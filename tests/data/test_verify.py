@@ -280,7 +280,7 @@ def test_a_zip_that_hides_its_last_file_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(file) as archive:
         assert archive.namelist() == ["a"]
     with (
-        pytest.raises(DataError, match=r"a\.zip: damaged \(it lists 1 files, and its end says 2\)"),
+        pytest.raises(DataError, match=r"a\.zip: damaged \(it lists 1 files, but its end record says 2\)"),
         opened(file),
     ):
         pass

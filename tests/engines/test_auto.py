@@ -94,9 +94,9 @@ def test_bfloat16_is_not_compiled_by_a_torch_that_leaves_roundings_out(
         return choose(model, task.federation, stage, SMALL.per_round, rounds, "auto", compile).compiled
 
     monkeypatch.setattr(auto, "timed", lambda engine, *rest: 0.01 if isinstance(engine, Stacked) else 1.0)
-    monkeypatch.setattr(auto, "rounds_on_cpu", lambda: True)
+    monkeypatch.setattr(auto, "cpu_keeps_rounding", lambda: True)
     assert compiled("auto")
-    monkeypatch.setattr(auto, "rounds_on_cpu", lambda: False)
+    monkeypatch.setattr(auto, "cpu_keeps_rounding", lambda: False)
     assert not compiled("auto")
-    with pytest.raises(RequestError, match=r"torch .* compiles wrong gradients then"):
+    with pytest.raises(RequestError, match=r"torch .* compiles wrong bf16 gradients on a CPU"):
         compiled("on")

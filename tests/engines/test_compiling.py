@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import kedge
 from kedge.engines import auto
 from kedge.engines.auto import Choice
-from kedge.engines.compiling import capturing
+from kedge.engines.compiling import explain_capture_errors
 from kedge.engines.graphs import Replayed
 from kedge.engines.unstackable import NotCompiled
 from kedge.running import execute
@@ -82,7 +82,7 @@ def test_what_cannot_be_captured_names_an_engine_that_can() -> None:
 
 def test_an_error_of_ours_or_of_memory_stays_what_it_is() -> None:
     for error in (kedge.RequestError("own"), torch.OutOfMemoryError("full"), kedge.Diverged("nan")):
-        with pytest.raises(type(error)) as caught, capturing():
+        with pytest.raises(type(error)) as caught, explain_capture_errors():
             raise error
         assert caught.value is error
 

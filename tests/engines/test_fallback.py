@@ -20,7 +20,7 @@ from kedge.core.optimizers import SGD
 from kedge.data.federation import joined
 from kedge.engines import auto
 from kedge.engines.auto import Choice, choose
-from kedge.engines.fallback import operators_found
+from kedge.engines.fallback import collect_fallback_operators
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 
@@ -116,6 +116,6 @@ def test_auto_names_the_operators_and_compiles_none_of_them(monkeypatch: pytest.
 
 
 def test_other_warnings_of_a_trial_are_passed_on() -> None:
-    with pytest.warns(UserWarning, match="mind the words"), operators_found() as found:
+    with pytest.warns(UserWarning, match="mind the words"), collect_fallback_operators() as found:
         warnings.warn("mind the words", stacklevel=1)
     assert found == []

@@ -54,4 +54,4 @@ def test_auto_does_not_stack_clients_that_would_wait_for_one(monkeypatch: pytest
     assert chosen(federation(40, 40, 40, 40), monkeypatch).name == "stacked"
     ragged = chosen(federation(1000, 20, 20, 20), monkeypatch)
     assert ragged.name == "sequential"
-    assert "a stack waits for its longest client, 3.8 times the clients' steps" in ragged.reason
+    assert "a stack waits for its longest client: it takes 3.8 times the clients' steps" in ragged.reason

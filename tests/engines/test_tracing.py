@@ -24,10 +24,10 @@ from kedge.data.datasets import synthetic
 from kedge.data.federation import federate
 from kedge.engines.captured import step
 from kedge.engines.engine import Order, trainable
-from kedge.engines.frozen_inputs import frozen_inputs
+from kedge.engines.frozen_inputs import make_frozen_inputs
 from kedge.engines.graphs import in_place
 from kedge.engines.lanes import Lanes
-from kedge.engines.programs import rounds_on_cpu
+from kedge.engines.programs import cpu_keeps_rounding
 from kedge.engines.rounding import inputs
 from kedge.engines.stacked import Stacked
 from kedge.engines.tracing import traced, without_advice, written_down
@@ -100,7 +100,7 @@ def test_frozen_parameters_are_inputs_of_a_program_rounded_once() -> None:
 
     graph = written_down(moved, params, x)
     before = len(inputs(graph))
-    values = frozen_inputs(graph)
+    values = make_frozen_inputs(graph)
     assert {v.dtype for v in values} == {torch.bfloat16}
     assert sorted(v.numel() for v in values) == [4, 20]
     assert len(inputs(graph)) == before + len(values)
@@ -187,7 +187,8 @@ def test_runs_of_equal_steps_take_the_longer_graph_after_single_steps() -> None:
     "dtype",
     [
         pytest.param(
-            torch.bfloat16, marks=pytest.mark.skipif(not rounds_on_cpu(), reason="this torch does not round")
+            torch.bfloat16,
+            marks=pytest.mark.skipif(not cpu_keeps_rounding(), reason="this torch does not round"),
         ),
         torch.float32,
     ],

@@ -38,8 +38,8 @@ def judged(x: Tensor) -> Tensor:
 
 
 MODULES: dict[str, tuple[Callable[[Tensor, bool], Tensor], str]] = {
-    "value": (lambda x, _: judged(x), "it looks at a tensor's value"),
-    "value in evaluation": (lambda x, train: x if train else judged(x), "it looks at a tensor's value"),
+    "value": (lambda x, _: judged(x), "it reads a tensor's value"),
+    "value in evaluation": (lambda x, train: x if train else judged(x), "it reads a tensor's value"),
     "shape": (lambda x, _: x + x[x > 0].mean(), "batching operators that can support dynamic shape"),
     "operator": (lambda x, _: x + torch.unique(x.detach()).mean(), "the operator aten::_unique2"),
 }

@@ -94,8 +94,8 @@ def test_the_older_checkpoint_rebuilds_the_newest_rounds(
     assert answer.code == 0, answer.err
     assert f"checkpoint {folder}/checkpoint/000004 does not fit: " in answer.err
     assert file in answer.err
-    assert "It is passed over." in answer.err
-    assert "repeats exactly the rounds that it did after round 3" in answer.err
+    assert "It is skipped." in answer.err
+    assert "repeats the rounds after round 3 exactly" in answer.err
     assert "finished already" not in answer.err
     check_ended_as(folder, whole)
 
@@ -147,16 +147,16 @@ def test_what_no_checkpoint_can_rebuild_is_refused_and_left_as_it_is(
     before = everything(folder)
     answer = kedge("run", "--resume", folder)
     assert answer.code == 1, answer
-    assert answer.err.count("It is passed over.") == 2
+    assert answer.err.count("It is skipped.") == 2
     assert f"no checkpoint in {folder}/checkpoint fits this run" in answer.err
-    assert "Put back what is missing or damaged, from a copy" in answer.err
+    assert "Restore the missing or damaged files from a copy" in answer.err
     assert "Traceback" not in answer.err
     assert everything(folder) == before
     shutil.rmtree(folder / "checkpoint")  # as the message says
     answer = kedge("run", "--resume", folder)
     assert answer.code == 0
     if (file, damage) not in [("history.jsonl", lose), ("history.jsonl", empty)]:
-        assert "has no checkpoint: the run begins again from round 1" in answer.err
+        assert "has no checkpoint: the run starts again at round 1" in answer.err
     check_ended_as(folder, whole)
 
 
@@ -172,7 +172,7 @@ def test_a_finished_run_without_checkpoints_is_not_run_again_silently(
     before = everything(folder)
     answer = kedge("run", "--resume", folder)
     assert answer.code == 1
-    assert f"the run in {folder} ended" in answer.err
+    assert f"the run in {folder} has ended" in answer.err
     assert f"delete {folder}/model.safetensors to run again from the start" in answer.err
     assert everything(folder) == before
 
@@ -205,8 +205,8 @@ def test_of_several_runs_only_the_damaged_one_fails(tmp_path: Path) -> None:
 
 def test_other_damaged_files_of_a_run_are_told(whole: Path, tmp_path: Path) -> None:
     for file, code, words in (
-        ("environment.json", 3, "or delete it, and the engine is chosen anew"),
-        ("kedge.json", 3, "If there is none, delete the file"),
+        ("environment.json", 3, "or delete it: kedge then chooses the engine again"),
+        ("kedge.json", 3, "If you have none, delete the file"),
         ("config.toml", 2, "is no valid TOML"),
     ):
         folder = tmp_path / file

@@ -75,19 +75,19 @@ def test_training_goes_by_the_schedule_beside_the_method(tmp_path: Path) -> None
         (
             'method = "fedbug(ratio=0.1)+feddyn(alpha=0.1) -> fedavg@0.5"\nschedule = "top-down"',
             "method = 'fedbug(ratio=0.1)+feddyn(alpha=0.1) -> fedavg@0.5' names the schedule "
-            "'fedbug(ratio=0.1)', and schedule = 'top-down' is another. Name one: "
+            "'fedbug(ratio=0.1)', but schedule = 'top-down' is different. Name one: "
             "method = 'feddyn(alpha=0.1) -> fedavg@0.5' beside schedule = 'top-down', or "
             "method = 'fedbug(ratio=0.1)+feddyn(alpha=0.1) -> fedavg@0.5' without the key schedule.",
         ),
-        ('method = "fedbug+fedavg"\nschedule = "all"', "and schedule = 'all' is another"),
+        ('method = "fedbug+fedavg"\nschedule = "all"', "but schedule = 'all' is different"),
         ('[[then]]\nat = 1\nmethod = "fedavg"\nschedule = "fedbug(ratio"', "then.schedule = 'fedbug(ratio'"),
         (
             '[[then]]\nat = 1\nmethod = "fedbug+fedavg"\nschedule = "top-down"',
-            "then.method = 'fedbug+fedavg' names the schedule 'fedbug', and then.schedule = 'top-down' is",
+            "then.method = 'fedbug+fedavg' names the schedule 'fedbug', but then.schedule = 'top-down' is",
         ),
         (
             'method = "feddyn -> fedavg"\n[[then]]\nat = 1\nmethod = "scaffold"',
-            "method = 'feddyn -> fedavg' names the stages that follow, and then = ",
+            "method = 'feddyn -> fedavg' names later stages, but then = ",
         ),
     ],
 )  # fmt: skip
@@ -133,7 +133,7 @@ def test_arguments_of_a_schedule_can_be_set_wherever_it_is_named() -> None:
 @pytest.mark.parametrize("key", ["schedule", "schedule.name"])
 def test_two_settings_may_not_name_two_schedules(key: str) -> None:
     with pytest.raises(
-        RequestError, match=r"method = 'top-down.fedavg' names the schedule 'top-down', and sched"
+        RequestError, match=r"method = 'top-down.fedavg' names the schedule 'top-down', but sched"
     ):
         override({"name": "x"}, {key: "fedbug", "method": "top-down+fedavg"})
 
@@ -186,7 +186,4 @@ def test_methods_on_the_command_line_replace_method_schedule_and_stages(tmp_path
         for setting in ("schedule=top-down", "method.alpha=0.3"):
             answer = kedge(command, file, "--methods", "fedavg, feddyn", "--set", setting)
             assert answer.code == 2
-            assert (
-                f"--set {setting.partition('=')[0]}=… and --methods: each of the methods names its"
-                in answer.err
-            )
+            assert f"--set {setting.partition('=')[0]}=… has no effect, because --methods" in answer.err

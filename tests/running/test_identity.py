@@ -27,7 +27,7 @@ from kedge.core.losses import cross_entropy
 from kedge.core.schedules import all_units
 from kedge.running.config import resolve
 from kedge.running.execute import execute, finished, resume
-from kedge.running.identity import described, differences, digest_in, of_experiment
+from kedge.running.identity import differences, digest_in, experiment_identity, plain_entries
 from kedge.running.imported import imported
 from kedge.running.marker import read_marker
 from kedge.running.task import Interrupted, Observer
@@ -88,7 +88,7 @@ def test_who_edits_the_config_of_a_run_is_told_what_differs(
     before = everything(tmp_path / "run")
     answer = command("run", "--resume", tmp_path / "run")
     assert answer.code == 2
-    assert f"cannot go on, for it began with other settings: {named}. Undo the changes" in answer.err
+    assert f"cannot resume, because it started with other settings: {named}. Undo the changes" in answer.err
     assert everything(tmp_path / "run") == before
 
 
@@ -115,8 +115,8 @@ def test_a_file_of_one_s_own_may_move(tmp_path: Path) -> None:
     table = {"name": "/here/mine.py:method", "mu": 0.1}
     moved = {"name": "C:\\there\\mine.py:method", "mu": 0.1}
     first, second = (replace(experiment(), method=method) for method in (table, moved))
-    assert of_experiment(first) == of_experiment(second)
-    assert of_experiment(first)["method.name"] == "mine.py:method"
+    assert experiment_identity(first) == experiment_identity(second)
+    assert experiment_identity(first)["method.name"] == "mine.py:method"
 
 
 def test_a_checkpoint_of_another_run_is_passed_over(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_checkpoint_of_another_run_is_passed_over(tmp_path: Path) -> None:
     execute(resolve(document()), whole)
     answer = command("run", "--resume", mine)
     assert answer.code == 0, answer.err
-    assert "000009 does not fit: it is of another run, with other settings. It is passed over." in answer.err
+    assert "000009 does not fit: it belongs to another run, with other settings. It is skipped." in answer.err
     assert (mine / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     only = begun(tmp_path / "only")
     shutil.rmtree(only / "checkpoint")
@@ -148,7 +148,7 @@ def test_a_run_whose_folder_was_removed_does_not_write_into_the_next_one(tmp_pat
             begun(folder, seed=1)
             seen.append(everything(folder))
 
-    with pytest.raises(CheckpointError, match=r"history\.jsonl was removed or replaced while this run"):
+    with pytest.raises(CheckpointError, match=r"history\.jsonl was removed or replaced during this run"):
         execute(resolve(document()), folder, Observer(line=line))
     assert [everything(folder)] == seen
 
@@ -245,10 +245,10 @@ def test_another_call_of_train_is_told_what_differs(
 ) -> None:
     shutil.copytree(trained, tmp_path / "run")
     before = everything(tmp_path / "run")
-    with pytest.raises(RequestError, match="began with other settings") as raised:
+    with pytest.raises(RequestError, match="started with other settings") as raised:
         train(tmp_path / "run", resume=True, rounds=3, **changed)
     assert named in str(raised.value)
-    assert "Call kedge.train as it was called first" in str(raised.value)
+    assert "Call kedge.train with the arguments of the first call" in str(raised.value)
     assert not re.search("[0-9a-f]{13}", str(raised.value).replace(str(tmp_path), ""))  # digests are cut
     assert everything(tmp_path / "run") == before
 
@@ -274,7 +274,7 @@ def test_runs_of_the_command_line_and_of_train_are_not_mixed(trained: Path, tmp_
     with pytest.raises(RequestError, match=r'call was "kedge run", and is "kedge\.train" now'):
         train(tmp_path / "other", resume=True)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RequestError, match="it is not the folder of a run"):
+    with pytest.raises(RequestError, match="is not the folder of a run"):
         train(tmp_path / "empty", resume=True)
 
 
@@ -352,26 +352,26 @@ HERE = __name__
     ],
 )  # fmt: skip
 def test_a_value_is_described_by_what_it_is(value: Any, wanted: dict[str, Any]) -> None:
-    assert described("k", value) == wanted
+    assert plain_entries("k", value) == wanted
     assert json.loads(json.dumps(wanted)) == wanted
 
 
 def test_tensors_are_described_by_shape_and_content() -> None:
     values = torch.arange(6.0).view(2, 3)
-    text = described("k", values)["k"]
+    text = plain_entries("k", values)["k"]
     assert text.startswith("2×3 float32, sha256 ")
-    assert described("k", values.t().contiguous().t())["k"] == text
-    assert described("k", values.numpy())["k"] == text
-    assert described("k", values + 1)["k"] != text
-    assert described("k", values.bfloat16())["k"].startswith("2×3 bfloat16")
-    assert described("k", torch.zeros(0))["k"].startswith("0 float32")
-    assert described("k", np.float64(2.5))["k"] == 2.5
+    assert plain_entries("k", values.t().contiguous().t())["k"] == text
+    assert plain_entries("k", values.numpy())["k"] == text
+    assert plain_entries("k", values + 1)["k"] != text
+    assert plain_entries("k", values.bfloat16())["k"].startswith("2×3 bfloat16")
+    assert plain_entries("k", torch.zeros(0))["k"].startswith("0 float32")
+    assert plain_entries("k", np.float64(2.5))["k"] == 2.5
 
 
 def test_a_value_that_holds_itself_ends() -> None:
     value = Plain(1.0)
     value.me = value  # type: ignore[attr-defined]
-    assert described("k", value)["k.me"] == "itself"
+    assert plain_entries("k", value)["k.me"] == "itself"
 
 
 def test_a_function_of_a_user_s_file_is_known_wherever_the_file_lies(tmp_path: Path) -> None:
@@ -379,7 +379,7 @@ def test_a_function_of_a_user_s_file_is_known_wherever_the_file_lies(tmp_path: P
     for name, source in (("here", "def loss(step): return 1"), ("there", "\ndef loss(step): return 1")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "mine.py").write_text(source)
-        found.append(described("k", imported(f"{tmp_path}/{name}/mine.py:loss")))
+        found.append(plain_entries("k", imported(f"{tmp_path}/{name}/mine.py:loss")))
     assert found == [{"k": "mine:loss"}] * 2
 
 

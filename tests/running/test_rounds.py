@@ -64,7 +64,7 @@ def rewritten(folder: Path, rounds: object) -> None:
 def test_a_call_for_fewer_rounds_than_were_reached_is_refused(tmp_path: Path) -> None:
     first = train(tmp_path / "run", rounds=4)
     message = (
-        r"rounds = 2: the run in .*run has reached round 4. Ask for at least 4 rounds, or begin a new run"
+        r"rounds = 2: the run in .*run has reached round 4. Set rounds to at least 4, or start a new run"
     )
     with pytest.raises(RequestError, match=message):
         train(tmp_path / "run", resume=True, rounds=2)
@@ -82,7 +82,8 @@ def test_a_config_with_fewer_rounds_than_were_reached_is_refused(tmp_path: Path)
     answer = kedge("run", "--resume", tmp_path / "run")
     assert answer.code == 2, answer
     assert (
-        f"rounds = 3: the run in {tmp_path / 'run'} has reached round 5. Ask for at least 5 r" in answer.err
+        f"rounds = 3: the run in {tmp_path / 'run'} has reached round 5. Set rounds to at least 5"
+        in answer.err
     )
     assert len(read_lines(tmp_path / "run/history.jsonl")) == 5
     rewritten(tmp_path / "run", 5)
@@ -101,7 +102,7 @@ def test_a_stage_that_would_have_ended_before_is_refused(tmp_path: Path) -> None
         resume(tmp_path / "run")
     (tmp_path / "run/kedge.json").unlink()  # as a run of version 0.1, which had none
     with pytest.raises(
-        RequestError, match=r"stage 1 of 2 .feddyn. then ends after round 7, and the run in .* 8"
+        RequestError, match=r"stage 1 of 2 .feddyn. then ends after round 7, but the run in .* 8"
     ):
         resume(tmp_path / "run")
 

@@ -30,8 +30,9 @@ def with_personal_head(model: Model) -> Model:
         raise RequestError("fedrod needs features: the model has no linear layer that takes any in.")
     if all(k in model.frozen for k in model.classifier):
         raise RequestError(
-            "fedrod trains the classifier as its generic head, and here that is frozen: "
-            f"{', '.join(model.classifier)} have requires_grad=False. Let them train, or use another method."
+            "fedrod trains the classifier as its generic head, but the classifier is frozen: "
+            f"{', '.join(model.classifier)} have requires_grad=False. Set requires_grad=True, or use another "
+            "method."
         )
     names = dict(zip(PERSONAL, model.classifier, strict=False))
 

@@ -30,11 +30,11 @@ from kedge.cli.runs import (
     carried_out,
     check_pack,
     chosen_code,
-    code_of,
     document_of,
     seeds_of,
     there,
     to_go_on,
+    use_code_of,
 )
 from kedge.core.errors import RequestError
 from kedge.report.matrix import metric_notes
@@ -100,7 +100,7 @@ def command(
                 "leave experiment, --methods, --model, --set, --seed and --out out."
             )
         check_holds_no_sweep(resume_from)
-        with code_of(resume_from, code):
+        with use_code_of(resume_from, code):
             plan, top = planned(resume_from), resume_from
     else:
         if not experiment:
@@ -115,7 +115,7 @@ def command(
         top = out or Path("runs") / str(document["name"])
         plan = fresh = variants(document, methods, seeds)
     with ExitStack() as locks:
-        members = begin(top, fresh, force, locks) if fresh else to_go_on(top, plan, locks, code)
+        members = make_members(top, fresh, force, locks) if fresh else to_go_on(top, plan, locks, code)
         failed = carried_out(members, top, "run", pack, quiet or as_json, debug, single=len(plan) == 1)
         tell(there(top, plan), top, target, quiet, as_json)
     if failed:
@@ -123,12 +123,12 @@ def command(
 
 
 def check_methods(methods: str, sets: list[str]) -> None:
-    """Raise where --set gives what --methods replaces: method, schedule, later stages."""
+    """Raise if --set sets a table that --methods replaces: method, schedule or later stages."""
     lost = [key for key in settings(sets) if key.partition(".")[0] in BY_METHOD]
     if methods and lost:
         raise RequestError(
-            f"--set {lost[0]}=… and --methods: each of the methods names its schedule and later stages too, "
-            f"as in --methods 'fedbug(ratio=0.4)+feddyn(alpha=0.1)'. Leave --set {lost[0]}=… out."
+            f"--set {lost[0]}=… has no effect, because --methods replaces method, schedule and later stages. "
+            f"Leave it out, and name a schedule as in --methods 'fedbug(ratio=0.4)+feddyn(alpha=0.1)'."
         )
 
 
@@ -152,8 +152,8 @@ def variants(document: dict[str, Any], methods: str, seeds: int) -> list[Planned
     return plan
 
 
-def begin(top: Path, plan: list[Planned], force: bool, locks: ExitStack) -> list[Member]:
-    """The runs that are to begin; the folder of several is made, and held by `locks`."""
+def make_members(top: Path, plan: list[Planned], force: bool, locks: ExitStack) -> list[Member]:
+    """The runs to start; make the folder of several runs, locked by `locks`."""
     if [folder for folder, _ in plan] == [Path()]:
         check_free(top, force)
         return [Member(top, plan[0].experiment, "anew" if force else "new")]
@@ -162,23 +162,23 @@ def begin(top: Path, plan: list[Planned], force: bool, locks: ExitStack) -> list
 
 
 def prepare(top: Path, plan: list[Planned], force: bool, locks: ExitStack | None = None) -> None:
-    """Make the folder of several runs, with the list of what they are; `locks` holds it."""
+    """Make the folder of several runs with the list of them; `locks` locks it."""
     listed = [{"folder": str(folder), "config": experiment.toml()} for folder, experiment in plan]
     code = contents([name for _, experiment in plan for name in own_names(experiment)])
     create(top, {PLAN: json.dumps(listed, indent=1), **code}, Marker("runs"), force, locks)
 
 
 def check_holds_no_sweep(top: Path) -> None:
-    """Raise where a folder is not there, or another command's."""
+    """Raise if a folder does not exist, or contains a sweep."""
     if not top.is_dir():
         raise RequestError(f"--resume {top}: no such folder.")
     if (top / SWEEP).is_file():
         raise RequestError(f"--resume {top}: it holds a sweep. Go on with kedge sweep --resume {top}.")
-    read_marker(top)  # refuses what a newer version wrote
+    read_marker(top)  # raises if a newer version wrote it
 
 
 def planned(top: Path) -> list[tuple[Path, Experiment | None]]:
-    """The runs that a folder holds or should hold; None for those that are finished or alone in it."""
+    """The runs of a folder; the experiment is None for a finished run, and for the only run of a folder."""
     listed = planned_runs(top)
     if not listed:
         return [(Path(), None)]

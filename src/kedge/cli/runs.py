@@ -1,4 +1,4 @@
-"""What `kedge run` and `kedge sweep` share: options, carrying runs out, being interrupted, what failed."""
+"""Shared by `kedge run` and `kedge sweep`: options, training the runs, interruptions, failed runs."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ from kedge.running.folder import locked
 from kedge.running.grouping import Member
 from kedge.running.marker import planned_runs
 from kedge.running.packing import Abandoned, Outcome, carry_out
-from kedge.running.resumed_code import keep_record, pinned
+from kedge.running.resumed_code import update_record, use_code
 from kedge.running.sources import CodeChoice
 from kedge.running.task import Interrupted
 
@@ -34,7 +34,7 @@ PrecisionName = Annotated[str, typer.Option("--precision", help="fp64, fp32, tf3
 Out = Annotated[Path | None, typer.Option(help="The folder to write; by default runs/NAME.")]
 Force = Annotated[
     bool,
-    typer.Option("--force", help="Replace the folder if it exists and has nothing in it but kedge's runs."),
+    typer.Option("--force", help="Replace the folder if it exists and contains only files that kedge wrote."),
 ]
 Target = Annotated[float | None, typer.Option(help="Show the rounds to this accuracy, a share: 0.9.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no table.")]
@@ -45,14 +45,14 @@ Pack = Annotated[
 AcceptChanged = Annotated[
     bool,
     typer.Option(
-        "--accept-changed-code", help="With --resume: execute your own files as they are now, changed or not."
+        "--accept-changed-code", help="With --resume: execute your own files even if they have changed."
     ),
 ]
 UseStored = Annotated[
     bool,
     typer.Option(
         "--use-stored-code",
-        help="With --resume: execute the copies of your own files that the run's folder holds.",
+        help="With --resume: execute the copies of your own files in the run's folder.",
     ),
 ]
 
@@ -94,19 +94,23 @@ def check_pack(pack: int) -> None:
 
 
 def chosen_code(accept_changed: bool, use_stored: bool, resumed: Path | None) -> CodeChoice:
-    """What is executed of the user's own code."""
+    """The choice of the user's code that these options make."""
     for given, option in ((accept_changed, "--accept-changed-code"), (use_stored, "--use-stored-code")):
         if given and not resumed:
-            raise RequestError(f"{option} goes with --resume DIR only; a new run executes your files anyway.")
+            raise RequestError(
+                f"{option} needs --resume DIR; a new run executes your current files anyway. Leave it out."
+            )
     if accept_changed and use_stored:
-        raise RequestError("--accept-changed-code and --use-stored-code: give one of them, not both.")
+        raise RequestError(
+            "--accept-changed-code and --use-stored-code exclude each other: give one of them."
+        )
     return "changed" if accept_changed else "stored" if use_stored else "same"
 
 
-def code_of(top: Path, code: CodeChoice) -> AbstractContextManager[None]:
-    """Inside, configurations below a folder stand for the code chosen; as they are where no run is left."""
+def use_code_of(top: Path, code: CodeChoice) -> AbstractContextManager[None]:
+    """In this context, names in configs refer to the chosen code; no effect if all runs are finished."""
     folders = [top / row["folder"] for row in planned_runs(top)] or [top]
-    return nullcontext() if all(finished(folder) for folder in folders) else pinned(top, code)
+    return nullcontext() if all(finished(folder) for folder in folders) else use_code(top, code)
 
 
 def to_go_on(
@@ -115,9 +119,9 @@ def to_go_on(
     locks: ExitStack,
     code: CodeChoice = "same",
 ) -> list[Member]:
-    """What is left of a plan (None: what the folder says); runs that are finished stay as they are.
+    """The unfinished runs of a plan; an experiment that is None is read from the run's folder.
 
-    `locks` holds the folder of several runs; that of a single one is locked when it begins.
+    `locks` locks the folder of several runs; the folder of a single run is locked when the run starts.
     """
     if all(folder.parts for folder, _ in plan):
         locks.enter_context(locked(top))
@@ -133,7 +137,7 @@ def to_go_on(
             continue
         if config.is_file():
             if experiment is None:
-                with code_of(top, code):
+                with use_code_of(top, code):
                     experiment = experiment_in(top / folder)
             members.append(Member(top / folder, experiment, "on", code))
         elif experiment:
@@ -156,12 +160,12 @@ def carried_out(
     again = f"kedge {command} --resume {top}"
     failed: list[Failure] = []
     traces: set[str] = set()
-    at_once = partial(parting, members, top, "the last checkpoint holds", again)
+    at_once = partial(interrupt_message, members, top, "the last checkpoint holds", again)
     choice = members[0].code if members else "same"
-    begun = [one for one in members if one.start == "on" or one.folder != top]  # the top folder is there
-    with pinned(top, choice) if begun else nullcontext(), stoppable(at_once) as stop:
+    begun = [one for one in members if one.start == "on" or one.folder != top]  # the top folder exists
+    with use_code(top, choice) if begun else nullcontext(), stoppable(at_once) as stop:
         if begun:
-            keep_record(top, choice)
+            update_record(top, choice)
         try:
             for outcome in carry_out(members, pack, False if quiet else None, say, lambda: stop.asked):
                 if outcome.error is None:
@@ -169,9 +173,9 @@ def carried_out(
                 folder, error = outcome.member.folder, with_remedy(outcome, again)
                 known = next((number for kind, number in CODES if isinstance(error, kind)), None)
                 if stop.terminated and (known is None or isinstance(outcome.error, BrokenPipeError)):
-                    raise KeyboardInterrupt  # SIGTERM ended a compiler too, on which this run waited
-                if (debug or known is None) and outcome.trace not in traces:  # None: no mistake of the user's
-                    traces.add(outcome.trace)  # runs of a pack that fail together have the same one
+                    raise KeyboardInterrupt  # SIGTERM also ended a compiler process that this run waited for
+                if (debug or known is None) and outcome.trace not in traces:  # None: not the user's mistake
+                    traces.add(outcome.trace)  # runs of a pack that fail together have the same traceback
                     say(outcome.trace)
                 if single:
                     raise error
@@ -180,7 +184,7 @@ def carried_out(
                 failed.append(Failure(folder, message, known or 1))
         except Interrupted:
             whose = "its state is" if single else "all states are"
-            raise KeyboardInterrupt(parting(members, top, f"{whose} saved", again)) from None
+            raise KeyboardInterrupt(interrupt_message(members, top, f"{whose} saved", again)) from None
         except Abandoned:
             say(at_once())
             sys.stdout.flush()
@@ -190,15 +194,15 @@ def carried_out(
     return failed
 
 
-def parting(members: Sequence[Member], top: Path, state: str, again: str) -> str:
-    """The last message of an interrupted command: the state of its runs, and the command that goes on."""
-    if any(member.folder != top or is_begun(member) for member in members):  # below `top`: it has their plan
+def interrupt_message(members: Sequence[Member], top: Path, state: str, again: str) -> str:
+    """The last message of an interrupted command: the state of its runs, and the command to resume."""
+    if any(member.folder != top or has_folder(member) for member in members):  # below `top`, which lists them
         return f"interrupted; {state}. Go on with: {again}"
-    return "interrupted before the run began. Give the same command again."
+    return "interrupted before the run started. Run the same command again."
 
 
-def is_begun(member: Member) -> bool:
-    """Whether the folder of this run is there; with --force, whether it has replaced the old one."""
+def has_folder(member: Member) -> bool:
+    """Whether the folder of this run exists; with --force, whether it has replaced the old folder."""
     config = member.folder / "config.toml"
     return member.start == "on" or (
         config.is_file() and config.read_text(encoding="utf-8") == member.experiment.toml()
@@ -213,7 +217,10 @@ def with_remedy(outcome: Outcome, again: str) -> Exception:
         return error
     reason = f"{error.strerror or error} ({error.filename or outcome.member.folder})"
     if not (outcome.member.folder / "config.toml").is_file():
-        return OSError(f"{reason}. Nothing was run: its folder {outcome.member.folder} could not be made.")
+        return OSError(
+            f"{reason}. The run did not start: its folder {outcome.member.folder} could not be made. "
+            "Check that its parent folder can be written, or use another one with --out DIR."
+        )
     return OSError(f"{reason}. What was saved before is whole; go on with {again} once it is mended.")
 
 

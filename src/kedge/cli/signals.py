@@ -1,14 +1,14 @@
-"""Ctrl-C and SIGTERM: stop the runs of this process, with what was saved whole.
+"""Ctrl-C and SIGTERM stop the runs of this process and leave undamaged checkpoints.
 
-Ctrl-C once: the runs stop after the round at hand and save their states. Twice: KeyboardInterrupt.
+First Ctrl-C: the runs stop after the current round and save their states. Second Ctrl-C: KeyboardInterrupt.
 
-SIGTERM (a batch system, a container): the runs are asked to stop in the same way, and the process ends with
-exit code 130 after GRACE seconds even if the round has not ended, or at once if a second SIGTERM or Ctrl-C
-comes. Where no run is carried out, SIGTERM ends the process at once.
+SIGTERM (from a batch system or a container): the runs stop in the same way, and the process ends with exit
+code 130 after GRACE seconds even if the round has not ended, or at once after a second SIGTERM or a Ctrl-C.
+If no run is training, SIGTERM ends the process at once.
 
-Python calls signal handlers in the main thread, between two steps of Python code: never while torch computes.
-The part of its handler that is written in C does run then, and writes the signal's number to a socket
-(signal.set_wakeup_fd). A thread reads that socket.
+Python calls signal handlers in the main thread between two bytecodes: never while torch computes. Its C-level
+handler does run then, and writes the signal's number to a socket (signal.set_wakeup_fd). A thread reads that
+socket.
 """
 
 import os
@@ -32,7 +32,7 @@ INTERRUPTED = 130
 
 
 class Stop:
-    """Whether the runs are asked to stop, and what to say if the process ends before they do."""
+    """Whether the runs must stop, and the message to print if the process ends before they do."""
 
     def __init__(self, farewell: Callable[[], str]) -> None:
         self.farewell = farewell
@@ -43,58 +43,58 @@ class Stop:
 class Terminator:
     """Ends this process after SIGTERM, from a thread of its own.
 
-    `main` calls `start` once. `stoppable` sets `stop` while runs are carried out. The thread calls `heard`
-    with the signals that came, and `leave` when the time is up.
+    `main` calls `start` once. `stoppable` sets `stop` while runs train. The thread calls `handle` with the
+    signals it receives, and `exit_now` when the time is up.
     """
 
     def __init__(self) -> None:
         self.stop: Stop | None = None
         self.deadline: float | None = None  # set by the first SIGTERM
-        self.farewell = "interrupted"  # where no run is carried out
+        self.farewell = "interrupted"  # printed if no run is training
 
     def start(self) -> None:
-        """Wait for SIGTERM from now on; only the main thread may call this."""
+        """Install the SIGTERM handler and start the thread; call this in the main thread."""
         self.inbox, outbox = socket.socketpair()
         outbox.setblocking(False)
         signal.set_wakeup_fd(outbox.detach(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, self.note)
+        signal.signal(signal.SIGTERM, self.record_sigterm)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=forget_signals)
         threading.Thread(target=self.watch, name="kedge-signals", daemon=True).start()
 
-    def note(self, number: int, frame: FrameType | None) -> None:
-        """In the main thread: errors from now on may be of children that got the same SIGTERM."""
+    def record_sigterm(self, number: int, frame: FrameType | None) -> None:
+        """Record the SIGTERM in the main thread: later errors may come from child processes it ended, too."""
         if self.stop:
             self.stop.terminated = True
 
     def watch(self) -> None:
-        """Read the signals as they come, until the time is up."""
+        """Wait for signals and handle them, until the time is up."""
         while True:
             left = None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
             came, _, _ = select.select([self.inbox], [], [], left)
             if not came:
-                self.leave()
-            self.heard(self.inbox.recv(64))
+                self.exit_now()
+            self.handle(self.inbox.recv(64))
 
-    def heard(self, numbers: bytes) -> None:
-        """Act on signals: the first SIGTERM asks the runs to stop, another one or Ctrl-C after it leaves."""
+    def handle(self, numbers: bytes) -> None:
+        """Handle signals: the first SIGTERM asks the runs to stop, a second one or Ctrl-C exits."""
         terms, interrupts = numbers.count(signal.SIGTERM), numbers.count(signal.SIGINT)
         stop = self.stop
         if self.deadline is not None:
             if terms or interrupts:
-                self.leave()
+                self.exit_now()
         elif terms:
             self.deadline = time.monotonic() + GRACE
             if stop is None or stop.asked or terms + interrupts > 1:
-                self.leave()
+                self.exit_now()
             stop.asked = stop.terminated = True
-            within(lambda: say(f"SIGTERM: stopping after this round, at the latest in {GRACE:.0f} s"))
+            run_briefly(lambda: say(f"SIGTERM: stopping after this round, at the latest in {GRACE:.0f} s"))
 
-    def leave(self) -> NoReturn:
-        """End the process without waiting for anything that computes or writes."""
+    def exit_now(self) -> NoReturn:
+        """End the process without waiting for other threads."""
         try:
             message = self.stop.farewell() if self.stop else self.farewell
-            within(lambda: tell_and_flush(message))
+            run_briefly(lambda: print_and_flush(message))
         finally:
             os._exit(INTERRUPTED)
 
@@ -104,15 +104,15 @@ TERMINATOR = Terminator()
 
 @contextmanager
 def stoppable(farewell: Callable[[], str]) -> Iterator[Stop]:
-    """While runs are carried out, let Ctrl-C and SIGTERM ask them to stop.
+    """In this context, Ctrl-C and SIGTERM ask the runs to stop.
 
-    `farewell` gives the message of a process that ends before they have stopped.
+    `farewell` returns the message to print if the process ends before they have stopped.
     """
     stop = TERMINATOR.stop = Stop(farewell)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         if stop.terminated:
-            return  # the terminator has heard it too
+            return  # the terminator's thread handles it, too
         if stop.asked:
             raise KeyboardInterrupt
         stop.asked = True
@@ -122,24 +122,24 @@ def stoppable(farewell: Callable[[], str]) -> Iterator[Stop]:
     try:
         yield stop
     except BaseException:
-        TERMINATOR.farewell = ""  # who catches the error says what happened
+        TERMINATOR.farewell = ""  # the handler of the error prints its own message
         raise
     finally:
         TERMINATOR.stop = None
         signal.signal(signal.SIGINT, before)
 
 
-def within(work: Callable[[], None]) -> None:
-    """Do this in a thread, and wait for it no longer than PATIENCE."""
+def run_briefly(work: Callable[[], None]) -> None:
+    """Call `work` in a thread, and wait for it at most PATIENCE seconds."""
     thread = threading.Thread(target=work, daemon=True)
-    with suppress(RuntimeError):  # Python begins no thread while it shuts down
+    with suppress(RuntimeError):  # Python starts no thread while it shuts down
         thread.start()
         thread.join(PATIENCE)
 
 
-def tell_and_flush(message: str) -> None:
-    """Write what this process still has to say."""
-    with suppress(OSError, ValueError):  # nobody reads any more
+def print_and_flush(message: str) -> None:
+    """Print the message, flush the streams, and show the cursor."""
+    with suppress(OSError, ValueError):  # the reader of the pipe is gone
         if message:
             say(message)
         sys.stderr.flush()
@@ -151,6 +151,6 @@ def tell_and_flush(message: str) -> None:
 
 
 def forget_signals() -> None:
-    """In a forked child: SIGTERM ends it as it ends any process, and does not reach its parent's thread."""
+    """In a forked child, restore the default SIGTERM handling, without the parent's socket."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

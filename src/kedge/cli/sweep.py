@@ -30,11 +30,11 @@ from kedge.cli.runs import (
     carried_out,
     check_pack,
     chosen_code,
-    code_of,
     document_of,
     seeds_of,
     there,
     to_go_on,
+    use_code_of,
 )
 from kedge.core.errors import RequestError
 from kedge.report.matrix import metric_notes
@@ -95,7 +95,7 @@ def command(
             raise RequestError(
                 "--resume takes the sweep as it was begun: leave FILE, --set, --seed, --seeds and --out out."
             )
-        with code_of(resume_from, code):
+        with use_code_of(resume_from, code):
             top, plan = resume_from, planned(resume_from)
     else:
         if not file:
@@ -140,7 +140,7 @@ def spread(document: dict[str, Any], seeds: int) -> list[Place]:
 
 
 def prepare(top: Path, plan: Sequence[Place], force: bool, locks: ExitStack | None = None) -> None:
-    """Make the folder of a sweep, with the list of its runs; `locks` holds it."""
+    """Make the folder of a sweep with the list of its runs; `locks` locks it."""
     runs = [
         {"folder": str(place.folder), "cell": place.cell, "config": place.experiment.toml()} for place in plan
     ]
@@ -152,7 +152,7 @@ def planned(top: Path) -> list[Place]:
     """The runs that the folder of a sweep holds or should hold."""
     if not (top / SWEEP).is_file():
         raise RequestError(f"--resume {top}: no sweep lies there; it would have a file {SWEEP}.")
-    read_marker(top)  # refuses what a newer version wrote
+    read_marker(top)  # raises if a newer version wrote it
     return [
         Place(Path(row["folder"]), resolve(tomllib.loads(row["config"])), row["cell"])
         for row in planned_runs(top)

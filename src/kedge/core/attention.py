@@ -1,7 +1,7 @@
-"""Attention whose dropout is a function of a key, for every engine; without dropout the same as torch's.
+"""Attention with dropout that is a function of a key, for every engine.
 
-torch's own layers draw from a global generator, and in evaluation take a fused operator that `vmap` does
-not know. Without dropout torch's general path runs (`F.multi_head_attention_forward`).
+torch's own layers draw dropout from a global generator, and in evaluation call a fused operator without a
+batching rule for `vmap`. Without dropout the layers here call `F.multi_head_attention_forward`.
 """
 
 import math
@@ -14,14 +14,14 @@ from torch.nn import functional as F
 from torch.nn.modules.activation import _is_make_fx_tracing
 
 from kedge.core.errors import RequestError
-from kedge.core.keyed import Drawing, Drop, drop
+from kedge.core.keyed import Drop, KeyedLayer, drop
 from kedge.core.operators import is_row
 
 Attended = tuple[Tensor, Tensor | None]
 
 
 def is_traced() -> bool:
-    """Whether a program is being written down for a compiler."""
+    """Whether torch.compile or make_fx is tracing now."""
     return torch.compiler.is_compiling() or bool(_is_make_fx_tracing())  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
 
@@ -30,7 +30,7 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Scaled dot-product attention in plain operators: outputs [..., L, E], weights [..., L, S].
 
-    `mask` is added to the scores. A query that may look at nothing has weights of 0, as in torch.
+    `mask` is added to the scores. A query with every key masked has weights of 0, as in torch.
     """
     scores = (q * scale) @ k.transpose(-2, -1)
     if mask is None:
@@ -55,20 +55,20 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """F.scaled_dot_product_attention with this dropout."""
+    """F.scaled_dot_product_attention, with `drop` as its dropout."""
     if enable_gqa:
         repeats = query.shape[-3] // key.shape[-3]
         key, value = (v.repeat_interleave(repeats, -3) for v in (key, value))
-    mask = added(attn_mask, query.dtype)
+    mask = additive_mask(attn_mask, query.dtype)
     if is_causal:
         ones = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device)
-        mask = added(ones.tril(), query.dtype)
+        mask = additive_mask(ones.tril(), query.dtype)
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     return attend(query, key, value, mask, scale, dropout_p, drop)[0]
 
 
-def added(mask: Tensor | None, dtype: torch.dtype, allowed: bool = True) -> Tensor | None:
-    """A mask to be added to scores, made of a boolean one in which `allowed` marks what may be looked at."""
+def additive_mask(mask: Tensor | None, dtype: torch.dtype, allowed: bool = True) -> Tensor | None:
+    """A mask to add to scores; in a boolean `mask`, the value `allowed` marks the keys to attend to."""
     if mask is None or mask.dtype != torch.bool:
         return mask
     zeros = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
@@ -103,11 +103,13 @@ def multi_head(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> Attended:
-    """F.multi_head_attention_forward with this dropout, in plain operators; sequences are [L, N, E]."""
+    """F.multi_head_attention_forward in plain operators, with `drop` as its dropout; sequences [L, N, E]."""
     if static_k is not None or static_v is not None:
-        raise RequestError("F.multi_head_attention_forward with static_k or static_v is not supported here.")
+        raise RequestError(
+            "F.multi_head_attention_forward with static_k or static_v is not supported: leave them out."
+        )
     if is_causal and attn_mask is None:
-        raise RequestError("attention with is_causal=True needs attn_mask as well, as in torch.")
+        raise RequestError("attention with is_causal=True needs attn_mask as well, as in torch: pass both.")
     batched = query.dim() == 3
     if not batched:
         query, key, value = (v.unsqueeze(1) for v in (query, key, value))
@@ -120,7 +122,7 @@ def multi_head(
             for x, w, b in zip((query, key, value), own, biases, strict=True)
         )
     else:
-        q, k, v = projected(query, key, value, in_proj_weight, in_proj_bias)
+        q, k, v = input_projections(query, key, value, in_proj_weight, in_proj_bias)
     length, samples, width = q.shape
 
     def widen(mask: Tensor | None, by: int) -> Tensor | None:
@@ -135,10 +137,10 @@ def multi_head(
         more += 1
     # [L, N, E] -> [N, heads, L, E / heads]
     q, k, v = (x.view(*x.shape[:2], num_heads, -1).permute(1, 2, 0, 3) for x in (q, k, v))
-    mask = widen(added(attn_mask, q.dtype, allowed=False), more)
+    mask = widen(additive_mask(attn_mask, q.dtype, allowed=False), more)
     if mask is not None and mask.dim() == 3:
         mask = mask.reshape(samples, num_heads, *mask.shape[1:])
-    padding = widen(added(key_padding_mask, q.dtype, allowed=False), more)
+    padding = widen(additive_mask(key_padding_mask, q.dtype, allowed=False), more)
     if padding is not None:
         padding = padding[:, None, None, :]
         mask = padding if mask is None else mask + padding
@@ -154,10 +156,10 @@ def multi_head(
     return out, weights if need_weights else None
 
 
-def projected(
+def input_projections(
     query: Tensor, key: Tensor, value: Tensor, weight: Tensor | None, bias: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """Queries, keys and values by the three parts of one weight; one product where they have one input."""
+    """The projections of query, key and value by the three parts of `weight`; one product for one input."""
     assert weight is not None
     if query is key and key is value:
         return F.linear(query, weight, bias).chunk(3, -1)
@@ -166,8 +168,8 @@ def projected(
     return tuple(F.linear(x, w, b) for x, w, b in parts)
 
 
-class KeyedAttention(Drawing, nn.MultiheadAttention):
-    """nn.MultiheadAttention with a keyed dropout, never by torch's fused operator."""
+class KeyedAttention(KeyedLayer, nn.MultiheadAttention):
+    """nn.MultiheadAttention with keyed dropout; it never calls torch's fused operator."""
 
     def forward(
         self,
@@ -182,7 +184,7 @@ class KeyedAttention(Drawing, nn.MultiheadAttention):
     ) -> Attended:
         flip = self.batch_first and query.dim() == 3
         if flip:
-            query, key, value = transposed(query, key, value)
+            query, key, value = swap_batch_and_length(query, key, value)
         draws = self.training and self.dropout > 0
         weight = self.q_proj_weight if self.in_proj_weight is None else self.in_proj_weight
         plain = draws or (not need_weights and is_stacked(query, key, value, weight))
@@ -209,20 +211,20 @@ class KeyedAttention(Drawing, nn.MultiheadAttention):
         return drop(weights, p, self.words(weights.shape))
 
 
-def transposed(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The first two dimensions exchanged; one tensor stays one tensor."""
+def swap_batch_and_length(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The three tensors with their first two dimensions swapped; a tensor given twice stays one tensor."""
     q = query.transpose(0, 1)
     k = q if key is query else key.transpose(0, 1)
     return q, k, k if value is key else value.transpose(0, 1)
 
 
 def is_stacked(*tensors: Tensor) -> bool:
-    """Whether these are rows of a stack: torch's fused attention would compute such rows one by one."""
+    """Whether these tensors are rows of a stack, which torch's fused attention would compute one by one."""
     return torch.compiler.is_compiling() or any(is_row(v) for v in tensors)
 
 
 class Encoder(nn.TransformerEncoder):
-    """nn.TransformerEncoder that does not look at a mask's values while it is compiled."""
+    """nn.TransformerEncoder that does not read the mask's values while it is traced."""
 
     def forward(
         self,
@@ -236,7 +238,7 @@ class Encoder(nn.TransformerEncoder):
 
 
 class Decoder(nn.TransformerDecoder):
-    """nn.TransformerDecoder that does not look at a mask's values while it is compiled."""
+    """nn.TransformerDecoder that does not read the mask's values while it is traced."""
 
     def forward(
         self,
@@ -256,8 +258,8 @@ class Decoder(nn.TransformerDecoder):
         )  # fmt: skip
 
 
-def refuse_fused(layer: nn.Module) -> None:
-    """Keep torch's fused encoder layer and nested tensors out of evaluation: `vmap` does not know them."""
+def disable_fused_paths(layer: nn.Module) -> None:
+    """Switch off torch's fused encoder layer and nested tensors, which `vmap` does not support."""
     if isinstance(layer, nn.TransformerEncoderLayer):
         layer.activation_relu_or_gelu = 0
     if isinstance(layer, nn.TransformerEncoder):

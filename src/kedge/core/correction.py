@@ -137,6 +137,6 @@ class Correction:
 
 
 def within(correction: Correction, model: Model, shared: Leaves, own: Leaves) -> Leaves:
-    """The leaves a correction keeps something about; what it names may also be a client's own, or frozen."""
+    """The leaves that a correction has state for; `reach` may also name personal or frozen leaves."""
     reach = correction.reach(model)
     return shared if reach is None else only({**model.frozen, **own, **shared}, reach)

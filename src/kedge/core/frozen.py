@@ -1,8 +1,8 @@
-"""Frozen parameters: those with requires_grad=False in the module a user passes in.
+"""Frozen parameters: the parameters of a user's module with requires_grad=False.
 
-They keep their values. `Model.init` does not return them and `Model.units` does not contain them, so
-optimizers, corrections, clients' memories and uploads never see them. `Model.apply` reads them from one copy
-that all clients share, on the device and in the dtype of the run; `place_frozen` makes that copy.
+Their values never change. `Model.init` does not return them and `Model.units` does not contain them, so
+optimizers, corrections, client memories and uploads do not contain them either. `Model.apply` reads them from
+one copy that all clients share, on the run's device and in its dtype; `place_frozen` makes that copy.
 """
 
 from dataclasses import replace
@@ -15,18 +15,18 @@ from kedge.core.tree import Leaves, cast
 
 
 def frozen_leaves(model: Model) -> Leaves:
-    """The frozen parameters by name, with the values and the dtype that they have in the module."""
+    """The frozen parameters by name, with their values and dtypes in the module."""
     return {k: v for k, v in model.constants if k in model.frozen}
 
 
 def place_frozen(model: Model, dtype: torch.dtype, device: torch.device | str = "cpu") -> Model:
-    """The model with its frozen parameters on this device and in this dtype, as its other inputs must be."""
+    """The model with its frozen parameters on `device` and in `dtype`."""
     placed = cast(frozen_leaves(model), dtype, device)
     return with_frozen(model, {k: nn.Parameter(v, requires_grad=False) for k, v in placed.items()})
 
 
 def with_frozen(model: Model, leaves: Leaves) -> Model:
-    """The model that reads its frozen parameters from these leaves."""
+    """The model with `leaves` as its frozen parameters."""
     if not leaves:
         return model
 
@@ -53,5 +53,5 @@ def frozen_note(model: Model) -> str:
         return ""
     return (
         f" {len(model.frozen)} of the module's {len(model.parameters)} parameters have requires_grad=False: "
-        "a layer without any other is no unit."
+        "a layer with only such parameters is no unit."
     )

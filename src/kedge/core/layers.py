@@ -15,13 +15,13 @@ from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils.weight_norm import WeightNorm
 
-from kedge.core.attention import Decoder, Encoder, KeyedAttention, refuse_fused
+from kedge.core.attention import Decoder, Encoder, KeyedAttention, disable_fused_paths
 from kedge.core.chance import torch_words
 from kedge.core.convolution import stacked_convolution
 from kedge.core.errors import RequestError
 from kedge.core.first_layer import pools, stacked_pooled_convolution
 from kedge.core.keyed import KeyedRReLU
-from kedge.core.normalization import widen_inputs
+from kedge.core.normalization import add_float32_hooks
 from kedge.core.operators import stackable
 from kedge.core.pooling import stacked_pooling
 from kedge.core.recurrent import KeyedGRU, KeyedLSTM, KeyedRNN, PlainGRUCell, PlainLSTMCell, PlainRNNCell
@@ -142,7 +142,7 @@ class KeyedDropout(nn.Module):
 SMALL_CONVOLUTION = 2**14  # values of one sample's shifted copies
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 DROPOUTS = {nn.Dropout: False, nn.Dropout1d: True, nn.Dropout2d: True, nn.Dropout3d: True}
-# Layers of exactly these types become ours; where they can drop something, they get a key.
+# Layers of exactly these types are replaced. A layer that can draw gets a buffer `key`.
 KEYED: dict[type[nn.Module], type[nn.Module]] = {
     nn.RReLU: KeyedRReLU,
     nn.MultiheadAttention: KeyedAttention,
@@ -158,7 +158,7 @@ KEYED: dict[type[nn.Module], type[nn.Module]] = {
 
 
 def private_copy(module: nn.Module) -> nn.Module:
-    """A deep copy of the module; raise where an old-style weight_norm does not allow one."""
+    """A deep copy of the module; raises if it contains the old nn.utils.weight_norm."""
     for name, layer in module.named_modules():
         if any(isinstance(hook, WeightNorm) for hook in layer._forward_pre_hooks.values()):
             raise RequestError(
@@ -171,7 +171,7 @@ def private_copy(module: nn.Module) -> nn.Module:
 def exchange_layers(module: nn.Module, frozen_statistics: bool) -> tuple[list[str], list[str]]:
     """Exchange batch norm and dropout in place; the names of the buffers for sample weights and for keys."""
     weights, keys = [], []
-    later: list[str] = []  # keys of layers whose numbers follow those of dropout
+    later: list[str] = []  # keys of layers that are numbered after the dropout layers
     for name, layer in list(module.named_modules()):
         path = f"{name}." if name else ""
         if type(layer) in BATCH_NORMS:
@@ -209,8 +209,8 @@ def exchange_layers(module: nn.Module, frozen_statistics: bool) -> tuple[list[st
             if isinstance(layer, KeyedRReLU) or getattr(layer, "dropout", None):
                 layer.register_buffer("key", torch.zeros(3, dtype=torch.int64), persistent=False)
                 later.append(path + "key")
-        refuse_fused(layer)
-    widen_inputs(module)
+        disable_fused_paths(layer)
+    add_float32_hooks(module)
     every = [layer for _, layer in module.named_modules(remove_duplicate=False)]
     for layer in every:
         if isinstance(layer, nn.Sequential):
@@ -246,7 +246,7 @@ def halves(layer: nn.MaxPool2d) -> bool:
 
 def tap_features(module: nn.Module) -> str | None:
     """Make the last linear layer leave its input behind as a buffer; that buffer's name, if any."""
-    # Attention uses the weights of its last layer without calling it.
+    # Attention reads the weights of its last layer but never calls the layer.
     never_called = NonDynamicallyQuantizableLinear
     every = module.named_modules()
     linears = [(k, v) for k, v in every if isinstance(v, nn.Linear) and not isinstance(v, never_called)]

@@ -48,16 +48,14 @@ class Model:
     extra: tuple[str, ...] = ()  # leaves of added heads: in no unit, always train
     statistics: Statistics = "shared"  # batch norm's: averaged, kept by each client, or never moved
     random: bool = False  # whether apply draws chance (dropout)
-    half: bool = False  # whether its products are computed in bfloat16
-    unrolled: int = 0  # time steps of recurrent layers, which a compiled program writes out one by one
+    half: bool = False  # whether `apply` runs under autocast in bfloat16
+    unrolled: int = 0  # time steps of recurrent layers, all of which a compiled program contains
     classifier: tuple[str, ...] = ()  # the last linear layer's weight and bias: what takes the features in
-    # Integer buffers and frozen parameters as the module has them: part of the state_dict, never change.
+    # Integer buffers and frozen parameters, with the module's values: in the state_dict, never change.
     constants: tuple[tuple[str, Tensor], ...] = ()
     frozen: Leaves = field(default_factory=dict)  # the frozen parameters as `apply` reads them (frozen.py)
     parameters: tuple[str, ...] = ()  # every parameter, trainable or frozen, in the network's order
-    tied: tuple[
-        tuple[str, str], ...
-    ] = ()  # further names in the state_dict: the name, that of the same tensor
+    tied: tuple[tuple[str, str], ...] = ()  # (further name, first name) of tensors with several names
 
 
 def from_module(
@@ -68,7 +66,7 @@ def from_module(
 ) -> Model:
     """The pure model of a module; `build` makes a fresh one for each seed, else its weights are kept.
 
-    Parameters with requires_grad=False are frozen: `init` and `units` do not have them, `apply` knows them.
+    Parameters with requires_grad=False are frozen: not in `init` and `units`, but read by `apply`.
     """
     check_trainable(module)
     own = private_copy(module)
@@ -108,7 +106,7 @@ def from_module(
     return Model(
         init=init,
         apply=apply,
-        units=only_trainable(units_of(module, units), frozen),  # not of `own`: its norm layers are exchanged
+        units=only_trainable(units_of(module, units), frozen),  # not of `own`: its norm layers are replaced
         statistics=statistics,
         random=bool(key_names),
         classifier=classifier_of(own, tapped),
@@ -120,7 +118,7 @@ def from_module(
 
 
 def tied_names(module: nn.Module) -> tuple[tuple[str, str], ...]:
-    """The names that a tensor has in the state_dict beside its first one, each with that first one."""
+    """Pairs (further name, first name) of the tensors with several names in the state_dict."""
     first = {id(v): k for k, v in (*module.named_parameters(), *module.named_buffers())}
     every = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
     return tuple((k, first[id(v)]) for k, v in every if first[id(v)] != k)

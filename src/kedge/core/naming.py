@@ -1,27 +1,27 @@
-"""Which part of a user's module an error came from, for messages."""
+"""The name of the submodule that raised an error, for messages."""
 
 from types import TracebackType
 
 from torch import nn
 
 OURS = "kedge."
-# What a mistake in a user's forward raises.
+# The exceptions that a mistake in a user's forward raises.
 FORWARD_ERRORS = (
     RuntimeError, ValueError, IndexError, KeyError, TypeError, AttributeError, AssertionError,
 )  # fmt: skip
 
 
-def named_part(root: nn.Module, part: nn.Module) -> str:
-    """A submodule by its dotted path and class, such as 'encoder.attention (MultiheadAttention)'."""
+def part_name(root: nn.Module, part: nn.Module) -> str:
+    """A submodule's dotted path and class, such as 'encoder.attention (MultiheadAttention)'."""
     path = next((name for name, module in root.named_modules() if module is part), "")
     kinds = [kind.__name__ for kind in type(part).__mro__ if not kind.__module__.startswith(OURS)]
-    # Layers that we exchange are named as the user wrote them.
+    # A layer that kedge replaced has the class name that the user wrote.
     known = type(part).__name__ if type(part).__module__.startswith("kedge.models") else kinds[0]
     return f"{path} ({known})" if path else known
 
 
 def failing_part(error: BaseException) -> str | None:
-    """The innermost module whose forward raised the error, by name; None if no module did."""
+    """The name of the innermost module whose forward raised the error; None if none did."""
     parts = []
     trace: TracebackType | None = error.__traceback__
     while trace is not None:
@@ -29,11 +29,11 @@ def failing_part(error: BaseException) -> str | None:
         if isinstance(owner, nn.Module):
             parts.append(owner)
         trace = trace.tb_next
-    return named_part(parts[0], parts[-1]) if parts else None
+    return part_name(parts[0], parts[-1]) if parts else None
 
 
-def explained(error: BaseException) -> str:
-    """The error's text, after the name of the module that raised it."""
+def error_text(error: BaseException) -> str:
+    """The name of the module that raised the error, and the error's text."""
     part = failing_part(error)
     plain = isinstance(error, RuntimeError | ValueError)
     text = str(error) if plain else f"{type(error).__name__}: {error}"

@@ -1,9 +1,9 @@
-"""Norms and bilinear layers in bfloat16: their input becomes float32 where torch needs it.
+"""Norms and bilinear layers under autocast: cast bfloat16 inputs to float32 where torch needs it.
 
-Autocast leaves the input of layer norm (on a CPU) and of instance norm as it is, perhaps in bfloat16, beside
-weights in float32. torch's kernels take the two together; under vmap the backward pass does not. There the
-input becomes float32 first, as autocast does on a GPU. A bilinear layer's inputs it leaves so on a CPU, too,
-and no kernel takes them.
+Autocast does not cast the input of layer norm (on a CPU) and of instance norm: it may be bfloat16 while the
+weights are float32. torch's kernels accept this mixture, but the backward pass under vmap does not, so under
+transforms the input is cast to float32, as autocast does on a GPU. On a CPU autocast does not cast the inputs
+of a bilinear layer either, and no kernel accepts them.
 """
 
 from typing import Any
@@ -16,20 +16,20 @@ from kedge.core.transforms import under_transform
 NORMS = (nn.LayerNorm, nn.modules.instancenorm._InstanceNorm)
 
 
-def widen_inputs(module: nn.Module) -> None:
-    """Make these layers of a module, subclasses too, compute in float32 where they must."""
+def add_float32_hooks(module: nn.Module) -> None:
+    """Add hooks to norms and bilinear layers (subclasses, too) that cast their inputs to float32."""
     for layer in module.modules():
         if isinstance(layer, NORMS) and layer.weight is not None:
-            layer.register_forward_pre_hook(widened_under_transforms)
+            layer.register_forward_pre_hook(to_float32_under_transforms)
         elif isinstance(layer, nn.Bilinear):
-            layer.register_forward_pre_hook(widened)
+            layer.register_forward_pre_hook(to_float32)
 
 
-def widened(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The inputs, in float32 where they are in bfloat16."""
+def to_float32(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The inputs, with bfloat16 tensors cast to float32."""
     return tuple(x.float() if isinstance(x, Tensor) and x.dtype == torch.bfloat16 else x for x in inputs)
 
 
-def widened_under_transforms(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The same under vmap or a gradient transform alone."""
-    return widened(layer, inputs) if under_transform() else inputs
+def to_float32_under_transforms(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same, but only under vmap or a gradient transform."""
+    return to_float32(layer, inputs) if under_transform() else inputs

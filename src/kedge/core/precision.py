@@ -1,6 +1,6 @@
 """What is computed in: fp64, fp32, tf32 (products on tensor cores), bf16 (autocast, weights in fp32)."""
 
-from __future__ import annotations  # dynamo does not evaluate the annotations of inner functions
+from __future__ import annotations  # so dynamo does not evaluate annotations of inner functions
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from kedge.core.model import Batch, Model, Output
-from kedge.core.transforms import above_vmap, under_vmap
+from kedge.core.transforms import call_with_autocast_first, under_vmap
 from kedge.core.tree import Leaves
 
 Precision = Literal["fp64", "fp32", "tf32", "bf16"]
@@ -48,7 +48,7 @@ def in_precision(model: Model, precision: Precision) -> Model:
             with torch.autocast(batch.x.device.type, torch.bfloat16, cache_enabled=False):
                 return model.apply(params, buffers, batch, train)
 
-        out, moved = above_vmap(rounded, batch.x) if under_vmap() else rounded()
+        out, moved = call_with_autocast_first(rounded, batch.x) if under_vmap() else rounded()
         extra = {k: v.to(batch.x.dtype) for k, v in out.extra.items()}
         whole = Output(out.features.to(batch.x.dtype), out.logits.to(batch.x.dtype), extra)
         return whole, {k: v.to(buffers[k].dtype) for k, v in moved.items()}

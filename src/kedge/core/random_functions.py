@@ -1,8 +1,9 @@
-"""torch's random functions inside a forward pass, replaced by numbers that are a function of the batch's key.
+"""torch's random functions in a forward pass, replaced by functions of the batch's key.
 
-While `KeyedFunctions` is active, a call such as F.dropout or torch.randn is answered from the key; calls are
-numbered in their order within the forward pass. It composes with vmap, gradients, torch.compile and make_fx.
-A mode makes every call of torch a little slower, so only models that draw this way get one.
+While the mode `KeyedFunctions` is active, a call such as F.dropout or torch.randn computes its numbers from
+the key and from the number of the call in the forward pass. The mode composes with vmap, gradients,
+torch.compile and make_fx. It makes every torch call a little slower, so only models that call such functions
+run under it.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,8 +24,8 @@ from kedge.core.random_numbers import (
     bernoulli_,
     exponential_,
     gaussian,
-    made,
-    made_like,
+    new_tensor,
+    new_tensor_like,
     normal_,
     normals,
     randint,
@@ -35,7 +36,7 @@ from kedge.core.tree import Leaves
 
 
 class KeyedFunctions(TorchFunctionMode):
-    """Answers torch's random functions from a key, one forward pass long."""
+    """A mode for one forward pass that replaces torch's random functions by functions of a key."""
 
     def __init__(self, key: Tensor) -> None:
         super().__init__()
@@ -55,7 +56,7 @@ class KeyedFunctions(TorchFunctionMode):
         return random_words(self.key, shape, self.calls, 0)
 
     def dropped(self, x: Tensor, p: float) -> Tensor:
-        """Dropout of single values."""
+        """Dropout of single elements of `x`."""
         return drop(x, p, self.words(x.shape))
 
 
@@ -63,7 +64,7 @@ def dropout(
     mode: KeyedFunctions, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
     """F.dropout."""
-    return filled(input, mode.dropped(input, p), inplace) if training and p > 0 else input
+    return copied_if_inplace(input, mode.dropped(input, p), inplace) if training and p > 0 else input
 
 
 def channel_dropout(
@@ -74,16 +75,16 @@ def channel_dropout(
     training: bool = True,
     inplace: bool = False,
 ) -> Tensor:
-    """F.dropout1d and its like; `single` is how many dimensions one sample alone has."""
+    """F.dropout1d, F.dropout2d and F.dropout3d; `single`: dimensions of an unbatched sample."""
     if not training or p == 0:
         return input
     whole = input.shape[:1] if input.dim() == single else input.shape[:2]
     words = mode.words(whole).reshape(*whole, *[1] * (input.dim() - len(whole)))
-    return filled(input, drop(input, p, words), inplace)
+    return copied_if_inplace(input, drop(input, p, words), inplace)
 
 
-def filled(x: Tensor, values: Tensor, inplace: bool) -> Tensor:
-    """The values, in the place of `x` if asked for."""
+def copied_if_inplace(x: Tensor, values: Tensor, inplace: bool) -> Tensor:
+    """The values; written into `x` if `inplace`."""
     return x.copy_(values) if inplace else values
 
 
@@ -100,7 +101,7 @@ def rrelu(
     slope: Any = middle
     if training:
         slope = lower + (upper - lower) * uniform(mode.words(input.shape), input.dtype)
-    return filled(input, torch.where(input >= 0, input, slope * input), inplace)
+    return copied_if_inplace(input, torch.where(input >= 0, input, slope * input), inplace)
 
 
 def gumbel_softmax(
@@ -124,7 +125,7 @@ def gumbel_softmax(
 
 
 def attention_with_dropout(mode: KeyedFunctions, query: Tensor, *rest: Any, **named: Any) -> Tensor:
-    """F.scaled_dot_product_attention: torch's own where nothing is dropped and one client runs alone."""
+    """F.scaled_dot_product_attention; torch's own without dropout and outside a stack."""
     p = named.get("dropout_p", rest[3] if len(rest) > 3 else 0.0)
     if not p and not attention.is_stacked(query, *rest[:2]):
         return F.scaled_dot_product_attention(query, *rest, **named)
@@ -132,7 +133,7 @@ def attention_with_dropout(mode: KeyedFunctions, query: Tensor, *rest: Any, **na
 
 
 def multi_head_with_dropout(mode: KeyedFunctions, *args: Any, **named: Any) -> Any:
-    """F.multi_head_attention_forward: torch's own where nothing is dropped."""
+    """F.multi_head_attention_forward; torch's own without dropout."""
     p = named.get("dropout_p", args[10] if len(args) > 10 else 0.0)
     training = named.get("training", args[13] if len(args) > 13 else True)
     if not (p and training):
@@ -151,10 +152,10 @@ KEYED_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     F.rrelu: rrelu,
     torch.rrelu: rrelu,
     F.gumbel_softmax: gumbel_softmax,
-    torch.rand: partial(made, uniforms),
-    torch.randn: partial(made, normals),
-    torch.rand_like: partial(made_like, uniforms),
-    torch.randn_like: partial(made_like, normals),
+    torch.rand: partial(new_tensor, uniforms),
+    torch.randn: partial(new_tensor, normals),
+    torch.rand_like: partial(new_tensor_like, uniforms),
+    torch.randn_like: partial(new_tensor_like, normals),
     torch.randint: randint,
     torch.normal: gaussian,
     torch.bernoulli: bernoulli,
@@ -169,7 +170,7 @@ KEYED_FUNCTIONS: dict[Any, Callable[..., Any]] = {
 
 
 def with_keyed_functions(model: Model) -> Model:
-    """The model with the random functions of its forward pass answered from the batch's key."""
+    """The model whose forward pass runs under `KeyedFunctions` with the batch's key."""
 
     def apply(params: Leaves, buffers: Leaves, batch: Batch, train: bool) -> tuple[Output, Leaves]:
         with KeyedFunctions(batch.key):

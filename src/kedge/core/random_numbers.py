@@ -1,4 +1,4 @@
-"""torch.rand, torch.randn and their like, answered with numbers that are a function of a key."""
+"""torch.rand, torch.randn and similar functions, with numbers that are a function of a key."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -11,24 +11,26 @@ from kedge.core.keyed import normal, uniform
 
 
 class Source(Protocol):
-    """Where random words come from: other ones at every call."""
+    """An object that returns new random words at every call."""
 
     def words(self, shape: Sequence[int]) -> Tensor:
         """Random words of the next call."""
 
 
 def refuse_generator(generator: Any, out: Any = None) -> None:
-    """Raise if the caller brings a generator of its own, whose state no checkpoint has, or memory to fill."""
+    """Raise if `generator` is given (no checkpoint has its state) or `out`."""
     if generator is not None:
         raise RequestError(
-            "a torch.Generator in a forward pass is not saved with a run. Leave `generator` out: the numbers "
-            "are then drawn from the run's seed."
+            "a torch.Generator in a forward pass is not saved with a run. Leave `generator` out: kedge then "
+            "draws the numbers from the run's seed."
         )
     if out is not None:
-        raise RequestError("random numbers into out=... are not supported in a forward pass: use the result.")
+        raise RequestError(
+            "random numbers with out=... are not supported in a forward pass: use the returned tensor."
+        )
 
 
-def made(
+def new_tensor(
     kind: Callable[..., Tensor],
     source: Source,
     *size: Any,
@@ -38,7 +40,7 @@ def made(
     requires_grad: bool = False,
     **ignored: Any,
 ) -> Tensor:
-    """torch.rand and torch.randn: size as numbers or as one sequence; without a device, that of the batch."""
+    """torch.rand and torch.randn: `size` as integers or one sequence; `device` defaults to the batch's."""
     refuse_generator(generator, ignored.get("out"))
     size = size or (ignored["size"],)
     shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else size
@@ -46,7 +48,7 @@ def made(
     return values if device is None else values.to(device)
 
 
-def made_like(
+def new_tensor_like(
     kind: Callable[..., Tensor],
     source: Source,
     input: Tensor,
@@ -84,7 +86,7 @@ def gaussian(
     generator: Any = None,
     **ignored: Any,
 ) -> Tensor:
-    """torch.normal: numbers with these means and standard deviations."""
+    """torch.normal."""
     refuse_generator(generator, ignored.get("out"))
     tensors = [v for v in (mean, std) if isinstance(v, Tensor)]
     shape = torch.broadcast_tensors(*tensors)[0].shape if tensors else tuple(size or ())  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -94,7 +96,7 @@ def gaussian(
 
 
 def bernoulli(source: Source, input: Tensor, p: float | None = None, *, generator: Any = None) -> Tensor:
-    """torch.bernoulli: 1 with the probability that `input` says, or `p`."""
+    """torch.bernoulli: 1 with probability `input`, or with probability `p` if it is given."""
     refuse_generator(generator)
     drawn = uniform(source.words(input.shape), input.dtype)
     return (drawn < (input if p is None else p)).to(input.dtype)
@@ -107,7 +109,7 @@ def bernoulli_(source: Source, x: Tensor, p: Any = 0.5, *, generator: Any = None
 
 
 def uniform_(source: Source, x: Tensor, *bounds: float, generator: Any = None, **named: float) -> Tensor:
-    """Tensor.uniform_, whose bounds torch names `from` and `to`."""
+    """Tensor.uniform_; torch names its bounds `from` and `to`."""
     refuse_generator(generator)
     low, high = {
         **{"from": 0.0, "to": 1.0},
@@ -142,7 +144,7 @@ def randint(
     generator: Any = None,
     **ignored: Any,
 ) -> Tensor:
-    """torch.randint, as randint(high, size) or randint(low, high, size); fewer than 2^31 values."""
+    """torch.randint, as randint(high, size) or randint(low, high, size); high - low is below 2^31."""
     refuse_generator(generator, ignored.get("out"))
     if size is None:
         low, high, size = 0, low, high

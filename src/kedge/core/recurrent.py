@@ -1,7 +1,8 @@
 """nn.LSTM, nn.GRU, nn.RNN and their cells as plain matrix products over time steps.
 
-torch's own recurrent operators need storage that `vmap` and tracing do not have on a GPU, are not compiled,
-and draw dropout from a global generator. On a CPU, uncompiled and without dropout, torch's own run.
+torch's own recurrent operators need storage, which tensors under `vmap` and tracing do not have on a GPU.
+torch.compile does not compile them, and they draw dropout from a global generator. On a CPU, uncompiled and
+without dropout, the layers here call torch's own operators.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,19 +16,19 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from kedge.core.attention import is_stacked, is_traced
 from kedge.core.errors import RequestError
-from kedge.core.keyed import Drawing, drop
+from kedge.core.keyed import KeyedLayer, drop
 
 State = tuple[Tensor, ...]  # h, and c of an LSTM
-Step = Callable[[Tensor, State], State]  # a step's input gates and the state before it -> the state after it
+Step = Callable[[Tensor, State], State]  # (input gates, state) -> the next state
 
 PACKED = (
     "a PackedSequence is not supported: its shape depends on the data. Pad the sequences (pad_sequence), "
-    "give the recurrent layer the padded tensor, and pick or mask the outputs by the lengths."
+    "pass the padded tensor to the recurrent layer, and select or mask the outputs by the lengths."
 )
 
 
-def cell(mode: str, w_hh: Tensor, b_hh: Tensor | None, w_hr: Tensor | None = None) -> Step:
-    """One time step of a layer."""
+def time_step(mode: str, w_hh: Tensor, b_hh: Tensor | None, w_hr: Tensor | None = None) -> Step:
+    """The function that computes one time step of a layer."""
 
     def lstm(gates: Tensor, state: State) -> State:
         h, c = state
@@ -53,9 +54,9 @@ def cell(mode: str, w_hh: Tensor, b_hh: Tensor | None, w_hr: Tensor | None = Non
 
 
 def has_own_operator(layer: nn.Module, x: Tensor) -> bool:
-    """Whether torch's recurrent operator can run: on a CPU; for a stack only while gradients are taken.
+    """Whether to call torch's recurrent operator: on a CPU; in a stack only where gradients are computed.
 
-    Where operators are counted or written down (`kedge cost`, a capture), products are what is looked for.
+    Not while a dispatch mode or a tracer is active (`kedge cost`, a capture): these must see the products.
     """
     if x.device.type != "cpu" or is_traced() or _get_current_dispatch_mode() is not None:
         return False
@@ -64,8 +65,8 @@ def has_own_operator(layer: nn.Module, x: Tensor) -> bool:
     return tracked or not is_stacked(*tensors)
 
 
-class Recurrent(Drawing, nn.RNNBase):
-    """What the three recurrent layers share; a subclass names torch's own layer after this one."""
+class Recurrent(KeyedLayer, nn.RNNBase):
+    """The common forward pass of LSTM, GRU and RNN; a subclass has torch's layer as its second base."""
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         if isinstance(input, PackedSequence):
@@ -79,7 +80,7 @@ class Recurrent(Drawing, nn.RNNBase):
         given = None if hx is None else hx if isinstance(hx, tuple) else (hx,)
         if given is not None and not batched:
             given = tuple(v.unsqueeze(1) for v in given)
-        out, after = self.run(x, self.started(x, given), draws)
+        out, after = self.run_layers(x, self.initial_states(x, given), draws)
         if draws:
             self.end_call()
         out = out.transpose(0, 1) if self.batch_first else out
@@ -89,12 +90,12 @@ class Recurrent(Drawing, nn.RNNBase):
         return out, after if self.mode == "LSTM" else after[0]
 
     def unrolled(self, x: Tensor) -> int:
-        """How many time steps of this input a compiled program writes out."""
+        """The number of time steps that a compiled program contains for the input `x`."""
         steps = x.shape[1 if self.batch_first and x.dim() == 3 else 0]
         return steps * self.num_layers * (2 if self.bidirectional else 1)
 
-    def started(self, x: Tensor, given: State | None) -> State:
-        """The first states of all layers and directions: those given, or zeros."""
+    def initial_states(self, x: Tensor, given: State | None) -> State:
+        """The initial states of all layers and directions: `given`, or zeros."""
         rows = self.num_layers * (2 if self.bidirectional else 1)
         sizes = [self.proj_size or self.hidden_size]
         if self.mode == "LSTM":
@@ -105,15 +106,15 @@ class Recurrent(Drawing, nn.RNNBase):
             self.check_hidden_size(state, (rows, x.shape[1], size))
         return given
 
-    def run(self, x: Tensor, states: State, draws: bool) -> tuple[Tensor, State]:
-        """All layers over a sequence [T, N, inputs]: the last one's outputs, and every state at the end."""
+    def run_layers(self, x: Tensor, states: State, draws: bool) -> tuple[Tensor, State]:
+        """Run all layers over a sequence [T, N, inputs]: the last layer's outputs and all final states."""
         ends: list[State] = []
         suffixes = ["", "_reverse"] if self.bidirectional else [""]
         for layer in range(self.num_layers):
             outputs = []
             for suffix in suffixes:
                 first = tuple(v[len(ends)] for v in states)
-                out, end = self.over_time(x, first, f"_l{layer}{suffix}", reverse=bool(suffix))
+                out, end = self.run_direction(x, first, f"_l{layer}{suffix}", reverse=bool(suffix))
                 outputs.append(out)
                 ends.append(end)
             x = torch.cat(outputs, -1) if self.bidirectional else outputs[0]
@@ -121,13 +122,13 @@ class Recurrent(Drawing, nn.RNNBase):
                 x = drop(x, self.dropout, self.words(x.shape, layer))
         return x, tuple(torch.stack(v) for v in zip(*ends, strict=True))
 
-    def over_time(self, x: Tensor, state: State, name: str, reverse: bool) -> tuple[Tensor, State]:
-        """One layer in one direction: its outputs [T, N, outputs] and its last state."""
+    def run_direction(self, x: Tensor, state: State, name: str, reverse: bool) -> tuple[Tensor, State]:
+        """Run one layer in one direction: its outputs [T, N, outputs] and its final state."""
 
         def weight(kind: str) -> Any:
             return getattr(self, kind + name, None)
 
-        step = cell(self.mode, weight("weight_hh"), weight("bias_hh"), weight("weight_hr"))
+        step = time_step(self.mode, weight("weight_hh"), weight("bias_hh"), weight("weight_hr"))
         gates: Sequence[Tensor] = F.linear(x, weight("weight_ih"), weight("bias_ih")).unbind(0)
         outputs = []
         for own in reversed(gates) if reverse else gates:
@@ -149,7 +150,7 @@ class KeyedRNN(Recurrent, nn.RNN):
 
 
 class Cell(nn.RNNCellBase):
-    """What the three cells share."""
+    """The common forward pass of LSTMCell, GRUCell and RNNCell."""
 
     def forward(self, input: Tensor, hx: Any = None) -> Any:
         if has_own_operator(self, input):
@@ -160,7 +161,7 @@ class Cell(nn.RNNCellBase):
         kind = str(getattr(self, "nonlinearity", "")).upper()  # of nn.RNNCell
         mode = "LSTM" if lstm else f"RNN_{kind}" if kind else "GRU"
         gates = F.linear(input, self.weight_ih, self.bias_ih)
-        after = cell(mode, self.weight_hh, self.bias_hh)(gates, state)
+        after = time_step(mode, self.weight_hh, self.bias_hh)(gates, state)
         return after if lstm else after[0]
 
 

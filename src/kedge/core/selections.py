@@ -53,7 +53,7 @@ def check_part(count: int, model: Model) -> None:
         advice = (
             f"give a number from 1 to {len(model.units) - 1}."
             if len(model.units) > 1
-            else "a part of its own needs a model of at least two units; fedavg trains a single one."
+            else "the model needs at least two units for that; fedavg trains a model of one unit."
         )
         raise RequestError(
             f"the last {count} units cannot be parted from a model of {len(model.units)}: "

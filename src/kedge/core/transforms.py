@@ -1,6 +1,6 @@
-"""torch.func's transforms and autocast: which of the two comes first."""
+"""The order in which torch.func's transforms and autocast see an operator."""
 
-from __future__ import annotations  # dynamo does not evaluate the annotations of inner functions
+from __future__ import annotations  # so dynamo does not evaluate annotations of inner functions
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -15,22 +15,22 @@ T = TypeVar("T")
 
 
 def under_transform() -> bool:
-    """Whether this runs inside vmap or a gradient transform; dynamo can trace the question."""
+    """Whether vmap or a gradient transform is active; dynamo can trace this check."""
     return isinstance(peek_interpreter_stack(), CInterpreter)
 
 
 def under_vmap() -> bool:
-    """Whether vmap is the innermost transform: it runs, and no gradient is taken inside it."""
+    """Whether vmap is the innermost active transform, with no gradient transform inside it."""
     top = peek_interpreter_stack()
     return isinstance(top, CInterpreter) and coerce_cinterpreter(top).key() == TransformType.Vmap
 
 
-def above_vmap(function: Callable[[], T], like: Tensor) -> T:
-    """Call `function` so that autocast comes before vmap, as it does where a gradient is taken.
+def call_with_autocast_first(function: Callable[[], T], like: Tensor) -> T:
+    """Call `function` so that autocast sees operators before vmap, as it does in a gradient transform.
 
-    vmap takes composite operators such as conv2d apart before autocast sees them: a convolution would get an
+    vmap decomposes composite operators such as conv2d before autocast sees them: a convolution would get an
     input in bfloat16 and a bias in float32. Inside a gradient transform autocast casts their arguments
-    first. This gradient is of a constant, and nothing is recorded for it.
+    first. So this takes the gradient of a constant, which records nothing.
     """
 
     def constant(zero: Tensor) -> tuple[Tensor, T]:

@@ -1,7 +1,7 @@
 """Units: what a schedule freezes and opens. Every parameter is in exactly one, input side first, head last.
 
-Parameters with requires_grad=False are left out of the units (`only_trainable`): a unit keeps the rest of its
-parameters, and a unit without any is none.
+Units do not contain parameters with requires_grad=False (`only_trainable`). A layer with only such parameters
+is no unit.
 
 A module has units at up to three granularities. "layer": each layer with parameters. "module" and "block",
 for residual networks, which are known by their children layer1, layer2, …, each an nn.Sequential of blocks:
@@ -49,13 +49,13 @@ def units_of(module: nn.Module, granularity: Granularity = "listed") -> Units:
 
 
 def only_trainable(units: Units, frozen: Collection[str]) -> Units:
-    """The units without the frozen parameters; units that have no others are left out."""
+    """The units without the frozen parameters, and without the units that are then empty."""
     kept = (tuple(k for k in unit if k not in frozen) for unit in units)
     return tuple(unit for unit in kept if unit)
 
 
 def check_trainable(module: nn.Module) -> None:
-    """Raise where a module has no parameters to train."""
+    """Raise if a module has no parameter that trains."""
     parameters = list(module.parameters())
     if not parameters:
         raise RequestError(f"{type(module).__name__} has no parameters: there is nothing to train.")

@@ -1,6 +1,6 @@
 """Official archives: fetched once into the cache folder, checked, and never left there half.
 
-An archive that a user gives by its path is checked as well, unless the option verify = false says otherwise.
+An archive at a path that a user gives is checked as well, unless verify = false.
 
 The cache folder is $KEDGE_CACHE, else $XDG_CACHE_HOME/kedge, else ~/.cache/kedge; every dataset has a folder
 in it. A download grows as `<file>.part`, is checked, and then renamed. Nothing is ever unpacked.
@@ -87,7 +87,7 @@ def cache_folder() -> Path:
 def located(dataset: str, archive: Archive, path: Given, ask: Ask = as_it_is, verify: bool = True) -> Path:
     """Where the data are: the path given, the archive in that folder, or the archive in the cache folder.
 
-    An archive that is given is checked, unless `verify` is false; a folder it was unpacked to is not.
+    A given archive is checked unless `verify` is false; a folder of unpacked files is not.
     """
     if path is None:
         return fetch(dataset, archive, ask)
@@ -102,12 +102,12 @@ def located(dataset: str, archive: Archive, path: Given, ask: Ask = as_it_is, ve
 
 
 def published(file: Path, archive: Archive) -> bool:
-    """Whether a file claims to be this archive: it has its name or its size, and a checksum is known."""
+    """Whether to compare a file with this archive: it has its name or size, and a checksum is known."""
     return bool(archive.checksums) and file.is_file() and archive.size_or_name(file)
 
 
 def check_content(where: Path, name: str, content: bytes, wanted: str) -> None:
-    """Raise where a file inside an archive or folder is not the published one; `wanted` as "md5:…"."""
+    """Raise if a file inside an archive or folder differs from the checksum `wanted`, such as "md5:…"."""
     kind = wanted.partition(":")[0]
     found = f"{kind}:{hashlib.new(kind, content).hexdigest()}"
     if found != wanted:
@@ -115,16 +115,16 @@ def check_content(where: Path, name: str, content: bytes, wanted: str) -> None:
 
 
 def refusal(problem: str, address: str = "") -> str:
-    """What is wrong with a file that a user gave, and what to do."""
+    """An error message: the problem with a file that a user gave, and what to do."""
     again = f" from {address}" if address else ""
     return (
-        f"{problem}. It is damaged, or not the file that was published: download it again{again}, or have it "
-        "read as it is by data.verify = false (--set data.verify=false)."
+        f"{problem}. It is damaged, or not the published file: download it again{again}, or switch this "
+        "check off with data.verify = false (--set data.verify=false)."
     )
 
 
 def _check_given(dataset: str, file: Path, archive: Archive, ask: Ask, verify: bool) -> None:
-    """Compare a file with its published checksum; without one, with what it was when it was first used."""
+    """Compare a file with its published checksum; if none is published, with its checksum at first use."""
     if not archive.checksums:
         mark = hashlib.sha256(bytes(file.resolve())).hexdigest()[:16]
         beside = cache_folder() / dataset / f"given-{mark}.sha256"
@@ -132,8 +132,8 @@ def _check_given(dataset: str, file: Path, archive: Archive, ask: Ask, verify: b
             beside.unlink(missing_ok=True)
         elif problem := _changed(file, beside):
             raise DataError(
-                f"{file}: {problem}. Put the first copy back; or, if you put another one there on purpose, "
-                "have it read by data.verify = false once (--set data.verify=false)."
+                f"{file}: {problem}. Restore the first copy; or, if you changed it on purpose, accept it by "
+                "running once with data.verify = false (--set data.verify=false)."
             )
         return
     wrong = verify and published(file, archive) and archive.problem(file)
@@ -217,7 +217,7 @@ def _record(copy: Path, beside: Path) -> None:
 
 
 def _changed(file: Path, beside: Path) -> str | None:
-    """How a file without a published checksum differs from what it was when it came or was first used."""
+    """How a file without a published checksum has changed since its download or first use; None if not."""
     if not beside.is_file():  # put there by hand: this is the first use
         with suppress(OSError):  # a folder that can only be read is good enough
             beside.parent.mkdir(parents=True, exist_ok=True)

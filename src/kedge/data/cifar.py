@@ -56,7 +56,7 @@ BATCHES = {  # md5 of every file inside
 def cifar10(path: Given = None, verify: bool = True) -> Source:
     """50,000 / 10,000 color images, 32×32, 10 classes (170 MB).
 
-    `path` is cifar-10-python.tar.gz or the folder it unpacks to; verify = false: read as it is, whatever its
+    `path` is cifar-10-python.tar.gz or the folder it unpacks to; verify = false: do not compare
     checksums.
     """
     return _source("cifar10", path, verify, "labels", 10)
@@ -65,7 +65,7 @@ def cifar10(path: Given = None, verify: bool = True) -> Source:
 def cifar100(path: Given = None, verify: bool = True) -> Source:
     """50,000 / 10,000 color images, 32×32, 100 classes (169 MB).
 
-    `path` is cifar-100-python.tar.gz or the folder it unpacks to; verify = false: read as it is, whatever its
+    `path` is cifar-100-python.tar.gz or the folder it unpacks to; verify = false: do not compare
     checksums.
     """
     return _source("cifar100", path, verify, "fine_labels", 100)
@@ -74,7 +74,7 @@ def cifar100(path: Given = None, verify: bool = True) -> Source:
 def _source(name: str, path: Given, verify: bool, key: str, classes: int) -> Source:
     archive, sums = ARCHIVES[name], BATCHES[name]
     file = located(name, archive, path, partial(from_torchvision, name.upper()), verify)
-    by_batch = verify and path is not None and not published(file, archive)  # else all of it was checked
+    by_batch = verify and path is not None and not published(file, archive)  # else `located` checked it
     with opened(file) as members:
         *parts, held = (_batch(members, batch, key, md5 if by_batch else None) for batch, md5 in sums.items())
         x, y = (np.concatenate(values) for values in zip(*parts, strict=True))

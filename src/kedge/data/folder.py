@@ -125,8 +125,8 @@ def npz_arrays(file: Path, wanted: tuple[str, ...]) -> Arrays:
         arrays: Arrays = {key: array for key, array in found.items() if array is not None}
     except (
         ValueError, OSError, EOFError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error,
-        NotImplementedError, RuntimeError,  # how zipfile refuses unknown compression and passwords
-        tokenize.TokenError,  # how numpy does a header it cannot read
+        NotImplementedError, RuntimeError,  # zipfile: unknown compression, passwords
+        tokenize.TokenError,  # numpy: an unreadable header
     ) as error:  # fmt: skip
         raise DataError(
             f"{file}: damaged, or no npz of plain arrays ({error}); put a whole copy there."
@@ -137,9 +137,9 @@ def npz_arrays(file: Path, wanted: tuple[str, ...]) -> Arrays:
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> NDArray[np.generic] | None:
-    """One array of an npz with its checksum compared, which zipfile does when the last byte is read.
+    """One array of an npz; None for a file in it that is no array.
 
-    None for a file inside that is no array.
+    Reading to the last byte makes zipfile compare the checksum.
     """
     with archive.open(name) as stream:
         if not name.endswith(".npy"):

@@ -49,7 +49,7 @@ ARCHIVES = {
     for name, sums in SUMS.items()
 }
 
-UNZIPPED = {  # md5 of the files that gunzip makes of them, as several public loaders list them
+UNZIPPED = {  # md5 of the unzipped files, as several public loaders list them
     "mnist": {
         "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
         "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
@@ -68,8 +68,8 @@ UNZIPPED = {  # md5 of the files that gunzip makes of them, as several public lo
 def mnist(path: Given = None, verify: bool = True) -> Source:
     """60,000 / 10,000 handwritten digits, 28×28 grey, 10 classes (12 MB).
 
-    `path` is a folder, zip or tar that holds the four idx files, gzipped or not; verify = false: read as they
-    are, whatever their checksums.
+    `path` is a folder, zip or tar that holds the four idx files, gzipped or not; verify = false: do not
+    compare checksums.
     """
     return _source("mnist", "MNIST", path, verify)
 
@@ -77,8 +77,8 @@ def mnist(path: Given = None, verify: bool = True) -> Source:
 def fashion_mnist(path: Given = None, verify: bool = True) -> Source:
     """60,000 / 10,000 pictures of clothes, 28×28 grey, 10 classes (31 MB).
 
-    `path` is a folder, zip or tar that holds the four idx files, gzipped or not; verify = false: read as they
-    are, whatever their checksums.
+    `path` is a folder, zip or tar that holds the four idx files, gzipped or not; verify = false: do not
+    compare checksums.
     """
     return _source("fashion-mnist", "FashionMNIST", path, verify)
 
@@ -89,7 +89,7 @@ def _source(name: str, kind: str, path: Given, verify: bool) -> Source:
     if path is None:
         fetched = [fetch(name, archive, partial(from_torchvision, kind)) for archive in ARCHIVES[name]]
         path = fetched[0].parent
-        sums = {}  # they are checked
+        sums = {}  # `fetch` has checked them
     with opened(existing(name, path, "the four idx files")) as members:
         train, test = (_part(members, part, sums if verify else {}) for part in ("train", "test"))
     return Source(name, train, test, 10, *KNOWN[name], scale=1 / 255)

@@ -36,7 +36,7 @@ def organamnist(path: Given = None, validation: Validation = "leave", verify: bo
     """34,561 / 17,778 axial CT slices of 11 organs, 28×28 grey (about 38 MB).
 
     `path` is organamnist.npz or its folder; validation = "train" adds the 6,491 validation images;
-    verify = false: read as it is, whatever its checksum.
+    verify = false: do not compare its checksum.
     """
     return _source("organamnist", path, validation, verify)
 
@@ -45,7 +45,7 @@ def organcmnist(path: Given = None, validation: Validation = "leave", verify: bo
     """12,975 / 8,216 coronal CT slices of 11 organs, 28×28 grey (about 15 MB).
 
     `path` is organcmnist.npz or its folder; validation = "train" adds the 2,392 validation images;
-    verify = false: read as it is, whatever its checksum.
+    verify = false: do not compare its checksum.
     """
     return _source("organcmnist", path, validation, verify)
 
@@ -54,7 +54,7 @@ def organsmnist(path: Given = None, validation: Validation = "leave", verify: bo
     """13,932 / 8,827 sagittal CT slices of 11 organs, 28×28 grey (about 16 MB).
 
     `path` is organsmnist.npz or its folder; validation = "train" adds the 2,452 validation images;
-    verify = false: read as it is, whatever its checksum.
+    verify = false: do not compare its checksum.
     """
     return _source("organsmnist", path, validation, verify)
 

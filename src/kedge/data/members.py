@@ -70,13 +70,13 @@ def opened(path: Path) -> Iterator[Members]:
 
 
 def check_listing(archive: zipfile.ZipFile) -> None:
-    """Raise where a zip lists fewer files than its end says; one damaged byte can hide the last of them."""
+    """Raise if a zip lists fewer files than its end record says; a damaged byte can hide the last ones."""
     assert archive.fp is not None
     archive.fp.seek(archive.start_dir)
     end = archive.fp.read()[-22 - len(archive.comment) :]
-    count = int.from_bytes(end[10:12], "little")  # 65535: too many for this field
+    count = int.from_bytes(end[10:12], "little")  # 65535: the number does not fit
     if end[:4] == b"PK\x05\x06" and count not in (0xFFFF, len(archive.infolist()) % 0x10000):
-        raise zipfile.BadZipFile(f"it lists {len(archive.infolist())} files, and its end says {count}")
+        raise zipfile.BadZipFile(f"it lists {len(archive.infolist())} files, but its end record says {count}")
 
 
 def _opened(path: Path, stack: ExitStack) -> Members:

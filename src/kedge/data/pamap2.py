@@ -51,8 +51,8 @@ def pamap2(
 
     `path` is UCI's zip, the PAMAP2_Dataset.zip in it, or the folder that unpacks to. A window begins every
     `step` rows. The last share `test` of the rows of each subject's activity is the test set, so no test
-    window overlaps a training window. Key: subject. The windows are kept in the cache folder. A zip must stay
-    what it was when it was first used; verify = false takes another one.
+    window overlaps a training window. Key: subject. The windows are kept in the cache folder. A zip must not
+    change after its first use; verify = false accepts a changed one.
     """
     kept_labels = [activity for activity in PROTOCOL if activity not in drop]
     if step < 1 or not 0 < test < 1 or not set(drop) <= set(PROTOCOL) or not kept_labels:

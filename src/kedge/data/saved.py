@@ -2,8 +2,8 @@
 
 `partition.npz` holds indices into the pool of data/local_tests.py: `train` and `test`, client after client,
 cut by `train_sizes` and `test_sizes`; the dataset's name, how local tests were made, how many samples the
-pool has, the sha256 of its labels, by which a file of other data is found out, and for data that come from
-outside the package `inputs`, the sha256 of its samples and of the common test set (not in files of 0.1).
+pool has, and the sha256 of its labels, which detects a file of other data. For data from outside the package
+it also holds `inputs`, the sha256 of the samples and of the common test set (not in files of 0.1).
 """
 
 import hashlib
@@ -39,7 +39,7 @@ class Holdings:
     labels: str  # sha256 of the pool's labels
     train: tuple[Ints, ...]
     test: tuple[Ints, ...]
-    inputs: str = ""  # sha256 of the samples and the common test set; "": not known
+    inputs: str = ""  # sha256 of the samples and the common test set; "" if unknown
 
     def packed(self) -> bytes:
         """The file's bytes."""
@@ -77,7 +77,7 @@ class Holdings:
         if not (_same(self.train, other.train) and _same(self.test, other.test)):
             return "the clients' samples are not what they were"
         same = not self.inputs or not other.inputs or self.inputs == other.inputs
-        return None if same else "the samples or the test set are not what they were, though the labels are"
+        return None if same else "the samples or the test set have changed, though the labels have not"
 
 
 def holdings(
@@ -90,7 +90,7 @@ def holdings(
 
 
 def inputs_of(federation: Federation) -> str:
-    """The sha256 of a federation's samples, as they were stored, and of its common test set."""
+    """The sha256 of a federation's samples, in their stored dtype, and of its common test set."""
     digest = hashlib.sha256()
     for data in (federation.pool, federation.test):
         for values in (data.x, data.y) if data else ():

@@ -33,7 +33,7 @@ ANNOTATIONS = "val/val_annotations.txt"
 def tiny_imagenet(path: Given = None, verify: bool = True) -> Source:
     """100,000 / 10,000 color images, 64×64, 200 classes; needs Pillow (248 MB).
 
-    `path` is tiny-imagenet-200.zip or the folder it unpacks to; verify = false: read as it is, whatever its
+    `path` is tiny-imagenet-200.zip or the folder it unpacks to; verify = false: do not compare its
     checksum. The decoded images are kept in the cache.
     """
     with opened(located("tiny-imagenet", ARCHIVE, path, verify=verify)) as members:

@@ -30,7 +30,7 @@ def uci_har(path: Given = None, verify: bool = True) -> Source:
     """7,352 / 2,947 windows of phone sensors, 9×128, 6 activities, by subject (61 MB).
 
     `path` is UCI's zip, the "UCI HAR Dataset.zip" in it, or the folder that unpacks to; verify =
-    false: read as it is, whatever its checksum. Key: subject.
+    false: do not compare its checksum. Key: subject.
     """
     with opened(located("uci-har", ARCHIVE, path, verify=verify)) as members:
         train, test = (_part(members, part) for part in ("train", "test"))

@@ -14,7 +14,7 @@ from torch.func import vmap
 from kedge.core.algorithm import Stage
 from kedge.core.errors import RequestError
 from kedge.core.model import Batch, Model
-from kedge.core.naming import explained
+from kedge.core.naming import error_text
 from kedge.core.schedules import Clock
 from kedge.core.server import broadcast, opened
 from kedge.core.tree import cast
@@ -22,22 +22,22 @@ from kedge.data.batches import step_counts
 from kedge.data.federation import Federation
 from kedge.engines.captured import Ahead, Captured
 from kedge.engines.engine import Engine, Order, ran_out
-from kedge.engines.fallback import operators_found
+from kedge.engines.fallback import collect_fallback_operators
 from kedge.engines.lockstep import client_steps, steps_of_round
-from kedge.engines.programs import bucket, rounds_on_cpu
+from kedge.engines.programs import bucket, cpu_keeps_rounding
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.engines.streams import best
 from kedge.engines.unstackable import NotCompiled, unstackable
 
 COMPILE_SECONDS = 20.0  # a program's usual cost
-UNROLL_SECONDS = 2.0  # what a time step of a recurrent layer adds to it
+UNROLL_SECONDS = 2.0  # added to it for each time step of a recurrent layer
 COMPILE_GAIN = 0.5  # the share of a stacked round that compiling saves, at least
 GRAPHS_GAIN = 5.0  # how much faster captured graphs are than the plain stack, about
 PROBE_STEPS = 2
 STREAM_STEPS = 16  # long enough for a graph of several steps
 LIVE_BYTES = 2 << 30  # what the stacked rows may hold
-IDLE = 2.0  # times the steps of clients, in lockstep: more than that is told
+IDLE = 2.0  # rows' steps by clients' steps; a larger ratio is reported
 COPIES = 6  # of a client's model, in what a row holds while it trains
 
 
@@ -81,11 +81,11 @@ def choose(
             "Install one, or use compile = 'off'."
         )
     device = federation.pool.x.device
-    if compile != "off" and model.half and device.type == "cpu" and not rounds_on_cpu():
+    if compile != "off" and model.half and device.type == "cpu" and not cpu_keeps_rounding():
         if compile == "on":
             raise RequestError(
-                "engine.compile = 'on' with engine.precision = 'bf16': on a CPU, torch "
-                f"{torch.__version__} compiles wrong gradients then. Use torch 2.13 or newer, "
+                "engine.compile = 'on' with engine.precision = 'bf16': torch "
+                f"{torch.__version__} compiles wrong bf16 gradients on a CPU. Use torch 2.13 or newer, "
                 "engine.compile = 'off', or engine.precision = 'fp32'."
             )
         compile = "off"
@@ -112,18 +112,18 @@ def choose(
     if per_round == 1 and name == "auto" and not gpu:
         return Choice("sequential", False, 0, "one client a round")
     try:
-        found = trial(model, federation, stage, per_round, chunk, name == "auto")
+        found = run_trial(model, federation, stage, per_round, chunk, name == "auto")
     except RuntimeError as error:
         if name != "auto" or ran_out(error):
             raise
-        told = str(unstackable(error) or f"stacked fails: {explained(error)}")
+        told = str(unstackable(error) or f"stacked fails: {error_text(error)}")
         say(f"engine.name: sequential. {told}")
         return Choice("sequential", False, 0, told)
     if found.unknown:
         say(found.one_by_one())
     plain, stacked = found.plain, found.stacked
     to_come = rounds * min(plain, stacked)
-    # A program would have such an operator once for every client.
+    # A program would contain each operator in `found.unknown` once per client.
     repaid = compile == "auto" and not found.unknown and COMPILE_GAIN * to_come > 2 * cost and has_compiler()
     gpu = gpu and stacked / GRAPHS_GAIN < plain
     if repaid and (gpu or stacked < plain):
@@ -146,32 +146,34 @@ def choose(
 
 @dataclass(frozen=True)
 class Trial:
-    """What a few steps of the real work say of a whole round."""
+    """The estimated cost of a round, measured on a few of its steps."""
 
-    plain: float  # seconds of the sequential engine; infinite where it was not asked for
-    stacked: float  # seconds of a stack, until the longest client of each chunk is done
-    idle: float  # steps of the stack's rows by steps of clients
+    plain: float  # seconds of the sequential engine; infinite if not measured
+    stacked: float  # seconds of a stack; each chunk waits for its longest client
+    idle: float  # steps of the stack's rows divided by steps of its clients
     unknown: tuple[str, ...]  # operators that vmap computes client by client
 
     def one_by_one(self) -> str:
-        """Which operators a stack gains nothing for."""
+        """A sentence that names the operators which a stack computes client by client."""
         return f"torch's vmap computes {', '.join(self.unknown)} client by client"
 
     def reasons(self) -> list[str]:
-        """Why a stack is slow."""
+        """The reasons why a stack is slow."""
         found = [self.one_by_one()] if self.unknown else []
         if self.idle > IDLE:
-            found.append(f"a stack waits for its longest client, {self.idle:.1f} times the clients' steps")
+            found.append(
+                f"a stack waits for its longest client: it takes {self.idle:.1f} times the clients' steps"
+            )
         return found
 
 
-def trial(
+def run_trial(
     model: Model, federation: Federation, stage: Stage, per_round: int, chunk: int, alone: bool
 ) -> Trial:
-    """Time a few steps as a stack, and if `alone` on the sequential engine as well."""
+    """Time a few steps on the stacked engine, and if `alone` on the sequential engine as well."""
     probe, work = shrunk(federation, stage, chunk)
     plain = timed(Sequential(model, probe), model, probe, work) if alone else float("inf")
-    with operators_found() as unknown:
+    with collect_fallback_operators() as unknown:
         stacked = timed(Stacked(model, probe, chunk), model, probe, work)
         if alone:
             evaluate_stacked(model, probe)
@@ -186,7 +188,7 @@ def trial(
 
 @torch.no_grad()
 def evaluate_stacked(model: Model, probe: Federation) -> None:
-    """Evaluate two models side by side, as a stacked engine does: what trains so may not be evaluated so."""
+    """Evaluate two models under vmap: a module may train under vmap but fail to evaluate under it."""
     params, buffers = (
         {k: torch.stack([v, v]) for k, v in cast(part, probe.dtype, probe.pool.x.device).items()}
         for part in model.init(0)
@@ -221,14 +223,14 @@ def replayed(
 
 def rows_at_once(model: Model, federation: Federation) -> int:
     """How many clients' models may lie in memory side by side, with what training them takes."""
-    each = numbers_of(model) * federation.dtype.itemsize
+    each = parameter_count(model) * federation.dtype.itemsize
     return max(1, live_bytes(federation.pool.x.device) // (COPIES * each))
 
 
-def numbers_of(model: Model) -> int:
-    """The numbers in all parameters of a model.
+def parameter_count(model: Model) -> int:
+    """The number of elements of all parameters of a model.
 
-    Frozen ones are stored once for all clients, but they count here: activations grow with them, too.
+    Frozen parameters are stored once for all clients, but they count: activations grow with them, too.
     """
     return sum(v.numel() for v in (*model.init(0)[0].values(), *model.frozen.values()))
 

@@ -1,10 +1,10 @@
-"""Where a network's program cannot be compiled or captured: an error that names another engine."""
+"""Errors for a network that cannot be compiled or captured; they name an engine that can run it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kedge.core.errors import CheckpointError, DataError, Diverged, RequestError
-from kedge.core.naming import explained
+from kedge.core.naming import error_text
 from kedge.engines.engine import ran_out
 from kedge.engines.unstackable import NotCompiled, unstackable
 
@@ -12,8 +12,8 @@ OURS = (RequestError, DataError, Diverged, CheckpointError)
 
 
 @contextmanager
-def capturing() -> Iterator[None]:
-    """Name an engine that can run the network, if what is compiled and captured here fails."""
+def explain_capture_errors() -> Iterator[None]:
+    """Compile and capture in this context: a failure becomes an error that names an engine that works."""
     try:
         yield
     except OURS:
@@ -21,19 +21,19 @@ def capturing() -> Iterator[None]:
     except Exception as error:
         if ran_out(error):
             raise
-        raise NotCompiled(str(unstackable(error) or uncaptured(error))) from error
+        raise NotCompiled(str(unstackable(error) or capture_error_text(error))) from error
 
 
-def uncaptured(error: Exception) -> str:
-    """What to tell of an error that says nothing of the engine."""
+def capture_error_text(error: Exception) -> str:
+    """The message for an error of the compiler or the capture that `unstackable` does not know."""
     return (
-        f"engine.name = 'captured' cannot compile and capture the network: {explained(error)}. "
+        f"engine.name = 'captured' cannot compile and capture the network: {error_text(error)}. "
         "engine.name = 'stacked' with engine.compile = 'off' can run it, or 'sequential'."
     )
 
 
-def not_compiled(error: BaseException) -> str | None:
-    """Why a program could not be made, if that is what this error says."""
+def compile_failure(error: BaseException) -> str | None:
+    """The reason if `error` says that a network cannot be compiled, captured or stacked; else None."""
     if isinstance(error, NotCompiled):
         return str(error)
     known = unstackable(error)

@@ -1,7 +1,7 @@
-"""Operators that vmap does not know: it computes them client by client, and warns of it at every call.
+"""Operators without a batching rule: vmap computes them client by client, and warns at every call.
 
-Users are told once, in kedge's own words, by the trial of `auto` that finds them; torch's warning is switched
-off while a run lasts.
+The trial of `auto` collects these operators and reports them once, in kedge's words. torch's warning is
+switched off while a run lasts.
 """
 
 import re
@@ -13,35 +13,35 @@ from typing import Any
 
 import torch
 
-FUNCTORCH: Any = torch._C._functorch  # whose stubs do not know the switch of the warning
-# Backward passes and inner forms of an operator are named as the operator: _embedding_bag_backward as well.
+FUNCTORCH: Any = torch._C._functorch  # its stubs lack the function that switches the warning
+# The group is the operator's name, also for its backward and inner forms: _embedding_bag_backward.
 WARNING = re.compile(r"There is a performance drop because .* batching rule for aten::_?(\w+?)(_backward)?\.")
-INSIDE = (  # what torch says of the way kedge calls a user's module
-    r"Mismatch dtype between input and weight",  # autocast gives a norm bfloat16 beside weights in float32
-    r"RNN module weights are not part of single contiguous chunk",  # they are the client's, not the module's
+INSIDE = (  # torch's warnings about the way kedge calls a user's module
+    r"Mismatch dtype between input and weight",  # autocast passes bfloat16 to a norm with float32 weights
+    r"RNN module weights are not part of single contiguous chunk",  # each client has its own weights
 )
 
 
-class Switch:
-    """Torch's warning, off while any run of this process lasts."""
+class WarningSwitch:
+    """Switches torch's warning off while any run of this process lasts."""
 
     def __init__(self) -> None:
         self.runs = 0
         self.lock = Lock()
 
     def add(self, runs: int) -> None:
-        """So many runs more; it is on again after the last one."""
+        """Change the number of active runs by `runs`; with no active run the warning is on."""
         with self.lock:
             self.runs += runs
             FUNCTORCH._set_vmap_fallback_warning_enabled(self.runs == 0)
 
 
-SWITCH = Switch()
+SWITCH = WarningSwitch()
 
 
 @contextmanager
 def without_torch_warnings() -> Iterator[None]:
-    """Do not show what torch warns of in its own insides; what a user's code warns of is shown."""
+    """Hide torch's warnings about the way kedge calls a module; warnings of a user's code are shown."""
     for message in INSIDE:
         warnings.filterwarnings("ignore", message)
     SWITCH.add(1)
@@ -52,8 +52,8 @@ def without_torch_warnings() -> Iterator[None]:
 
 
 @contextmanager
-def operators_found() -> Iterator[list[str]]:
-    """Collect the operators that vmap does not know, in what is computed here."""
+def collect_fallback_operators() -> Iterator[list[str]]:
+    """Collect the names of the operators that vmap computes client by client in this context."""
     operators: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

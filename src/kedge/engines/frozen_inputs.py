@@ -1,9 +1,9 @@
-"""Frozen parameters become inputs of a compiled program.
+"""Turn the frozen parameters of a traced program into inputs.
 
-A traced program has the frozen parameters of its model (core/frozen.py) as constants. A compiler hashes and
-stores constants number by number: that takes long for a large backbone, and the program then fits that
-backbone only. An input is only read. Parameters that are computed with in bfloat16 are rounded here once, not
-in every step.
+A traced program contains the frozen parameters of its model (core/frozen.py) as constants. A compiler hashes
+and stores every element of a constant: this is slow for a large backbone, and the program then fits only that
+backbone. An input is only read. Parameters that the program uses in bfloat16 are rounded here once, not in
+every step.
 """
 
 from typing import Any
@@ -16,8 +16,8 @@ from kedge.engines.rewriting import again
 from kedge.engines.rounding import HALF, inputs, roundings
 
 
-def frozen_inputs(module: GraphModule) -> list[Tensor]:
-    """Make the frozen parameters in the program its last inputs, and return their values."""
+def make_frozen_inputs(module: GraphModule) -> list[Tensor]:
+    """Make the frozen parameters of the program its last inputs, and return their values."""
     graph = module.graph
     values: list[Tensor] = []
     given: dict[tuple[int, bool], Node] = {}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from kedge.engines.compiling import capturing
+from kedge.engines.compiling import explain_capture_errors
 from kedge.engines.tracing import traced
 
 
@@ -53,7 +53,7 @@ class Replayed:
     def __call__(self, *arguments: Any) -> Any:
         """The function's result for these arguments, whose shapes never change."""
         if self.graph is None:
-            with capturing():
+            with explain_capture_errors():
                 self.make(arguments)
         assert self.graph is not None
         put(self.arguments, arguments)
@@ -61,7 +61,7 @@ class Replayed:
         return self.result
 
     def make(self, arguments: tuple[Any, ...]) -> None:
-        """Compile, if asked for, and capture."""
+        """Compile the function if `self.compile`, and capture it."""
         self.arguments = tree_map_only(Tensor, self.placed, arguments)
         self.work = partial(self.function, *self.arguments)  # held: what it reads must stay
         if self.compile:

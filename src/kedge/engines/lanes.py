@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from kedge.core.client import Carry
 from kedge.core.tree import tree_map
 from kedge.data.federation import Federation
-from kedge.engines.compiling import capturing
+from kedge.engines.compiling import explain_capture_errors
 from kedge.engines.graphs import captured, in_place, put
 from kedge.engines.rounding import reading_copies, rounded
 from kedge.engines.tracing import compiled, written_down
@@ -103,7 +103,7 @@ class Lanes:
 
     def prepare(self, mask: Any, function: Callable[..., Any]) -> None:
         """Make and capture what a step under this mask runs. Before `load`: a trial run moves the rows."""
-        with capturing():
+        with explain_capture_errors():
             if mask not in self.programs:
                 self.programs[mask] = self.program(function)
             for steps in (1, UNROLLED):

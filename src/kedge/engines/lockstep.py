@@ -1,4 +1,4 @@
-"""How long a round takes, by the steps its clients have: one after another, and in lockstep."""
+"""The optimizer steps of a round: of its clients one after another, and of a stack in lockstep."""
 
 from dataclasses import dataclass
 
@@ -12,15 +12,15 @@ from kedge.data.federation import Federation
 
 @dataclass(frozen=True)
 class Steps:
-    """Optimizer steps of a round, expected over who takes part."""
+    """Optimizer steps of a round, in expectation over the sampled clients."""
 
-    total: float  # of all its clients
-    lockstep: float  # of a stack: every chunk goes on until its longest client is done
-    idle: float  # steps of rows in lockstep by steps of clients
+    total: float  # of all clients of the round
+    lockstep: float  # of a stack, in which every chunk runs until its longest client is done
+    idle: float  # steps of the stack's rows divided by steps of its clients
 
 
 def steps_of_round(federation: Federation, stage: Stage, per_round: int, chunk: int) -> Steps:
-    """The steps of a round of `per_round` clients, in chunks of `chunk`."""
+    """The steps of a round with `per_round` clients, in chunks of `chunk` clients."""
     each = client_steps(federation, stage)
     whole, rest = divmod(per_round, chunk)
     chunks = [(whole, chunk), (1, rest)]
@@ -31,16 +31,16 @@ def steps_of_round(federation: Federation, stage: Stage, per_round: int, chunk: 
 
 
 def client_steps(federation: Federation, stage: Stage) -> NDArray[np.int64]:
-    """The steps of every client."""
+    """The optimizer steps of every client: [clients]."""
     sizes = np.array([len(own) for own in federation.clients])
     steps: NDArray[np.int64] = stage.local.epochs * step_counts(sizes, stage.local)[1]
     return steps
 
 
 def expected_longest(steps: NDArray[np.int64], count: int) -> float:
-    """The expected maximum of `count` of these numbers (of all, if there are fewer), without replacement.
+    """The expected maximum of `count` values drawn from `steps` without replacement (at most all).
 
-    The k-th smallest of n is the largest drawn with probability C(k − 1, count − 1) / C(n, count).
+    The k-th smallest of n values is the maximum with probability C(k − 1, count − 1) / C(n, count).
     """
     ordered = np.sort(steps)
     count = min(count, len(ordered))

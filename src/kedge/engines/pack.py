@@ -41,7 +41,7 @@ from kedge.engines.stacked import Stacked
 
 Build = Callable[[Federation], Stacked]
 Program = tuple[Algorithm, Local]
-# What must be the same for rows to train side by side; the number is that of `Pack.frozen`.
+# Rows with the same kind train side by side; the number is the run's entry in `Pack.frozen`.
 Kind = tuple[Program, int]
 
 
@@ -75,7 +75,7 @@ class Pack:
         pools, self.offsets = merged([engine.federation.pool for engine in engines])
         self.whole = replace(engines[0].federation, pool=pools)
         self.build = build
-        # By run: the first one whose model has the same frozen parameters, which all rows of a stack share.
+        # For each run, the first run with the same frozen parameters; all rows of a stack share them.
         self.frozen = [
             next(n for n, other in enumerate(engines) if same_frozen(other.network, engine.network))
             for engine in engines
@@ -239,11 +239,11 @@ class Pack:
         return self.programs[id(stage)][1]
 
     def kind(self, one: Waiting) -> Kind:
-        """What must be the same for others to train beside this run."""
+        """The kind of a run: runs of one kind can train side by side."""
         return self.program(one.engine.stage), self.frozen[one.number]
 
     def stack(self, one: Waiting, width: int) -> Stacked:
-        """The common stack for a run like this."""
+        """The common stack of this width for runs of the same kind as `one`."""
         kind, like = self.kind(one), one.engine
         for known, stack in self.stacks:
             if known == kind and stack.width == width:

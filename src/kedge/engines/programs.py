@@ -135,11 +135,12 @@ def stacked_survey(
 
 
 def compiled(function: Callable[..., Any], half: bool = False) -> Callable[..., Any]:
-    """The function as a program of its own; `half`: it computes in bfloat16.
+    """The function compiled as a program of its own; `half`: it computes in bfloat16.
 
     Dynamo keeps its programs, and checks their guards one after another, per code object: hence a copy of the
     code. The modules inside belong to the model alone and never change, so they need no guards. In bfloat16
-    every rounding is in its place: without that, gradients that compare numbers are wrong (tracing.py).
+    the program keeps every intermediate rounding: otherwise gradients that compare numbers are wrong
+    (tracing.py).
     """
 
     def program(*args: Any) -> Any:
@@ -154,8 +155,8 @@ def compiled(function: Callable[..., Any], half: bool = False) -> Callable[..., 
     return torch.compile(own, fullgraph=True, dynamic=False, options=options)
 
 
-def rounds_on_cpu() -> bool:
-    """Whether torch's compiler can keep every rounding to bfloat16 on a CPU; before 2.13 it left some out."""
+def cpu_keeps_rounding() -> bool:
+    """Whether torch's compiler keeps every rounding to bfloat16 on a CPU, as it does from 2.13 on."""
     major, minor = torch.__version__.split(".")[:2]
     return (int(major), int(minor)) >= (2, 13)
 
@@ -169,7 +170,7 @@ def never_fall_back() -> None:
 
 
 def trace_everything() -> None:
-    """Let dynamo trace our recurrent layers, and random functions that a mode answers from a key."""
+    """Let dynamo trace kedge's recurrent layers, and the random functions that `KeyedFunctions` replaces."""
     import torch._dynamo
     from torch._dynamo.variables.torch import get_overridable_functions
 

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from kedge.engines.frozen_inputs import frozen_inputs
+from kedge.engines.frozen_inputs import make_frozen_inputs
 from kedge.engines.rewriting import rewritten
 
 ADVICE = r"\s*Online softmax is disabled", "TensorFloat32 tensor cores", r"`torch\.jit\."
@@ -53,15 +53,15 @@ def written_down(function: Callable[..., Any], *arguments: Any) -> GraphModule:
     return rewritten(make_fx(written, tracing_mode="fake", _allow_non_fake_inputs=True)(*flat))
 
 
-def compares(graph: GraphModule) -> bool:
-    """Whether a program asks which of its numbers are equal, as the gradient of `amax` does.
+def compares_floats(graph: GraphModule) -> bool:
+    """Whether a program compares floating-point numbers for equality, as the gradient of `amax` does.
 
-    The compiler computes a value once for its maximum and again to compare the two, and leaves out the
-    rounding to bfloat16 in between: no value is equal to the maximum then, and the gradient is 0 or NaN.
-    Such programs are compiled with every rounding in its place.
+    The compiler computes a value once for its maximum and again for the comparison, and leaves out the
+    rounding to bfloat16 in between: then no value equals the maximum, and the gradient is 0 or NaN. Such
+    programs are compiled with every intermediate rounding.
     """
     equal = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.eq.Tensor)
-    values = [node.args[0].meta.get("val") for node in equal]  # what was put in later has none
+    values = [node.args[0].meta.get("val") for node in equal]  # inserted nodes have no value
     return any(value is None or value.is_floating_point() for value in values)
 
 
@@ -77,9 +77,9 @@ def compiled(graph: GraphModule, *arguments: Any, repeatable: bool = True) -> Ca
 
     # With an (empty) environment of shapes, without which torch does not keep programs on disk.
     shapes = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True, allow_non_fake_inputs=True)
-    frozen = frozen_inputs(graph)
+    frozen = make_frozen_inputs(graph)
     like: list[Any] = [shapes.from_tensor(v) for v in (*tree_leaves(arguments), *frozen)]
-    settings = config.patch(deterministic=repeatable, emulate_precision_casts=compares(graph))
+    settings = config.patch(deterministic=repeatable, emulate_precision_casts=compares_floats(graph))
     with warnings.catch_warnings(), tracing(TracingContext(shapes)), settings:
         warnings.simplefilter("ignore", DeprecationWarning)  # of torch, about its own deprecated parts
         without_advice()

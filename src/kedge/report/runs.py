@@ -58,7 +58,7 @@ class Run:
 
 def read_run(folder: Path) -> Run:
     """The run in a folder."""
-    read_marker(folder)  # refuses what a newer version wrote
+    read_marker(folder)  # raises if a newer version wrote it
     try:
         config = tomllib.loads((folder / "config.toml").read_text())
         return Run(folder, config, read_lines(folder / "history.jsonl"))

@@ -14,7 +14,7 @@ from kedge.core.algorithm import Algorithm, Local, Stage, Tune, fitted
 from kedge.core.errors import DataError, RequestError
 from kedge.core.frozen import frozen_note, place_frozen
 from kedge.core.model import Batch, Model, from_module, seeded
-from kedge.core.naming import FORWARD_ERRORS, explained
+from kedge.core.naming import FORWARD_ERRORS, error_text
 from kedge.core.precision import DTYPES, Precision, in_precision
 from kedge.core.schedules import Clock, over
 from kedge.core.units import check_trainable
@@ -25,7 +25,7 @@ from kedge.running.config import EngineChoice, Evaluation, Experiment, label_of,
 from kedge.running.dealing import federation_of
 from kedge.running.document import OPTIMIZERS
 from kedge.running.factories import factory_of
-from kedge.running.forward_check import generators_put_back, with_checked_forward
+from kedge.running.forward_check import preserve_generators, with_checked_forward
 from kedge.running.measuring import measurable
 from kedge.running.measuring import tune_of as tune_for
 from kedge.running.probing import check_measures, watched
@@ -201,8 +201,8 @@ def check_parts(algorithm: Algorithm, model: Model) -> None:
     try:
         if not algorithm.shared(model):
             raise RequestError(
-                f"{algorithm.name} shares no parameter of this model: the part that it shares is empty, so "
-                f"clients would learn nothing from each other.{frozen_note(model)}"
+                f"{algorithm.name} shares no parameter of this model, so clients would learn nothing from "
+                f"each other. Use another method, or a model with more units.{frozen_note(model)}"
             )
         for correction in algorithm.corrections:
             correction.reach(model)
@@ -212,7 +212,7 @@ def check_parts(algorithm: Algorithm, model: Model) -> None:
 
 
 def check_tuning(task: Task) -> None:
-    """Raise where personal models are to be tuned in a part that the model does not have."""
+    """Raise if tune = 'body' and the model has no body."""
     for stage in task.stages:
         tune = tune_for(task, stage.algorithm)
         if tune and tune.what == "body" and len(task.model.units) == 1:
@@ -238,11 +238,11 @@ def check_model(model: Model, federation: Federation) -> None:
     )
     shape = tuple(federation.pool.x.shape[1:])
     try:
-        with torch.no_grad(), generators_put_back():
+        with torch.no_grad(), preserve_generators():
             out, _ = model.apply(params, buffers, batch, False)
     except FORWARD_ERRORS as error:
         raise RequestError(
-            f"the model cannot take samples of shape {shape} ({prod(shape)} values): {explained(error)}"
+            f"the model cannot take samples of shape {shape} ({prod(shape)} values): {error_text(error)}"
         ) from error
     if out.logits.dim() != 2:
         raise RequestError(

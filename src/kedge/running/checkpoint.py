@@ -28,7 +28,7 @@ KEEP = 2
 class State(NamedTuple):
     """Everything a run needs to go on as if it had never stopped."""
 
-    # round, stage, stage_round, lengths and checksums of the histories, what `auto` chose, whose it is
+    # round, stage, stage_round, lengths and checksums of the histories, `auto`'s choice, the run's identity
     facts: dict[str, Any]
     tensors: dict[str, Any]  # server, memories
 
@@ -93,9 +93,9 @@ def load(
     say: Callable[[str], None],
     objection: Callable[[State], str | None] = lambda state: None,
 ) -> State | None:
-    """The newest version that is whole and fits its run; others are named. None where nothing was ever saved.
+    """The newest version that is whole and fits its run; None if nothing was ever saved.
 
-    `objection` says why a whole version does not fit, or None.
+    `say` reports skipped versions. `objection` returns why a whole version does not fit, or None.
     """
     found = versions(folder)
     damaged = 0
@@ -103,18 +103,18 @@ def load(
         try:
             state = read(version)
         except CheckpointError as error:
-            say(f"{error} It is passed over.")
+            say(f"{error} It is skipped.")
             damaged += 1
             continue
         reason = objection(state)
         if reason is None:
             if version != found[0]:
                 say(
-                    f"The run goes on from checkpoint {version}, and repeats exactly the rounds that it did "
-                    f"after round {state.facts['round']}."
+                    f"The run resumes from checkpoint {version}, and repeats the rounds after round "
+                    f"{state.facts['round']} exactly."
                 )
             return state
-        say(f"checkpoint {version} does not fit: {reason}. It is passed over.")
+        say(f"checkpoint {version} does not fit: {reason}. It is skipped.")
     if found and damaged == len(found):
         raise CheckpointError(
             f"no whole checkpoint is left in {folder}: every version is damaged. "
@@ -122,9 +122,9 @@ def load(
         )
     if found:
         raise CheckpointError(
-            f"no checkpoint in {folder} fits this run, as told above. Put back what is missing or damaged, "
-            "from a copy. If there is none, delete that folder to run again from the start; the history so "
-            "far is then written anew."
+            f"no checkpoint in {folder} fits this run, for the reasons above. Restore the missing or damaged "
+            "files from a copy. If you have none, delete that folder to run again from the start; the "
+            "history so far is then written anew."
         )
     return None
 
@@ -147,7 +147,7 @@ def read(version: Path) -> State:
 
 
 def newest_facts(folder: Path) -> dict[str, Any] | None:
-    """The facts of the newest version that has some, without its tensors; None where none has."""
+    """The facts of the newest version with a readable state.json; None if no version has one."""
     for version in versions(folder):
         try:
             facts: dict[str, Any] = json.loads((version / "state.json").read_bytes())

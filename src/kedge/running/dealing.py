@@ -19,7 +19,7 @@ from kedge.running.factories import factory_of
 from kedge.running.folder import write
 from kedge.running.schema import parameters
 
-OURS = ("digits", "synthetic")  # datasets that come with kedge, or are made by it
+OURS = ("digits", "synthetic")  # datasets that kedge contains or generates
 
 
 def federation_of(experiment: Experiment) -> Federation:
@@ -100,7 +100,7 @@ def holdings_of(experiment: Experiment, federation: Federation) -> Holdings:
 
 
 def without_checksums(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of a run of version 0.1, which compared no checksums of files a user gives."""
+    """The configuration with data.verify = false if it has no data.verify, as version 0.1 read it."""
     data = document.get("data")
     if not isinstance(data, Mapping) or "verify" in data:
         return dict(document)

@@ -1,7 +1,7 @@
-"""The files that a user's code is made of: the one that is named, and those it imports from beside it.
+"""The files that a user's code consists of: the file that a config names, and the local files it imports.
 
-Beside it means below its own folder (for package.module: below the folder that holds the package) or below
-the current folder. Installed packages, the standard library and kedge itself do not count.
+A local file is below the folder of the named file (for package.module: below the folder that contains the
+package) or below the current folder. Installed packages, the standard library and kedge are not included.
 """
 
 import ast
@@ -11,55 +11,55 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-from kedge.running.imported import BROUGHT, installed, module_of, parted, source_of
+from kedge.running.imported import IMPORTED_WITH, installed, module_of, parted, source_of
 
 
 class Code(NamedTuple):
     """A file of a user's code."""
 
     path: Path
-    module: str | None  # the name by which it is imported; None for a file that is named by its path
+    module: str | None  # the name it is imported by; None for a file that is named by its path
     source: bytes
 
 
 def code_of(name: str) -> list[Code]:
-    """The files behind file.py:name or package.module:name, the named one first; none if it is installed."""
+    """The files of file.py:name or package.module:name, the named one first; none if it is installed."""
     place, _ = parted(name)
     module = module_of(name)
     first = loaded_code(module, None if place.endswith(".py") else module.__name__)
     if first is None:
         return []
     roots = [root_of(first.path, first.module), *(f for f in [Path.cwd()] if f != f.parent)]
-    brought = BROUGHT.get(str(first.path) if first.module is None else place, set())
+    brought = IMPORTED_WITH.get(str(first.path) if first.module is None else place, set())
     names = [n for n in brought if n in sys.modules] + ([first.module] if first.module else [])
     found = {first.path: first}
     waiting = [first]
     while names or waiting:
         for module_name in [part for whole in names for part in prefixes(whole)]:
-            other = beside(module_name, roots)
+            other = local_module(module_name, roots)
             if other and other.path not in found:
                 found[other.path] = other
                 waiting.append(other)
-        names = [*imports(waiting.pop())] if waiting else []
+        names = [*imported_names(waiting.pop())] if waiting else []
     return [*found.values()]
 
 
 def loaded_code(module: ModuleType, name: str | None) -> Code | None:
-    """The file of a module that is loaded; None if it is no file of the user's own."""
+    """The file of a loaded module; None if it is not the user's own."""
     source = source_of(module)
     return None if source is None else Code(Path(str(module.__file__)).resolve(), name, source)
 
 
 def root_of(path: Path, module: str | None) -> Path:
-    """The folder from which a file is imported under this name."""
+    """The folder from which the file `path` is imported as `module`."""
     if module is None:
         return path.parent
     above = module.count(".") + (path.name == "__init__.py")
     return path.parents[min(above, len(path.parents) - 1)]
 
 
-def beside(name: str, roots: list[Path]) -> Code | None:
-    """The file of a module by its dotted name, if it lies below one of these folders; loaded or not yet."""
+def local_module(name: str, roots: list[Path]) -> Code | None:
+    """The file of the module `name`, loaded or not, if it is below one of the folders `roots`."""
     module = sys.modules.get(name)
     if module is not None:
         found = loaded_code(module, name)
@@ -72,12 +72,12 @@ def beside(name: str, roots: list[Path]) -> Code | None:
     return None
 
 
-def imports(code: Code) -> Iterator[str]:
-    """The dotted names of all modules that a file may import, also those it imports inside functions."""
+def imported_names(code: Code) -> Iterator[str]:
+    """The dotted names of all modules that a file may import, also inside functions."""
     try:
         tree = ast.parse(code.source)
     except (SyntaxError, ValueError):
-        return  # a file that is not loaded yet
+        return  # a file that was never loaded may be invalid
     whole = code.module or ""
     package = whole if code.path.name == "__init__.py" else whole.rpartition(".")[0]
     for node in ast.walk(tree):
@@ -91,6 +91,6 @@ def imports(code: Code) -> Iterator[str]:
 
 
 def prefixes(name: str) -> list[str]:
-    """A dotted name and the packages it lies in: a.b.c gives a, a.b, a.b.c."""
+    """A dotted name and its parent packages: a.b.c gives a, a.b, a.b.c."""
     parts = name.split(".")
     return [".".join(parts[: n + 1]) for n in range(len(parts))]

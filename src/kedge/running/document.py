@@ -1,8 +1,8 @@
 """An experiment as a user writes it: a TOML document, shorthand, settings on top.
 
 Shorthand: a plain name stands for a table, and method = "fedbug(ratio=0.2) + feddyn(alpha=0.1)" sets the
-tables [method] and [schedule]; method = "feddyn -> fedavg@0.75" also sets [[then]]. A method string without a
-schedule combines with a [schedule] beside it; a document that names two different ones is refused.
+tables [method] and [schedule]; method = "feddyn -> fedavg@0.75" also sets [[then]]. A method string
+without a schedule takes the [schedule] of the document; two different schedules are an error.
 """
 
 import json
@@ -33,9 +33,9 @@ FACTORIES: dict[str, Mapping[str, Any]] = {
     "when": RULES,
 }
 STAGED = ("when",)  # tables that stand in [[then]] only
-PLAIN = FACTORIES.keys() - {"method"}  # keys whose string is one name with arguments
-BY_METHOD = ("method", "schedule", "then")  # what a method string may name
-STAGE_PLAIN = ("schedule", "when")  # the same, of [[then]]
+PLAIN = FACTORIES.keys() - {"method"}  # keys with one name and its arguments as value
+BY_METHOD = ("method", "schedule", "then")  # tables that a method string may set
+STAGE_PLAIN = ("schedule", "when")  # the keys of PLAIN in [[then]]
 
 
 def expanded(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def expanded(raw: Mapping[str, Any]) -> dict[str, Any]:
         table["then"] = [stage_row(row) if isinstance(row, dict) else row for row in table["then"]]
     method = raw.get("method")
     if isinstance(method, str):
-        table |= beside(method, stage_tables(method), table)
+        table |= merge_stage(method, stage_tables(method), table)
     return table
 
 
@@ -55,36 +55,36 @@ def stage_row(row: dict[str, Any]) -> dict[str, Any]:
         k: called(v, f"then.{k}") if k in STAGE_PLAIN and isinstance(v, str) else v for k, v in row.items()
     }
     if isinstance(row.get("method"), str):
-        row |= beside(row["method"], named_tables(row["method"], "then.method"), row, "then.")
+        row |= merge_stage(row["method"], named_tables(row["method"], "then.method"), row, "then.")
     return row
 
 
-def beside(text: str, named: dict[str, Any], table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """The tables `named` by the method string; raises where `table` has another schedule or [[then]]."""
+def merge_stage(text: str, named: dict[str, Any], table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """The tables `named` by the method string `text`, and those of `table`; raise if they contradict."""
     own = {key: table[key] for key in ("schedule", "then") if key in table}
     if isinstance(own.get("schedule"), Mapping) and own["schedule"] != named.get("schedule", own["schedule"]):
         inner, other = written(named["schedule"]), written(own["schedule"])
         plain = " -> ".join([written(named["method"]), *(part.strip() for part in text.split("->")[1:])])
         raise RequestError(
-            f"{path}method = {text!r} names the schedule {inner!r}, and {path}schedule = {other!r} is "
-            f"another. Name one: {path}method = {plain!r} beside {path}schedule = {other!r}, or "
+            f"{path}method = {text!r} names the schedule {inner!r}, but {path}schedule = {other!r} is "
+            f"different. Name one: {path}method = {plain!r} beside {path}schedule = {other!r}, or "
             f"{path}method = {text!r} without the key {path}schedule."
         )
     if "then" in own and own["then"] != named.get("then", own["then"]):
         raise RequestError(
-            f"method = {text!r} names the stages that follow, and then = {own['then']!r} names others. Write "
+            f"method = {text!r} names later stages, but then = {own['then']!r} names others. Write "
             f"them in one place: in method, or as [[then]] beside method = {text.split('->')[0].strip()!r}."
         )
     return named | own
 
 
 def method_tables(text: str) -> dict[str, dict[str, Any]]:
-    """'fedbug(ratio=0.2)+feddyn' as the tables [schedule] and [method]; `all` where no schedule is named."""
+    """'fedbug(ratio=0.2)+feddyn' as the tables [schedule] and [method]; the default schedule is `all`."""
     return {"schedule": {"name": "all"}, **named_tables(text)}
 
 
 def named_tables(text: str, path: str = "method") -> dict[str, dict[str, Any]]:
-    """'fedbug(ratio=0.2)+feddyn' as [method], and [schedule] if it names one."""
+    """'fedbug(ratio=0.2)+feddyn' as the table [method], and [schedule] if `text` names one."""
     tables: dict[str, dict[str, Any]] = {}
     for part in re.split(r"\+(?![^(]*\))", text):
         table = called(part, path)
@@ -120,10 +120,10 @@ def called(text: str, path: str) -> dict[str, Any]:
 
 
 def stage_tables(text: str) -> dict[str, Any]:
-    """'feddyn -> fedavg@0.75' as [method] and [[then]]: what follows, and from when on.
+    """'feddyn -> fedavg@0.75' as the tables [method] and [[then]], the later stages with their starts.
 
-    [schedule] and [[then]] are there if they are named. After the @ stands a round, a share of the rounds, or
-    a rule: 'feddyn -> fedavg@plateau(patience=5)'.
+    The result has [schedule] and [[then]] only if `text` names them. After the @ follows a round, a share of
+    the rounds, or a rule: 'feddyn -> fedavg@plateau(patience=5)'.
     """
     first, *later = text.split("->")
     rows = []
@@ -157,7 +157,7 @@ def literal(text: str) -> Any:
 def override(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """The document with dotted keys set: {"training.epochs": 5}.
 
-    A method string replaces the document's method, and its schedule or later stages where it names some.
+    A method string replaces the document's method, and the schedule and later stages if it names them.
     """
     check_named_once(settings)
     table = dict(raw)
@@ -166,7 +166,7 @@ def override(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
             table = {k: v for k, v in table.items() if k not in stage_tables(value)} | {"method": value}
             continue
         *folders, key = path.split(".")
-        table = spelled_out(table, path)
+        table = expanded_for(table, path)
         place = table
         for number, name in enumerate(folders):
             inner = place.get(name, {})
@@ -182,12 +182,12 @@ def override(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
 
 
 def with_method(raw: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """The document with this method string in place of its method, its schedule and its later stages."""
+    """The document with the method string `text` instead of its method, schedule and later stages."""
     return {key: value for key, value in raw.items() if key not in BY_METHOD} | {"method": text}
 
 
-def spelled_out(table: dict[str, Any], path: str) -> dict[str, Any]:
-    """The document with shorthand written out as far as setting the key `path` needs it."""
+def expanded_for(table: dict[str, Any], path: str) -> dict[str, Any]:
+    """The document with the shorthand expanded that setting the key `path` would overwrite."""
     first, sign, _ = path.partition(".")
     if first in BY_METHOD:
         return expanded(
@@ -199,7 +199,7 @@ def spelled_out(table: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def check_named_once(settings: Mapping[str, Any]) -> None:
-    """Raise where a method string among these settings names a schedule or stages that another sets too."""
+    """Raise if a method string in `settings` names a schedule or stages that another setting sets, too."""
     method = settings.get("method")
     if not isinstance(method, str):
         return
@@ -210,7 +210,7 @@ def check_named_once(settings: Mapping[str, Any]) -> None:
 
 
 def in_order(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Whole tables first, and names before their arguments: they replace what stands below them."""
+    """The settings sorted: whole tables first, names before arguments, because they replace nested keys."""
     return dict(
         sorted(
             settings.items(), key=lambda one: (one[0].count("."), one[0] != "method", ".name" not in one[0])
@@ -219,7 +219,7 @@ def in_order(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def written(value: Any) -> str:
-    """A value as one would write it."""
+    """A value as a user would write it in a config."""
     if isinstance(value, Mapping) and "name" in value:
         inside = ", ".join(f"{k}={written(v)}" for k, v in value.items() if k != "name")
         return f"{value['name']}({inside})" if inside else str(value["name"])

@@ -15,9 +15,9 @@ from kedge.core.errors import DataError, RequestError
 from kedge.core.precision import computing_in
 from kedge.data.saved import FILE
 from kedge.engines.auto import Choice, build, choose
-from kedge.engines.compiling import not_compiled
+from kedge.engines.compiling import compile_failure
 from kedge.engines.fallback import without_torch_warnings
-from kedge.engines.unstackable import reworded
+from kedge.engines.unstackable import explain_stacking_errors
 from kedge.running.assemble import NO_CUDA, assemble
 from kedge.running.checkpoint import newest_facts
 from kedge.running.config import EngineChoice, Experiment, resolve
@@ -25,10 +25,10 @@ from kedge.running.dealing import check_kept, holdings_of, without_checksums
 from kedge.running.document import read
 from kedge.running.folder import check_free, create, locked, write
 from kedge.running.history import history_problem, whole_rounds
-from kedge.running.identity import check_identity, of_experiment
+from kedge.running.identity import check_identity, experiment_identity
 from kedge.running.marker import Marker, read_marker
 from kedge.running.result import Result, result_of
-from kedge.running.resumed_code import keep_record, pinned
+from kedge.running.resumed_code import update_record, use_code
 from kedge.running.runner import run
 from kedge.running.saving import frozen_digest
 from kedge.running.sources import CodeChoice, contents, own_names
@@ -46,7 +46,7 @@ def execute(
 
 
 def begun(experiment: Experiment, folder: Path | None, force: bool, locks: ExitStack) -> Task:
-    """The task of a new run, whose folder is made; `locks` holds it against other processes."""
+    """Make the folder of a new run, locked by `locks`, and return its task."""
     if folder:
         check_free(folder, force)  # before data are loaded
     task = assemble(experiment)
@@ -54,13 +54,13 @@ def begun(experiment: Experiment, folder: Path | None, force: bool, locks: ExitS
         dealt = holdings_of(experiment, task.federation).packed()
         code = contents(own_names(experiment))
         files: dict[str, str | bytes] = {"config.toml": experiment.toml(), FILE: dealt, **code}
-        create(folder, files, Marker("run", of_experiment(experiment)), force, locks)
+        create(folder, files, Marker("run", experiment_identity(experiment)), force, locks)
     return task
 
 
 def resume(folder: Path, observer: Observer | None = None, code: CodeChoice = "same") -> Result:
-    """Go on with the run in this folder from its newest checkpoint, with this choice of the user's code."""
-    with pinned(folder, code):
+    """Resume the run in `folder` from its newest checkpoint, with this choice of the user's code."""
+    with use_code(folder, code):
         experiment_in(folder)
         with locked(folder):
             experiment, task = taken_up(folder, code)
@@ -68,40 +68,40 @@ def resume(folder: Path, observer: Observer | None = None, code: CodeChoice = "s
 
 
 def go_on(task: Task, experiment: Experiment, folder: Path | None, observer: Observer | None) -> Result:
-    """Run what is left of an experiment, whose folder is locked."""
+    """Run the remaining rounds of an experiment whose folder is locked."""
     every = experiment.checkpoint.every
     return held(task, experiment.engine, experiment.name, every, folder, observer or Observer())
 
 
 def experiment_in(folder: Path) -> Experiment:
-    """The experiment that the run in a folder is of."""
+    """The experiment in the config.toml of a run's folder."""
     if not (folder / "config.toml").is_file():
         raise RequestError(f"{folder} is not the folder of a run: it has no config.toml.")
-    read_marker(folder)  # refuses what a newer version wrote
+    read_marker(folder)  # raises if a newer version wrote it
     document = read(folder / "config.toml")
     if document.get("call") == "kedge.train":
         raise RequestError(
-            f"{folder} is of a call of kedge.train: make the same call with resume=True to go on with it."
+            f"{folder} belongs to a call of kedge.train: make the same call with resume=True to resume it."
         )
     return resolve(without_checksums(document))
 
 
 def taken_up(folder: Path, code: CodeChoice = "same") -> tuple[Experiment, Task]:
-    """The experiment in a folder, and its task on the data and with the code it began with."""
-    with pinned(folder, code):
+    """The experiment in a folder, and its task with the data and the code that the run started with."""
+    with use_code(folder, code):
         experiment = experiment_in(folder)
         check_identity(
             folder,
-            of_experiment(experiment),
-            f"Undo the changes in {folder / 'config.toml'}, or begin a new run with it: kedge run "
-            f"{folder / 'config.toml'} --out DIR. Of a run that has begun only rounds, the tables checkpoint "
-            "and engine (but its precision), and paths may be changed.",
+            experiment_identity(experiment),
+            f"Undo the changes in {folder / 'config.toml'}, or start a new run with them: kedge run "
+            f"{folder / 'config.toml'} --out DIR. In a run that has started you may change only rounds, "
+            "name, the tables checkpoint and engine (except engine.precision), data.verify and paths.",
         )
         if experiment.partition["name"] == "saved" and (folder / FILE).is_file():
-            # The run has its own copy; the one it came from may be gone.
+            # The run's own copy; the original file may be gone.
             experiment = replace(experiment, partition={"name": "saved", "path": str(folder / FILE)})
         task = assemble(experiment)
-        keep_record(folder, code, own_names(experiment))
+        update_record(folder, code, own_names(experiment))
     check_kept(folder, holdings_of(experiment, task.federation))
     return experiment, task
 
@@ -114,8 +114,13 @@ def held(
     folder: Path | None,
     observer: Observer,
 ) -> Result:
-    """Run or go on, in a locked folder; what `auto` chose at the first start holds for the whole run."""
-    with computing_in(task.precision), threads_put_back(), without_torch_warnings(), reworded():
+    """Run or resume in a locked folder; the engine chosen at the first start is kept for the whole run."""
+    with (
+        computing_in(task.precision),
+        threads_put_back(),
+        without_torch_warnings(),
+        explain_stacking_errors(),
+    ):
         chosen = recorded(folder)
         if chosen is None:
             chosen = settled([task], wanted, observer.say)
@@ -127,10 +132,10 @@ def held(
                 progress = run(task, engine, folder, checkpoint_every, chosen, observer)
                 break
             except Exception as error:
-                told = not_compiled(error)
+                told = compile_failure(error)
                 if told is None or wanted.name != "auto" or not chosen["compiled"]:
                     raise
-            # Here the error is gone, and with it the memory that its frames held.
+            # Outside `except` the error is freed, and with it the memory that its frames held.
             del engine
             observer.say(f"choosing an engine that compiles nothing: {told}")
             chosen = settled([task], replace(wanted, compile="off"), observer.say)
@@ -157,8 +162,8 @@ def recorded(folder: Path | None) -> dict[str, Any] | None:
         settings: dict[str, Any] = json.loads(file.read_bytes())["engine"]
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{file} is damaged ({error!r}). Put a whole copy there; or delete it, and the engine is chosen "
-            "anew: the run then ends with other last digits if another one is faster now."
+            f"{file} is damaged ({error!r}). Restore it from a copy; or delete it: kedge then chooses the "
+            "engine again, and the last digits of the results change if it chooses another one."
         ) from error
     return settings
 
@@ -219,12 +224,12 @@ def environment(task: Task, chosen: dict[str, Any]) -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         "seed": task.seed,
         "engine": chosen,
-        **({"frozen": frozen} if frozen else {}),  # sha256; a run is resumed with the same ones
+        **({"frozen": frozen} if frozen else {}),  # sha256; a resumed run must have the same
     }
 
 
 def finished(folder: Path) -> bool:
-    """Whether the run in this folder is done, with a history that is whole."""
+    """Whether the run in this folder is finished and its history is undamaged."""
     config = folder / "config.toml"
     if not config.is_file() or not (folder / "model.safetensors").is_file():
         return False

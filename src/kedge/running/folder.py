@@ -1,4 +1,4 @@
-"""The folder of a run: made whole or not at all, written to without ever leaving half a file."""
+"""The folder of a run: created atomically, locked, and written with atomic replacement of files."""
 
 import errno
 import hashlib
@@ -20,7 +20,7 @@ try:
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]  # its absence is asked for below
 
-LOCKS = ("config.toml", PLAN, SWEEP, FILE)  # version 0.1 locks config.toml; an editor may replace that one
+LOCKS = ("config.toml", PLAN, SWEEP, FILE)  # version 0.1 locks config.toml; an editor may replace that file
 BLOCK = 1 << 20  # bytes read at once
 
 
@@ -55,10 +55,10 @@ def create(
     replace: bool = False,
     locks: ExitStack | None = None,
 ) -> None:
-    """Make a folder with these files and its kedge.json in it; all appear at once.
+    """Make a folder with the files `contents` and a kedge.json; all appear at once.
 
-    `replace`: put it in the place of what kedge wrote there. `locks` takes the folder's lock, which is held
-    from the moment the folder appears.
+    `replace`: replace a folder that kedge wrote. The folder is locked from the moment it appears; `locks`
+    takes over that lock.
     """
     check_free(folder, replace)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def create(
                 write(temporary / name, content.encode() if isinstance(content, str) else content)
             temporary.chmod(0o755)
             lock(temporary, new)
-            aside = put_aside(folder, old) if replace and os.path.lexists(folder) else None
+            aside = move_aside(folder, old) if replace and os.path.lexists(folder) else None
             move_in(temporary, folder)
         except BaseException:
             if aside and not os.path.lexists(folder):
@@ -86,46 +86,46 @@ def create(
 
 
 def check_free(folder: Path, replace: bool) -> None:
-    """Raise unless a folder may be made here, in an empty place or instead of what kedge wrote."""
+    """Raise if `folder` exists, or with `replace` if kedge did not write it or a process is running in it."""
     if not os.path.lexists(folder):
         return
     if not replace:
-        raise RequestError(occupied(folder))
+        raise RequestError(exists_message(folder))
     check_replaceable(folder)
     with ExitStack() as locks:
         lock_all(folder, locks)
 
 
-def occupied(folder: Path) -> str:
-    """The error where there is something already."""
+def exists_message(folder: Path) -> str:
+    """The error message if `folder` exists."""
     return (
         f"{folder} exists already. Continue it with --resume {folder}, "
         "write elsewhere with --out DIR, or replace it with --force."
     )
 
 
-def put_aside(folder: Path, locks: ExitStack) -> Path:
-    """Rename a folder that is to be replaced, once no process runs in it; a process that comes is refused."""
+def move_aside(folder: Path, locks: ExitStack) -> Path:
+    """Lock a folder that is to be replaced, and rename it; return its new path."""
     lock_all(folder, locks)
-    check_replaceable(folder)  # nothing was put there meanwhile
+    check_replaceable(folder)  # again: files may have been added since
     aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".old", dir=folder.parent))
     os.rename(folder, aside)
     return aside
 
 
 def move_in(temporary: Path, folder: Path) -> None:
-    """Rename a new folder to its place; another process may have made one there."""
+    """Rename a new folder to `folder`; raise if another process has made one there meanwhile."""
     try:
         os.rename(temporary, folder)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-            raise RequestError(occupied(folder)) from None
+            raise RequestError(exists_message(folder)) from None
         raise
 
 
 @contextmanager
 def locked(folder: Path | None) -> Iterator[None]:
-    """Hold a folder against other processes; where the system has no such locks nothing happens."""
+    """Lock a folder against other processes; without effect on Windows."""
     with ExitStack() as locks:
         if folder is not None:
             lock(folder, locks)
@@ -133,7 +133,7 @@ def locked(folder: Path | None) -> Iterator[None]:
 
 
 def lock(folder: Path, locks: ExitStack) -> None:
-    """Lock a folder by the files that versions of kedge lock; refuse where another process has it."""
+    """Lock the files of a folder that any version of kedge locks; raise if another process has a lock."""
     if fcntl is None:
         return
     for path in (folder / name for name in LOCKS):
@@ -145,11 +145,13 @@ def lock(folder: Path, locks: ExitStack) -> None:
         except BlockingIOError:
             raise RequestError(f"another process is running in {folder}: wait for it, or stop it.") from None
         if not path.is_file() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
-            raise RequestError(f"another process has just replaced {folder}: look what it does there.")
+            raise RequestError(
+                f"another process has just replaced {folder}: wait for it, or write elsewhere with --out DIR."
+            )
 
 
 def lock_all(folder: Path, locks: ExitStack) -> None:
-    """Lock a folder and all runs in it."""
+    """Lock a folder and the folders of all runs in it."""
     lock(folder, locks)
     for run in runs_in(folder):
         lock(run, locks)
@@ -173,17 +175,17 @@ class Lines:
         self.hash.update(content)
 
     def length(self) -> int:
-        """The bytes written, made lasting; refuse where the file is no longer in its place."""
+        """Sync the file, and return its length; raise if the file was removed or replaced."""
         os.fsync(self.file.fileno())
         if not self.path.is_file() or not os.path.samestat(os.fstat(self.file.fileno()), self.path.stat()):
             raise CheckpointError(
-                f"{self.path} was removed or replaced while this run was going, so nothing more is saved "
-                "there: the folder may be another run's now. Begin this run again in a folder of its own."
+                f"{self.path} was removed or replaced during this run, so kedge writes nothing more there: "
+                "the folder may belong to another run now. Start this run again in another folder."
             )
         return self.file.tell()
 
     def checksum(self) -> str:
-        """The sha256 of the bytes written; they are not read again."""
+        """The sha256 of the bytes written so far, without reading them again."""
         return self.hash.hexdigest()
 
     def close(self) -> None:
@@ -192,19 +194,21 @@ class Lines:
 
 
 def hash_of(path: Path, length: int) -> "hashlib._Hash":
-    """The sha256 of the first `length` bytes of a file, to go on with; refuse a file that is shorter."""
+    """The sha256 object after the first `length` bytes of a file; raise if the file is shorter."""
     found, left = hashlib.sha256(), length
     with path.open("rb") as file:
         while left and (content := file.read(min(left, BLOCK))):
             found.update(content)
             left -= len(content)
     if left:
-        raise CheckpointError(f"{path} has {length - left} bytes; it had {length} when the run was saved.")
+        raise CheckpointError(
+            f"{path} has {length - left} bytes; it had {length} when the checkpoint was saved."
+        )
     return found
 
 
 def read_lines(path: Path, length: int | None = None) -> list[dict[str, Any]]:
-    """The lines of a history, or of its first `length` bytes; one cut off by a crash is left out."""
+    """The lines of a history, or of its first `length` bytes; an incomplete last line is left out."""
     if not path.exists():
         return []
     whole = path.read_bytes()[:length].rpartition(b"\n")[0]
@@ -212,7 +216,7 @@ def read_lines(path: Path, length: int | None = None) -> list[dict[str, Any]]:
 
 
 def line_of(path: Path, number: int, content: bytes) -> dict[str, Any]:
-    """A line of a history; an error that says where it stands if it is none."""
+    """A parsed line of a history; raise with its file and line number if it is not a JSON object."""
     try:
         line = json.loads(content)
         if isinstance(line, dict):

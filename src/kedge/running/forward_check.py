@@ -1,8 +1,8 @@
-"""The model's forward pass in training mode, tried on two samples before training.
+"""Check the model's forward pass on two samples before training.
 
-It must be a function of parameters, buffers, samples and key alone: no generator of its own or of the
-process, nothing changed in place. What breaks that is refused with the module's name. torch's random
-functions that can be keyed are (core/random_functions.py).
+The forward pass must be a function of parameters, buffers, samples and key only: it may not use a generator
+of its own or of the process, or change anything in place. The error for a module that does names the module.
+torch's random functions are replaced by functions of the key where possible (core/random_functions.py).
 """
 
 import random
@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from kedge.core.errors import RequestError
 from kedge.core.model import Batch, Model
-from kedge.core.naming import FORWARD_ERRORS, explained, named_part
+from kedge.core.naming import FORWARD_ERRORS, error_text, part_name
 from kedge.core.random_functions import KEYED_FUNCTIONS, with_keyed_functions
 from kedge.core.recurrent import Recurrent
 from kedge.core.tree import Leaves
@@ -33,7 +33,7 @@ Run = Callable[[], list[Tensor]]
 
 
 def with_checked_forward(model: Model, federation: Federation) -> Model:
-    """The model, with keyed random functions if its forward calls any; raise where it cannot be trained."""
+    """The model, with keyed random functions if its forward calls any; raise if it cannot be trained."""
     params, buffers = model.init(0)
     kind = next(iter(params.values())).dtype
     x, y = (v[:SAMPLES] for v in (federation.pool.x, federation.pool.y))
@@ -46,22 +46,22 @@ def with_checked_forward(model: Model, federation: Federation) -> Model:
         out, moved = model.apply(params, buffers, batch, train)
         return [out.logits, out.features, *moved.values()]
 
-    with generators_put_back():
-        seen, calls = Seen(), list[tuple[nn.Module, Any]]()
-        with seen, hooked(lambda *call: calls.append(call), lambda *call: None):
-            attempted(lambda: forward(model, True))
+    with preserve_generators():
+        seen, calls = KeyedCalls(), list[tuple[nn.Module, Any]]()
+        with seen, forward_hooks(lambda *call: calls.append(call), lambda *call: None):
+            run_forward(lambda: forward(model, True))
             steps = sum(
                 part.unrolled(inputs[0]) for part, inputs in calls if inputs and isinstance(part, Recurrent)
             )
-            attempted(lambda: forward(model, False))
+            run_forward(lambda: forward(model, False))
         check_unchanged(calls[0][0], model, {**params, **buffers})
         checked = replace(with_keyed_functions(model) if seen.keyed else model, unrolled=steps)
         check_same(lambda: forward(checked, True))
     return checked
 
 
-class Seen(TorchFunctionMode):
-    """Notes whether functions are called that `KeyedFunctions` answers: that draw, or fused attention."""
+class KeyedCalls(TorchFunctionMode):
+    """Record whether a function is called that `KeyedFunctions` must replace: a draw, or fused attention."""
 
     keyed = False
 
@@ -76,8 +76,8 @@ class Seen(TorchFunctionMode):
         return out
 
 
-class Drawn(TorchFunctionMode):
-    """Notes the first torch function that moves the process's generator."""
+class GeneratorCalls(TorchFunctionMode):
+    """Record the name of the first torch function that advances the process's generator."""
 
     name: str | None = None
 
@@ -91,47 +91,47 @@ class Drawn(TorchFunctionMode):
         return out
 
 
-def attempted(run: Run) -> list[Tensor]:
-    """The result of a forward pass; raise with the module's name where it fails."""
+def run_forward(run: Run) -> list[Tensor]:
+    """Run a forward pass and return its result; an error names the module."""
     try:
         return run()
     except RequestError as error:
-        raise RequestError(explained(error)) from None
+        raise RequestError(error_text(error)) from None
     except FORWARD_ERRORS as error:
-        raise RequestError(f"the module cannot train: {explained(error)}") from error
+        raise RequestError(f"the module cannot train: {error_text(error)}") from error
 
 
 def check_same(run: Run) -> None:
-    """Raise where a forward pass uses a generator, or gives something else the second time."""
+    """Raise if a forward pass uses a generator, or returns another result the second time."""
     before = generator_states()
-    first = attempted(run)
+    first = run_forward(run)
     after = generator_states()
     for kind, state in before.items():
         if after[kind] != state:
-            raise RequestError(drawing_part(run, kind))
-    second = attempted(run)
+            raise RequestError(generator_message(run, kind))
+    second = run_forward(run)
     if any(
         not torch.allclose(a, b, rtol=1e-3, atol=1e-5, equal_nan=True)
         for a, b in zip(first, second, strict=True)
     ):
-        part = changing_part(run) or "the module"
+        part = changing_module(run) or "the module"
         raise RequestError(
-            f"{part}: its forward gives another result for the same input and the same key. A run could "
-            f"not be resumed, and engines would disagree. Random numbers: use {KEYED}, which kedge draws "
-            "from the run's seed. What a module remembers from call to call belongs in a buffer that is "
-            "assigned anew."
+            f"{part}: its forward gives another result for the same input and the same key, so a run could "
+            f"not be resumed and engines would disagree. For random numbers use {KEYED}: kedge draws them "
+            "from the run's seed. Keep state between calls in a floating-point buffer, and assign a new "
+            "tensor to it."
         )
 
 
 def check_unchanged(root: nn.Module, model: Model, after: Leaves) -> None:
-    """Raise where forward passes have changed parameters or buffers in place."""
+    """Raise if the forward passes have changed parameters or buffers in place."""
     params, buffers = model.init(0)
     for name, value in {**params, **buffers}.items():
         if not torch.equal(value.nan_to_num(), after[name].nan_to_num()):
             owner, _, leaf = name.partition(".parametrizations.")[0].rpartition(".")
             spectral = ".parametrizations." in name or leaf in ("weight_u", "weight_v")
             if spectral:
-                advice = "spectral_norm does that: use nn.utils.parametrizations.weight_norm, or neither."
+                advice = "spectral_norm does that: use nn.utils.parametrizations.weight_norm, or no norm."
             elif name in params:
                 advice = "Embedding does that with max_norm: leave max_norm out."
             else:
@@ -139,7 +139,7 @@ def check_unchanged(root: nn.Module, model: Model, after: Leaves) -> None:
             if ".parametrizations." in name:
                 owner = name.partition(".parametrizations.")[0]
             raise RequestError(
-                f"{part_at(root, owner)}: its forward changes {name!r} in place, and so the values "
+                f"{part_at(root, owner)}: its forward changes {name!r} in place, and with it the values "
                 f"of clients that have not trained yet. {advice}"
             )
 
@@ -147,11 +147,11 @@ def check_unchanged(root: nn.Module, model: Model, after: Leaves) -> None:
 def part_at(root: nn.Module, path: str) -> str:
     """The name of the module at this path."""
     parts = dict(root.named_modules())
-    return named_part(root, parts[path]) if path in parts else path or "the module"
+    return part_name(root, parts[path]) if path in parts else path or "the module"
 
 
 def generator_states() -> dict[str, Any]:
-    """What the process's generators would draw next."""
+    """The states of the process's global generators."""
     return {
         "torch's": torch.random.get_rng_state().numpy().tobytes(),
         "numpy's": str(np.random.get_state(legacy=False)),
@@ -160,8 +160,8 @@ def generator_states() -> dict[str, Any]:
 
 
 @contextmanager
-def generators_put_back() -> Iterator[None]:
-    """Leave the process's generators as they were."""
+def preserve_generators() -> Iterator[None]:
+    """Restore the process's global generators on exit."""
     python, legacy = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):
@@ -171,8 +171,8 @@ def generators_put_back() -> Iterator[None]:
         np.random.set_state(legacy)
 
 
-def drawing_part(run: Run, kind: str) -> str:
-    """Why a forward pass that moves a generator is refused, with the module and function that do."""
+def generator_message(run: Run, kind: str) -> str:
+    """The error message for a forward pass that advances a generator; it names the module and function."""
     states: list[Any] = []
     found: list[str] = []
     roots: list[nn.Module] = []
@@ -183,11 +183,11 @@ def drawing_part(run: Run, kind: str) -> str:
 
     def end(part: nn.Module, inputs: Any, outputs: Any) -> None:
         if generator_states()[kind] != states.pop() and not found:
-            found.append(named_part(roots[0], part))
+            found.append(part_name(roots[0], part))
 
-    drawn = Drawn()
-    with hooked(begin, end), drawn:
-        attempted(run)
+    drawn = GeneratorCalls()
+    with forward_hooks(begin, end), drawn:
+        run_forward(run)
     by = f" ({drawn.name})" if drawn.name else ""
     return (
         f"{found[0] if found else 'the module'}: its forward draws from {kind} global generator{by}, so a "
@@ -196,8 +196,8 @@ def drawing_part(run: Run, kind: str) -> str:
     )
 
 
-def changing_part(run: Run) -> str | None:
-    """The innermost module that gives another output for the same input."""
+def changing_module(run: Run) -> str | None:
+    """The name of the innermost module that returns another output for the same input."""
     roots: list[nn.Module] = []
     calls: list[tuple[nn.Module, list[Tensor], list[Tensor]]] = []
 
@@ -207,19 +207,19 @@ def changing_part(run: Run) -> str | None:
     def end(part: nn.Module, inputs: Any, outputs: Any) -> None:
         calls.append((part, tensors(inputs), tensors(outputs)))
 
-    with hooked(begin, end):
-        attempted(run)
+    with forward_hooks(begin, end):
+        run_forward(run)
         middle = len(calls)
-        attempted(run)
+        run_forward(run)
     for (part, given, gave), (_, again, later) in zip(calls[:middle], calls[middle:], strict=False):
         if same(given, again) and not same(gave, later):
-            return named_part(roots[0], part)
+            return part_name(roots[0], part)
     return None
 
 
 @contextmanager
-def hooked(begin: Callable[..., None], end: Callable[..., None]) -> Iterator[None]:
-    """Call these before and after every module's forward."""
+def forward_hooks(begin: Callable[..., None], end: Callable[..., None]) -> Iterator[None]:
+    """Call `begin` before and `end` after every module's forward."""
     handles = [register_module_forward_pre_hook(begin), register_module_forward_hook(end)]
     try:
         yield
@@ -229,12 +229,12 @@ def hooked(begin: Callable[..., None], end: Callable[..., None]) -> Iterator[Non
 
 
 def tensors(values: Any) -> list[Tensor]:
-    """Copies of the tensors in some inputs or outputs."""
+    """Copies of the tensors in nested inputs or outputs."""
     return [v.detach().clone() for v in tree_leaves(values) if isinstance(v, Tensor)]
 
 
 def same(left: list[Tensor], right: list[Tensor]) -> bool:
-    """Whether all are equal."""
+    """Whether two lists of tensors are equal."""
     return len(left) == len(right) and all(
         a.shape == b.shape and torch.equal(a, b) for a, b in zip(left, right, strict=True)
     )

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from kedge.core.algorithm import Stage, fitted
 from kedge.core.tree import flatten, only
-from kedge.engines.auto import COPIES, numbers_of, rows_at_once
+from kedge.engines.auto import COPIES, parameter_count, rows_at_once
 from kedge.engines.memory import Memories
 from kedge.running.config import Experiment
 from kedge.running.execute import recorded
@@ -30,7 +30,7 @@ class Member(NamedTuple):
     folder: Path
     experiment: Experiment
     start: Literal["new", "anew", "on"] = "new"
-    code: CodeChoice = "same"  # what a run that goes on executes of the user's own code
+    code: CodeChoice = "same"  # the version of the user's own code that a resumed run executes
 
     @property
     def engine(self) -> dict[str, Any] | None:
@@ -91,7 +91,7 @@ def fitting(task: Task, chunk: int = 0) -> int:
     there = chunk or rows_at_once(task.model, task.federation)
     if not chunk:
         kept = max(numbers_kept(task, stage) for stage in task.stages)
-        rows += population * kept / (COPIES * numbers_of(task.model))
+        rows += population * kept / (COPIES * parameter_count(task.model))
     return max(1, min(MOST[task.federation.pool.x.device.type], int(there / rows)))
 
 

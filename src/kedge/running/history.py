@@ -19,15 +19,15 @@ FILES = ("history", "clients")
 
 
 def history_problem(folder: Path, facts: Mapping[str, Any]) -> str | None:
-    """Why the histories in a folder are not those of a checkpoint with these facts; None where they are.
+    """Why the histories in `folder` do not match the `facts` of a checkpoint; None if they match.
 
-    Their lengths and checksums are compared; version 0.1 saved no checksums, so the lines are read instead.
+    Compares lengths and checksums. A checkpoint of version 0.1 has no checksums: then checks the lines.
     """
     checksums = facts.get("sha256", {})
     for name, length in facts.get("lengths", {}).items():
         path = folder / f"{name}.jsonl"
         if not path.is_file():
-            return f"{path} is missing; it had {length} bytes then"
+            return f"{path} is missing; it had {length} bytes when the run was saved"
         try:
             found = hash_of(path, length).hexdigest()
             if name not in checksums:
@@ -37,12 +37,12 @@ def history_problem(folder: Path, facts: Mapping[str, Any]) -> str | None:
         except DataError as error:
             return str(error).rstrip(".")
         if found != checksums.get(name, found):
-            return f"the first {length} bytes of {path} are not what they were then"
+            return f"the first {length} bytes of {path} have changed since the run was saved"
     return None
 
 
 def check_lines(path: Path, name: str, rounds: int | None = None, length: int | None = None) -> None:
-    """Raise unless the first `length` bytes are whole lines in the order of rounds, `rounds` of them."""
+    """Raise unless the first `length` bytes are `rounds` complete lines, in the order of their rounds."""
     content = path.read_bytes()[:length]
     if length is not None and content and not content.endswith(b"\n"):
         raise DataError(f"{path} is damaged: byte {length} is not the end of a line")
@@ -57,7 +57,7 @@ def check_lines(path: Path, name: str, rounds: int | None = None, length: int | 
 
 
 def whole_rounds(folder: Path) -> int | None:
-    """The rounds in a run's histories, which are whole lines in order; None where they are damaged."""
+    """The number of rounds in a run's histories; None if a history is missing or damaged."""
     try:
         for name in FILES:
             if not (folder / f"{name}.jsonl").is_file():

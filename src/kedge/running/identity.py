@@ -1,8 +1,8 @@
-"""The identity of a run: everything that decides its numbers, as a flat dict of plain values.
+"""The identity of a run: everything that determines its numbers, as a flat dict of plain values.
 
-A run's folder keeps it in kedge.json and every checkpoint carries its sha256. A run that goes on must have
-the same one. A value has the same text in every process: a function is its module and name, a dataclass its
-fields, a tensor its sha256.
+kedge.json in the run's folder contains the identity, and every checkpoint its sha256. A resumed run must have
+the same identity. Each value has the same text in every process: a function is represented by its module and
+name, a dataclass by its fields, a tensor by its sha256.
 """
 
 import functools
@@ -31,16 +31,16 @@ from kedge.version import __version__
 
 Identity = dict[str, Any]
 
-FREE = ("name", "rounds", "checkpoint", "engine")  # tables and keys of a config that may change
-PATHS = ("data.path", "data.verify", "partition.path")  # where things are, not what they are
+FREE = ("name", "rounds", "checkpoint", "engine")  # keys of a config that a resumed run may change
+PATHS = ("data.path", "data.verify", "partition.path")  # locations of files, and whether to verify them
 LISTED = 12  # differences that an error names one by one
 WIDE = 120  # characters of a value in an error
 
 
-def of_experiment(experiment: Experiment) -> Identity:
-    """The identity of a run of the command line: its resolved config, without what may change.
+def experiment_identity(experiment: Experiment) -> Identity:
+    """The identity of a run of the command line: its resolved config, without the keys that may change.
 
-    A run may be made longer, so its rounds are not in it; the rounds after which its stages begin are.
+    `rounds` is not part of it, because a run may be made longer; the rounds at which its stages start are.
     """
     config = asdict(experiment)
     kept = {key: value for key, value in config.items() if key not in FREE}
@@ -50,8 +50,8 @@ def of_experiment(experiment: Experiment) -> Identity:
     return {key: without_folder(value) for key, value in found.items() if key not in PATHS}
 
 
-def of_call(task: Task, algorithm: Algorithm | str, module: nn.Module, **settings: Any) -> Identity:
-    """The identity of a run of kedge.train; `settings` are arguments that its task does not have."""
+def call_identity(task: Task, algorithm: Algorithm | str, module: nn.Module, **settings: Any) -> Identity:
+    """The identity of a run of kedge.train; `settings` are the arguments that its task does not contain."""
     local = task.stages[0].local
     arguments = {
         "seed": task.seed,
@@ -69,38 +69,43 @@ def of_call(task: Task, algorithm: Algorithm | str, module: nn.Module, **setting
         "measure": task.measure,
         **settings,
     }
-    return {"call": "kedge.train", **flat(arguments), **of_data(task.federation), **of_module(module)}
+    return {
+        "call": "kedge.train",
+        **flat(arguments),
+        **data_identity(task.federation),
+        **module_identity(module),
+    }
 
 
 def without_folder(value: Any) -> Any:
-    """path/to/file.py:name as file.py:name; other values as they are."""
+    """path/to/file.py:name without the folder: file.py:name; other values unchanged."""
     return re.sub(r"^.*[/\\](?=[^/\\]+\.py:\w+$)", "", value) if isinstance(value, str) else value
 
 
-def of_data(federation: Federation) -> Identity:
-    """The samples and labels of a federation, and who holds which; every value is read once."""
+def data_identity(federation: Federation) -> Identity:
+    """The identity of a federation: its samples, its labels, and the sample numbers of every client."""
     test = federation.test
     return {
         "clients": len(federation.clients),
-        "data.samples": text_of(federation.pool.x),
-        "data.labels": text_of(federation.pool.y),
-        "data.held": text_of(joined(federation.clients)),
-        "data.local_tests": text_of(joined(federation.local_tests)),
-        "data.test.samples": text_of(test.x) if test else None,
-        "data.test.labels": text_of(test.y) if test else None,
+        "data.samples": fingerprint(federation.pool.x),
+        "data.labels": fingerprint(federation.pool.y),
+        "data.held": fingerprint(joined(federation.clients)),
+        "data.local_tests": fingerprint(joined(federation.local_tests)),
+        "data.test.samples": fingerprint(test.x) if test else None,
+        "data.test.labels": fingerprint(test.y) if test else None,
     }
 
 
 def joined(lists: Iterable[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    """Lists of sample numbers in one array, each after its length."""
+    """Lists of sample numbers concatenated in one array, each preceded by its length."""
     every = list(lists)
     return np.concatenate([np.concatenate([[len(own)], own]) for own in every]).astype("<i8")
 
 
-def of_module(module: nn.Module) -> Identity:
-    """A network's class, description, and parameters with their shapes; not their values.
+def module_identity(module: nn.Module) -> Identity:
+    """The identity of a network: its class, description, and the names and shapes of its parameters.
 
-    A user may build the module anew: a run that goes on takes the values of its checkpoint.
+    The values are not part of it: a resumed run takes them from its checkpoint.
     """
     frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
     leaves = {
@@ -116,16 +121,16 @@ def flat(settings: Mapping[str, Any]) -> Identity:
     """Settings as a flat dict with dotted keys."""
     found: Identity = {}
     for key, value in settings.items():
-        found |= described(str(key), value)
+        found |= plain_entries(str(key), value)
     return found
 
 
-def described(key: str, value: Any, above: tuple[int, ...] = ()) -> Identity:
-    """A value as plain values under `key` and keys below it; `above` has the ids of what encloses it."""
+def plain_entries(key: str, value: Any, above: tuple[int, ...] = ()) -> Identity:
+    """`value` as plain values under `key` and nested keys; `above` has the ids of the enclosing values."""
     if is_plain(value):
         return {key: plain(value)}
     if isinstance(value, Tensor | np.ndarray | np.generic):
-        return {key: text_of(value)}
+        return {key: fingerprint(value)}
     if isinstance(value, torch.dtype | torch.device | np.dtype | PurePath):
         return {key: str(value)}
     if isinstance(value, type):
@@ -136,15 +141,15 @@ def described(key: str, value: Any, above: tuple[int, ...] = ()) -> Identity:
         parts: dict[str, Any] = dict(value.state_dict())
         head: Any = f"{name_of(type(value))} {value}"
     else:
-        head, parts = taken_apart(value)
+        head, parts = type_and_parts(value)
     found: Identity = {} if head is None else {key: head}
     for name, part in parts.items():
-        found |= described(f"{key}.{name}", part, (*above, id(value)))
+        found |= plain_entries(f"{key}.{name}", part, (*above, id(value)))
     return found
 
 
-def taken_apart(value: Any) -> tuple[Any, dict[str, Any]]:
-    """What a value is, and the parts it is made of."""
+def type_and_parts(value: Any) -> tuple[Any, dict[str, Any]]:
+    """The type of a value as a plain value, and its parts by name."""
     if isinstance(value, Mapping):
         return None, {str(k): value[k] for k in sorted(value, key=str)}
     if isinstance(value, list | tuple):
@@ -152,24 +157,24 @@ def taken_apart(value: Any) -> tuple[Any, dict[str, Any]]:
             return [plain(part) for part in value], {}
         return f"{len(value)} items", {str(number): part for number, part in enumerate(value)}
     if isinstance(value, set | frozenset):
-        return sorted(json.dumps(described("", part)) for part in value), {}
+        return sorted(json.dumps(plain_entries("", part)) for part in value), {}
     if isinstance(value, functools.partial):
         return "functools.partial", {"of": value.func, "args": value.args, **value.keywords}
     if isinstance(value, MethodType):
         return name_of(value.__func__), {"self": value.__self__}
     if isinstance(value, FunctionType):
-        return name_of(value), remembered(value)
+        return name_of(value), function_parts(value)
     if isinstance(value, BuiltinFunctionType):
         return name_of(value), {}
     if is_dataclass(value):
         return name_of(type(value)), {f.name: getattr(value, f.name) for f in fields(value)}
-    # Private attributes may be memos, which are no settings.
+    # Private attributes may be caches, which are no settings.
     own = {k: v for k, v in sorted(getattr(value, "__dict__", {}).items()) if not k.startswith("_")}
     return name_of(type(value)), own
 
 
-def remembered(function: FunctionType) -> dict[str, Any]:
-    """The defaults of a function and the values it closes over; not lists and dicts, which may be memos."""
+def function_parts(function: FunctionType) -> dict[str, Any]:
+    """The defaults of a function and the values in its closure; not lists, dicts and sets (maybe caches)."""
     found: dict[str, Any] = {}
     if function.__defaults__:
         found["defaults"] = function.__defaults__
@@ -186,12 +191,12 @@ def remembered(function: FunctionType) -> dict[str, Any]:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether JSON has this value, or a word for it."""
+    """Whether `plain` can turn this value into a JSON value."""
     return value is None or isinstance(value, bool | int | float | str | Enum)
 
 
 def plain(value: Any) -> Any:
-    """A plain value as JSON has it."""
+    """The JSON value of a plain value."""
     if isinstance(value, Enum):
         return f"{name_of(type(value))}.{value.name}"
     return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
@@ -200,8 +205,8 @@ def plain(value: Any) -> Any:
 def name_of(thing: Callable[..., Any]) -> str:
     """The module and name of a function or a class.
 
-    Where in kedge it stands does not count, nor does the digest in the name of a module that was made of a
-    user's file (imported.py).
+    For kedge's own code the module is just kedge, so files may move. The digest in the name of a module that
+    imported.py made of a user's file is removed.
     """
     module = str(getattr(thing, "__module__", None))
     module = re.sub(r"^kedge\..*", "kedge", module)
@@ -209,7 +214,7 @@ def name_of(thing: Callable[..., Any]) -> str:
     return f"{module}:{getattr(thing, '__qualname__', type(thing).__qualname__)}"
 
 
-def text_of(values: Any) -> str:
+def fingerprint(values: Any) -> str:
     """The shape, dtype and sha256 of a tensor or an array."""
     if isinstance(values, Tensor):
         content: Any = values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
@@ -228,39 +233,40 @@ def shape_of(values: Any) -> str:
 
 
 def digest(identity: Identity) -> str:
-    """The sha256 of an identity, which every checkpoint carries."""
+    """The sha256 of an identity; every checkpoint contains it."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
 def digest_in(folder: Path | None) -> str | None:
-    """The sha256 of the identity of the run in a folder; None where it has none."""
+    """The sha256 of the identity of the run in a folder; None if it has none."""
     marker = read_marker(folder) if folder else None
     return digest(marker.identity) if marker and marker.identity else None
 
 
 def check_identity(folder: Path, now: Identity, remedy: str) -> None:
-    """Raise where a run that goes on is not the one that began in this folder; name what differs."""
+    """Raise if the identity `now` differs from that of the run in `folder`; name the differences."""
     marker = read_marker(folder)
     if marker is None:
         return
     now = json.loads(json.dumps(now))
-    refuse(folder, differences(marker.identity, now, marker.kedge == __version__), remedy)
+    raise_differences(folder, differences(marker.identity, now, marker.kedge == __version__), remedy)
 
 
-def refuse(folder: Path, found: list[str], remedy: str) -> None:
-    """Raise where something differs; `remedy` says what to do."""
+def raise_differences(folder: Path, found: list[str], remedy: str) -> None:
+    """Raise if differences were found; `remedy` says what to do."""
     if found:
         more = f"; and {len(found) - LISTED} more" if len(found) > LISTED else ""
         raise RequestError(
-            f"the run in {folder} cannot go on, for it began with other settings: "
+            f"the run in {folder} cannot resume, because it started with other settings: "
             f"{'; '.join(found[:LISTED])}{more}. {remedy}"
         )
 
 
 def differences(before: Identity, now: Identity, same_version: bool = True) -> list[str]:
-    """What differs, key by key, with both values.
+    """The differences between two identities, key by key, with both values.
 
-    Keys that only one of them has count where both are of the same version: others may know more settings.
+    A key that only one of them has is a difference only if both are of the same version of kedge, because
+    versions may have different settings.
     """
     keys = [
         key for key in {**before, **now} if key not in before or key not in now or before[key] != now[key]
@@ -279,7 +285,7 @@ def differences(before: Identity, now: Identity, same_version: bool = True) -> l
 
 
 def shown(old: Any, new: Any) -> tuple[str, str]:
-    """Two values for an error: of texts of several lines, the first ones that differ."""
+    """Two values as text for an error; of texts with several lines, the first lines that differ."""
     if isinstance(old, str) and isinstance(new, str) and "\n" in old + new:
         pairs = zip([*old.splitlines(), ""], [*new.splitlines(), ""], strict=False)
         old, new = next(((a.strip(), b.strip()) for a, b in pairs if a != b), (old, new))
@@ -288,6 +294,6 @@ def shown(old: Any, new: Any) -> tuple[str, str]:
 
 
 def cut(text: str) -> str:
-    """A text that is not too long for an error."""
+    """The text, shortened for an error: digests to 12 digits, all of it to WIDE characters."""
     text = re.sub(r"(?<=sha256 )([0-9a-f]{12})[0-9a-f]{52}", r"\1…", text)
     return text if len(text) <= WIDE else f"{text[: WIDE - 1]}…"

@@ -20,17 +20,17 @@ FORMS = "Write path/to/file.py:name or package.module:name."
 
 
 class Pin(NamedTuple):
-    """The file that a name stands for, whatever the current folder is and whatever the file holds by now."""
+    """The file and source that a name refers to, independent of the current folder and later changes."""
 
     path: Path
-    root: Path  # the folder from which the file and its neighbours are imported
+    root: Path  # the folder from which the file and the files it imports are imported
     source: bytes
 
 
 NO_PINS: Mapping[str, Pin] = MappingProxyType({})
-PINNED = ContextVar("pinned", default=NO_PINS)  # name -> file; set by resumed_code.py
-LOADED_FROM = "__kedge_source__"  # an attribute of modules: their spec and source when they were loaded
-BROUGHT: dict[str, set[str]] = {}  # file or module that a user names -> modules that loading it imported
+PINNED = ContextVar("pinned", default=NO_PINS)  # name -> pin; set by resumed_code.py
+LOADED_FROM = "__kedge_source__"  # attribute of a module: its spec and source at the time of loading
+IMPORTED_WITH: dict[str, set[str]] = {}  # file or module of a user -> modules imported while loading it
 
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 OTHERS = tuple(
@@ -100,7 +100,7 @@ def module_of(name: str) -> ModuleType:
     pin = PINNED.get().get(name)
     if not place.endswith(".py"):
         reachable(pin.root if pin else Path.cwd())
-        with reported(name, f"importing {place}", missing=place), noted(place):
+        with reported(name, f"importing {place}", missing=place), record_imports(place):
             return importlib.import_module(place)
     if pin:
         return loaded(name, pin.path, pin.source)
@@ -132,7 +132,7 @@ def loaded(name: str, path: Path, source: bytes) -> ModuleType:
     module.__file__ = str(path)
     sys.modules[known] = module  # before it runs: dataclasses look their module up
     try:
-        with reported(name, f"running {path}", path), noted(str(path)):
+        with reported(name, f"running {path}", path), record_imports(str(path)):
             exec(compile(source, str(path), "exec"), module.__dict__)
     except BaseException:
         del sys.modules[known]
@@ -142,19 +142,19 @@ def loaded(name: str, path: Path, source: bytes) -> ModuleType:
 
 
 @contextmanager
-def noted(place: str) -> Iterator[None]:
-    """Note which modules are imported meanwhile, and the source each of them has now."""
+def record_imports(place: str) -> Iterator[None]:
+    """Record the modules that are imported in this context, and their sources."""
     before = set(sys.modules)
     yield
     new = set(sys.modules) - before
-    BROUGHT.setdefault(place, set()).update(new)
+    IMPORTED_WITH.setdefault(place, set()).update(new)
     for module in (sys.modules[name] for name in new):
         if isinstance(module, ModuleType):
             source_of(module)
 
 
 def source_of(module: ModuleType) -> bytes | None:
-    """The source a module was loaded from, as it was then; None where that is no file of the user's own."""
+    """The source that a module was loaded from; None if its file is not the user's own."""
     spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None)
     known: tuple[object, bytes] | None = vars(module).get(LOADED_FROM)
     if known is None or known[0] is not spec:  # importlib.reload makes a new spec

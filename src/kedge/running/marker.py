@@ -1,6 +1,6 @@
-"""kedge.json, the file by which a folder says that kedge made it: as what, by which version, of what.
+"""kedge.json, the file that marks a folder as made by kedge: its format, its kind, the version, the identity.
 
-Folders of version 0.1 have no such file; they are format 1, and are read and resumed as before.
+Folders of version 0.1 have no such file: their format is 1, and they are read and resumed as before.
 """
 
 import json
@@ -12,29 +12,29 @@ from kedge.core.errors import DataError, RequestError
 from kedge.version import __version__
 
 FILE = "kedge.json"
-PLAN = "runs.json"  # in the folder of several runs: what each of them is
-SWEEP = "sweep.json"  # the same of a sweep, with its grid
-FORMAT = 2  # of the folders that this version writes
+PLAN = "runs.json"  # in the folder of several runs: the list of them
+SWEEP = "sweep.json"  # the same for a sweep, with its cells
+FORMAT = 2  # the format of the folders that this version writes
 Kind = Literal["run", "runs", "sweep"]
 
 
 @dataclass(frozen=True)
 class Marker:
-    """What kedge.json says."""
+    """The content of kedge.json."""
 
     kind: Kind
-    identity: dict[str, Any] = field(default_factory=dict)  # what decides a run's numbers (identity.py)
+    identity: dict[str, Any] = field(default_factory=dict)  # what determines a run's numbers (identity.py)
     kedge: str = __version__
     format: int = FORMAT
 
     def content(self) -> str:
-        """The text of the file: the same for the same run, on every machine."""
+        """The text of the file; equal for equal runs, on every machine."""
         rows = asdict(self)
         return json.dumps({k: rows[k] for k in ("format", "kind", "kedge", "identity")}, indent=1) + "\n"
 
 
 def read_marker(folder: Path) -> Marker | None:
-    """What kedge.json says; None for a folder of version 0.1, and for one that kedge did not make."""
+    """Read kedge.json; None for a folder of version 0.1 or one that kedge did not make."""
     file = folder / FILE
     if not file.is_file():
         return None
@@ -44,7 +44,7 @@ def read_marker(folder: Path) -> Marker | None:
         if number > FORMAT:
             raise RequestError(
                 f"{folder} was written by kedge {version}, newer than this one ({__version__}): its format "
-                f"is {number}, this version reads formats up to {FORMAT}. Install kedge {version} or later."
+                f"is {number}; this version reads formats up to {FORMAT}. Install kedge {version} or later."
             )
         kind, identity = found["kind"], found["identity"]
         if kind not in get_args(Kind) or not isinstance(identity, dict):
@@ -53,14 +53,14 @@ def read_marker(folder: Path) -> Marker | None:
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{file} is damaged ({error!r}). Put a whole copy there. If there is none, delete the file: the "
-            "folder is then read as one of version 0.1, and the settings the run began with are not compared."
+            f"{file} is damaged ({error!r}). Restore it from a copy. If you have none, delete the file: "
+            "kedge then reads the folder as one of version 0.1 and does not compare settings."
         ) from error
     return Marker(kind, identity, version, number)
 
 
 def planned_runs(folder: Path) -> list[dict[str, Any]]:
-    """What a folder of several runs holds or should hold: each one's folder and config; else nothing."""
+    """The list of the runs of a folder, each with its folder and config; empty for a single run."""
     for name in (PLAN, SWEEP):
         if not (folder / name).is_file():
             continue
@@ -72,7 +72,7 @@ def planned_runs(folder: Path) -> list[dict[str, Any]]:
             raise ValueError("a run has no folder or no config")
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
-                f"{folder / name}, the list of the runs in this folder, is damaged ({error!r}). Put a whole "
-                "copy there; or resume the runs one by one, with --resume and the folder of each."
+                f"{folder / name}, the list of the runs in this folder, is damaged ({error!r}). Restore it "
+                "from a copy; or resume the runs one by one, with --resume and the folder of each."
             ) from error
     return []

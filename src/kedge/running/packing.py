@@ -21,7 +21,7 @@ from kedge.core.precision import computing_in
 from kedge.data.federation import Federation
 from kedge.engines.auto import Choice, build
 from kedge.engines.captured import Ahead
-from kedge.engines.compiling import not_compiled
+from kedge.engines.compiling import compile_failure
 from kedge.engines.engine import Asking, ran_out
 from kedge.engines.fallback import without_torch_warnings
 from kedge.engines.pack import Pack
@@ -115,8 +115,8 @@ def next_pack(
             for outcome in together(ready, pack, chosen, shown, stop):
                 if outcome.short:
                     again.append(outcome.member._replace(start="on"))
-                elif wanted.name == "auto" and outcome.error and not_compiled(outcome.error):
-                    plain.append(outcome.member)  # alone it finds an engine that compiles nothing
+                elif wanted.name == "auto" and outcome.error and compile_failure(outcome.error):
+                    plain.append(outcome.member)  # run alone, `auto` chooses an engine that compiles nothing
                 else:
                     yield outcome
         for one in ready:

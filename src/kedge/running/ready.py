@@ -1,4 +1,4 @@
-"""Makes a run ready for its first round: its folder made or taken up and locked, data shared with others."""
+"""Prepare a run for its first round: make or open its folder, lock it, share data with other runs."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -12,23 +12,23 @@ from kedge.running.config import Experiment
 from kedge.running.execute import begun, taken_up
 from kedge.running.folder import locked
 from kedge.running.grouping import Member
-from kedge.running.identity import differences, of_experiment
+from kedge.running.identity import differences, experiment_identity
 from kedge.running.task import Task
 
 
 class Ready(NamedTuple):
-    """A run that may begin: its folder is there, and held against other processes."""
+    """A run that is ready to train: its folder exists and is locked."""
 
     member: Member
     task: Task
 
 
 def make_ready(member: Member, others: Sequence[Ready], locks: ExitStack) -> Ready:
-    """A run up to its first round; samples and frozen parameters that another one has are not held twice."""
+    """Prepare a run; it shares equal samples and frozen parameters with the runs `others`."""
     if member.start == "on":
         locks.enter_context(locked(member.folder))
         experiment, task = taken_up(member.folder, member.code)
-        check_listed(member, experiment)
+        check_matches_list(member, experiment)
     else:
         task = begun(member.experiment, member.folder, member.start == "anew", locks)
     data = task.federation
@@ -45,12 +45,12 @@ def make_ready(member: Member, others: Sequence[Ready], locks: ExitStack) -> Rea
     return Ready(member, replace(task, federation=data, model=model))
 
 
-def check_listed(member: Member, there: Experiment) -> None:
-    """Raise where the run in a folder is not the one that is to go on there."""
-    found = differences(of_experiment(member.experiment), of_experiment(there))
+def check_matches_list(member: Member, there: Experiment) -> None:
+    """Raise if the run in a folder is not the one that the list of runs names for it."""
+    found = differences(experiment_identity(member.experiment), experiment_identity(there))
     if found:
         raise RequestError(
             f"the run in {member.folder} is not the one that is listed for this folder: {'; '.join(found)}. "
-            f"Undo the changes in {member.folder / 'config.toml'}; or remove the folder, and the run begins "
-            "anew."
+            f"Undo the changes in {member.folder / 'config.toml'}; or remove the folder to start the run "
+            "again."
         )

@@ -1,8 +1,8 @@
-"""What --force may replace: a folder that kedge wrote, recognized by its files, with nothing else in it.
+"""The check before --force replaces a folder: kedge wrote the folder, and it contains nothing else.
 
-A run has the files of RUN, its checkpoints and its models. A folder of several runs, or of a sweep, has a
-list of them, the runs it lists, and a plot. Folders of version 0.1 have no kedge.json and are known by the
-rest.
+The folder of a run contains the files in RUN, checkpoints and models. The folder of several runs, or of a
+sweep, contains a list of the runs, their folders, and a plot. Folders of version 0.1 have no kedge.json and
+are recognized by their other files.
 """
 
 import json
@@ -18,8 +18,8 @@ CONFIG = "config.toml"
 SOURCES = "sources"  # copies of the user's own code; sources.json lists them
 RECORD = f"{SOURCES}.json"
 RUN = (FILE, CONFIG, RECORD, "environment.json", "partition.npz", "history.jsonl", "clients.jsonl")
-VERSION = ("state.json", "tensors.safetensors", "manifest.json")  # of a checkpoint
-MODELS = ("model", "average", "all", "last-two")  # and the views that a history names
+VERSION = ("state.json", "tensors.safetensors", "manifest.json")  # the files of a checkpoint
+MODELS = ("model", "average", "all", "last-two")  # and the models that a history names
 PLOT = "accuracy.png"
 SECTIONS = (
     "data",
@@ -32,64 +32,64 @@ SECTIONS = (
     "evaluation",
     "engine",
 )
-CALL = ("call", "module", "clients", "method", "local", "participation")  # of kedge.train
-NAMED = 5  # strange files that an error names one by one
+CALL = ("call", "module", "clients", "method", "local", "participation")  # keys of kedge.train's config
+NAMED = 5  # foreign files that an error names one by one
 
 
 def check_replaceable(folder: Path) -> None:
-    """Raise unless kedge wrote this folder and there is nothing else in it; an empty one is free as well."""
+    """Raise unless the folder is empty, or kedge wrote it and it contains nothing else."""
     reason = objection(folder)
     if reason:
         raise RequestError(
-            f"--force does not replace {folder}: {reason}. It replaces only what kedge wrote itself. "
-            "Write elsewhere with --out DIR, or move away yourself what is there."
+            f"--force does not replace {folder}: {reason}. It replaces only folders that kedge wrote. "
+            "Use another folder with --out DIR, or move these files away yourself."
         )
 
 
 def objection(folder: Path) -> str | None:
-    """Why this folder may not be replaced; None where it may."""
+    """Why this folder may not be replaced; None if it may."""
     if folder.is_symlink():
         return f"it is a link to {folder.resolve()}"
     if not folder.is_dir():
         return "it is a file"
     here, current, home = folder.resolve(), Path.cwd(), Path.home().resolve()
     if folder.name in ("", "..") or here in (current, *current.parents):
-        return "the current folder is it, or lies in it"
+        return "it is the current folder or a parent of it"
     if here in (home, *home.parents):
-        return "your home folder is it, or lies in it"
+        return "it is your home folder or a parent of it"
     if not any(folder.iterdir()):
         return None
-    strange = [str(path.relative_to(folder)) for path in strangers(folder)]
+    strange = [str(path.relative_to(folder)) for path in foreign_files(folder)]
     if strange:
         more = f" and {len(strange) - NAMED} more" if len(strange) > NAMED else ""
-        return f"it holds {', '.join(sorted(strange)[:NAMED])}{more}, which kedge did not write"
+        return f"it contains {', '.join(sorted(strange)[:NAMED])}{more}, which kedge did not write"
     return None
 
 
 def planned(folder: Path) -> list[Path]:
-    """The runs that a folder of several runs, or of a sweep, lists; each one's folder below it."""
+    """The folders of the runs that a folder lists, relative to it."""
     listed = [Path(row["folder"]) for row in planned_runs(folder)]
     return [path for path in listed if path.parts and not path.is_absolute() and ".." not in path.parts]
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The runs that a folder of several runs, or of a sweep, lists and holds."""
+    """The folders of the runs that a folder lists, if they exist."""
     return [folder / path for path in planned(folder) if (folder / path).is_dir()]
 
 
-def strangers(folder: Path) -> Iterator[Path]:
-    """What is in a folder that kedge did not write there; everything, where the folder is not kedge's."""
+def foreign_files(folder: Path) -> Iterator[Path]:
+    """The files in a folder that kedge did not write; all of them if kedge did not make the folder."""
     kind = kind_of(folder)
     if kind == "run":
-        yield from beside_run(folder)
+        yield from foreign_in_run(folder)
     elif kind == "several":
-        yield from beside_runs(folder, planned(folder), Path())
+        yield from foreign_in_runs(folder, planned(folder), Path())
     else:
         yield from folder.iterdir()
 
 
 def kind_of(folder: Path) -> str | None:
-    """Whether a folder is that of a run or of several, by its kedge.json or as version 0.1 wrote it."""
+    """'run' or 'several', by kedge.json or the files of version 0.1; None for a folder kedge did not make."""
     try:
         marker, listed = read_marker(folder), planned(folder)
         rows = planned_runs(folder)
@@ -98,15 +98,15 @@ def kind_of(folder: Path) -> str | None:
     if marker:
         return "run" if marker.kind == "run" else "several" if listed else None
     if listed:
-        return "several" if all(is_written_out(row["config"]) for row in rows) else None
+        return "several" if all(is_config_of_0_1(row["config"]) for row in rows) else None
     try:
-        return "run" if is_written_out((folder / CONFIG).read_text()) else None
+        return "run" if is_config_of_0_1((folder / CONFIG).read_text()) else None
     except (OSError, ValueError):
         return None
 
 
-def is_written_out(config: str) -> bool:
-    """Whether version 0.1 wrote this config: it has every table, or is of a call of kedge.train."""
+def is_config_of_0_1(config: str) -> bool:
+    """Whether version 0.1 wrote this config: it has every table, or records a call of kedge.train."""
     try:
         keys = tomllib.loads(config).keys()
     except ValueError:
@@ -114,29 +114,29 @@ def is_written_out(config: str) -> bool:
     return {"name", "rounds", "seed"} <= keys and (keys >= set(SECTIONS) or keys >= set(CALL))
 
 
-def beside_run(folder: Path) -> Iterator[Path]:
-    """What does not belong to the run in this folder."""
+def foreign_in_run(folder: Path) -> Iterator[Path]:
+    """The files that do not belong to the run in this folder."""
     models = {f"{name}.safetensors" for name in (*MODELS, *views(folder / "history.jsonl"))}
     for path in folder.iterdir():
         if path.name == "checkpoint" and is_folder(path):
-            yield from beside_checkpoints(path)
+            yield from foreign_in_checkpoints(path)
         elif path.name == SOURCES and is_folder(path):
-            yield from beside_sources(folder)
-        elif not (is_file(path) and written_name(path) in {*RUN, *models}):
+            yield from foreign_in_sources(folder)
+        elif not (is_file(path) and final_file_name(path) in {*RUN, *models}):
             yield path
 
 
-def beside_checkpoints(folder: Path) -> Iterator[Path]:
-    """What does not belong to the checkpoints of a run."""
+def foreign_in_checkpoints(folder: Path) -> Iterator[Path]:
+    """The files that do not belong to the checkpoints of a run."""
     for path in folder.iterdir():
         if not (is_folder(path) and re.fullmatch(r"\d+|\.\d+\.tmp", path.name)):
             yield path
             continue
-        yield from (p for p in path.iterdir() if not (is_file(p) and written_name(p) in VERSION))
+        yield from (p for p in path.iterdir() if not (is_file(p) and final_file_name(p) in VERSION))
 
 
-def beside_sources(folder: Path) -> Iterator[Path]:
-    """What does not belong to the copies of the user's own code: a file that sources.json does not list."""
+def foreign_in_sources(folder: Path) -> Iterator[Path]:
+    """The files in sources/ that sources.json does not list."""
     try:
         record = json.loads((folder / RECORD).read_bytes())
         rows = [*record["files"], *(row for old in record["earlier"] for row in old["files"])]
@@ -145,47 +145,49 @@ def beside_sources(folder: Path) -> Iterator[Path]:
         stored = set()
     for path in (folder / SOURCES).rglob("*"):
         compiled = path.parent.name == "__pycache__" and path.suffix == ".pyc"
-        listed = path.with_name(written_name(path)).relative_to(folder).as_posix() in stored
+        listed = path.with_name(final_file_name(path)).relative_to(folder).as_posix() in stored
         if not is_folder(path) and not (is_file(path) and (listed or compiled)):
             yield path
 
 
-def beside_runs(folder: Path, planned: list[Path], below: Path) -> Iterator[Path]:
-    """What does not belong to several runs: neither a run of theirs nor a folder on the way to one."""
+def foreign_in_runs(folder: Path, planned: list[Path], below: Path) -> Iterator[Path]:
+    """The files that belong neither to the listed runs nor to a parent folder of one."""
     names = {path.parts[0] for path in planned}
     for path in folder.iterdir():
-        rest = [Path(*one.parts[1:]) for one in planned if one.parts[0] == begun_name(path.name, names)]
+        rest = [
+            Path(*one.parts[1:]) for one in planned if one.parts[0] == final_folder_name(path.name, names)
+        ]
         if not is_folder(path):
             if (
                 below.parts
                 or not is_file(path)
-                or written_name(path) not in (FILE, PLAN, SWEEP, PLOT, RECORD)
+                or final_file_name(path) not in (FILE, PLAN, SWEEP, PLOT, RECORD)
             ):
                 yield path
         elif path.name == SOURCES and not below.parts and SOURCES not in names:
-            yield from beside_sources(folder)
+            yield from foreign_in_sources(folder)
         elif Path() in rest:
-            yield from strangers(path) if path.name in names or kind_of(path) else beside_run(path)
+            yield from foreign_files(path) if path.name in names or kind_of(path) else foreign_in_run(path)
         elif rest:
-            yield from beside_runs(path, rest, below / path.name)
+            yield from foreign_in_runs(path, rest, below / path.name)
         else:
             yield path
 
 
-def begun_name(name: str, planned: set[str]) -> str:
-    """The name of the run whose making, or replacing, a crash left in this folder; else the name itself."""
+def final_folder_name(name: str, planned: set[str]) -> str:
+    """The run's name in the name of a temporary folder that a crash left behind; else the name itself."""
     match = re.fullmatch(r"\.(.+)\.[a-z0-9_]{8}(\.old)?", name)
     return match[1] if match and match[1] in planned else name
 
 
-def written_name(path: Path) -> str:
-    """The name of a file, without what it is called while it is being written."""
+def final_file_name(path: Path) -> str:
+    """The name of a file; of a temporary file, the name it gets when it is complete."""
     match = re.fullmatch(r"\.(.+)\.tmp", path.name)
     return match[1] if match else path.name
 
 
 def views(history: Path) -> set[str]:
-    """The models that a history has metrics of; a file is written of each."""
+    """The names of the models with metrics in a history; the run saves each of them."""
     if not is_file(history):
         return set()
     found: set[str] = set()
@@ -199,10 +201,10 @@ def views(history: Path) -> set[str]:
 
 
 def is_file(path: Path) -> bool:
-    """Whether this is a file, and no link to one."""
+    """Whether this is a file and not a symbolic link."""
     return path.is_file() and not path.is_symlink()
 
 
 def is_folder(path: Path) -> bool:
-    """Whether this is a folder, and no link to one."""
+    """Whether this is a folder and not a symbolic link."""
     return path.is_dir() and not path.is_symlink()

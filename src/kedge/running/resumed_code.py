@@ -1,7 +1,7 @@
-"""The user's own code that a run goes on with: compared with what is stored in the run's folder.
+"""Compare the user's own code with the copies in a run's folder when the run resumes.
 
-A file that has changed, or is gone, is refused unless it is said what to execute instead. Nothing in a run's
-folder is executed unless that is asked for ("stored").
+A file that has changed or is missing is an error unless the user chooses what to execute instead. Copies in
+a run's folder are executed only with the choice "stored".
 """
 
 import difflib
@@ -28,8 +28,8 @@ from kedge.running.sources import (
     Active,
     CodeChoice,
     Record,
-    Stored,
-    collected,
+    StoredFile,
+    collect_code,
     file_of,
     read_record,
     store,
@@ -39,10 +39,10 @@ SHOWN = 12  # changed lines in a message, at most
 
 
 @contextmanager
-def pinned(folder: Path, choice: CodeChoice = "same") -> Iterator[None]:
-    """Inside, the names of a run's configuration stand for the code the run began with, or the code chosen.
+def use_code(folder: Path, choice: CodeChoice = "same") -> Iterator[None]:
+    """In this context, the names in a run's config refer to the code that `choice` selects.
 
-    Raises RequestError where a file has changed or is gone and nobody chose what to execute instead.
+    Raises RequestError if the choice is "same" and a file has changed or is missing.
     """
     record = read_record(folder)
     if record is None:
@@ -50,13 +50,13 @@ def pinned(folder: Path, choice: CodeChoice = "same") -> Iterator[None]:
         return
     if choice == "stored":
         pins = {name: pin_of_copy(folder, record, name) for name in record.names}
-        imports = imported_from_copies(record, [pin.root for pin in pins.values()])
+        imports = import_from_copies(record, [pin.root for pin in pins.values()])
     else:
-        places = {file.stored: place_now(file, record) for file in record.files}
-        check_there(folder, record, places, choice)
+        places = {file.stored: current_path(file, record) for file in record.files}
+        check_files_exist(folder, record, places, choice)
         if choice == "same":
             check_unchanged(folder, record, places)
-        forget_stale(record, set(places.values()))
+        unload_stale_modules(record, set(places.values()))
         pins = {name: pin_of(places[stored], record, stored) for name, stored in record.names.items()}
         imports = nothing_else()
     tokens = PINNED.set(pins), ACTIVE.set(Active(folder, choice, record))
@@ -74,8 +74,8 @@ def nothing_else() -> Iterator[None]:
     yield
 
 
-def forget_stale(record: Record, paths: set[Path]) -> None:
-    """Have the files imported anew if this process has loaded an earlier version of one of them."""
+def unload_stale_modules(record: Record, paths: set[Path]) -> None:
+    """Unload the modules of a record if this process has loaded an earlier version of one of the files."""
     now = {path: path.read_bytes() for path in paths if path.is_file()}
     loaded = [(m, path) for m in list(sys.modules.values()) if (path := path_of(m, paths))]
     stale = {path for module, path in loaded if source_of(module) != now.get(path)}
@@ -89,22 +89,22 @@ def forget_stale(record: Record, paths: set[Path]) -> None:
 
 
 def path_of(module: ModuleType, paths: set[Path]) -> Path | None:
-    """The file of a module if it is one of these."""
+    """The file of a module if it is in `paths`."""
     file = getattr(module, "__file__", None)
     if not isinstance(file, str) or Path(file).name not in {path.name for path in paths}:
-        return None  # decided without the file system: there are thousands of modules
+        return None  # no file system access: there are thousands of modules
     path = Path(file).resolve()
     return path if path in paths else None
 
 
 def top_names(record: Record) -> set[str]:
-    """The modules and packages of a record, without what is inside packages."""
+    """The top-level modules and packages of a record."""
     return {file.module.partition(".")[0] for file in record.files if file.module}
 
 
 @contextmanager
-def imported_from_copies(record: Record, roots: Sequence[Path]) -> Iterator[None]:
-    """Inside, the modules of a record are imported from these folders; afterwards from where they were."""
+def import_from_copies(record: Record, roots: Sequence[Path]) -> Iterator[None]:
+    """In this context, import the modules of a record from the folders `roots`; restore sys.modules after."""
     tops = top_names(record)
 
     def taken() -> dict[str, Any]:
@@ -113,7 +113,7 @@ def imported_from_copies(record: Record, roots: Sequence[Path]) -> Iterator[None
 
     path, before, compiled = list(sys.path), taken(), sys.dont_write_bytecode
     sys.path[:0] = [str(root) for root in dict.fromkeys(roots)]
-    sys.dont_write_bytecode = True  # the folder holds what was stored, and nothing else
+    sys.dont_write_bytecode = True  # write no __pycache__ into the run's folder
     try:
         yield
     finally:
@@ -124,25 +124,25 @@ def imported_from_copies(record: Record, roots: Sequence[Path]) -> Iterator[None
 
 
 def pin_of(path: Path, record: Record, stored: str) -> Pin:
-    """A name's file where it is now."""
+    """The pin of the file at `path`."""
     return Pin(path, root_of(path, file_of(record, stored).module), path.read_bytes())
 
 
 def pin_of_copy(folder: Path, record: Record, name: str) -> Pin:
-    """A name's file as the run's folder has it; all copies must be whole."""
+    """The pin of the copy of a name's file; raise if any copy is damaged."""
     for file in record.files:
         copy = folder / file.stored
         if not copy.is_file() or hashlib.sha256(copy.read_bytes()).hexdigest() != file.sha256:
-            wrong = "does not have the checksum that sources.json says" if copy.is_file() else "is missing"
+            wrong = "differs from its checksum in sources.json" if copy.is_file() else "is missing"
             raise CheckpointError(
-                f"{copy} {wrong}, so it is not executed. Put {file.path} back as it was and resume without "
+                f"{copy} {wrong}, so kedge does not execute it. Restore {file.path} and resume without "
                 "--use-stored-code."
             )
     return pin_of((folder / record.names[name]).resolve(), record, record.names[name])
 
 
-def place_now(file: Stored, record: Record) -> Path:
-    """Where a file is: where it was, or, if the user's folder was moved, where its name leads from here."""
+def current_path(file: StoredFile, record: Record) -> Path:
+    """The current path of a file: its old path, or if the user's folder was moved, the path from here."""
     path = Path(file.path)
     if path.is_file():
         return path
@@ -158,8 +158,8 @@ def place_now(file: Stored, record: Record) -> Path:
     return path
 
 
-def check_there(folder: Path, record: Record, places: Mapping[str, Path], choice: CodeChoice) -> None:
-    """Raise where a file is gone; with `changed`, a helper may be, for the code may not need it any more."""
+def check_files_exist(folder: Path, record: Record, places: Mapping[str, Path], choice: CodeChoice) -> None:
+    """Raise if a file is missing; with 'changed' only if a config names it: imports may have changed."""
     needed = places if choice == "same" else {stored: places[stored] for stored in record.names.values()}
     gone = [stored for stored, path in needed.items() if not path.is_file()]
     if not gone:
@@ -167,14 +167,14 @@ def check_there(folder: Path, record: Record, places: Mapping[str, Path], choice
     stored = gone[0]
     name = next((n for n, s in record.names.items() if s == stored), file_of(record, stored).names[0])
     raise RequestError(
-        f"{name}: there is no file {places[stored]} any more; {folder} began with it. Put it back, or resume "
+        f"{name}: the file {places[stored]} is missing; {folder} started with it. Put it back, or resume "
         f"in the folder that {parted(name)[0]} is relative to. Or execute the copy {folder / stored} that "
-        "was stored when it began: --use-stored-code (in Python: code='stored')."
+        "the run stored when it started: --use-stored-code (in Python: code='stored')."
     )
 
 
 def check_unchanged(folder: Path, record: Record, places: Mapping[str, Path]) -> None:
-    """Raise where a file differs from the copy the run began with."""
+    """Raise if a file differs from the copy that the run stored; show the lines that differ."""
     changed = {}
     for file in record.files:
         now = places[file.stored].read_bytes()
@@ -183,19 +183,19 @@ def check_unchanged(folder: Path, record: Record, places: Mapping[str, Path]) ->
     if not changed:
         return
     told = {
-        f"{places[file.stored]} has changed since {folder} began:\n{difference(folder / file.stored, now)}"
+        f"{places[file.stored]} has changed since {folder} started:\n{difference(folder / file.stored, now)}"
         for file, now in changed.items()
     }
     raise RequestError(
         "\n".join(sorted(told))
-        + "\nPut it back as it was; or go on with it as it is now: --accept-changed-code (in Python: "
-        f"code='changed'; {FILE} then says so); or execute the copy in {folder / FOLDER}: --use-stored-code "
+        + "\nRestore the original; or resume with the changed code: --accept-changed-code (in Python: "
+        f"code='changed'; {FILE} records it); or execute the copy in {folder / FOLDER}: --use-stored-code "
         "(in Python: code='stored')."
     )
 
 
 def difference(copy: Path, now: bytes) -> str:
-    """The first lines of a diff between a copy and the file as it is now."""
+    """The first lines of a diff between a copy and the current content of the file."""
     old = copy.read_bytes() if copy.is_file() else b""
     before, after = (text.decode(errors="replace").splitlines() for text in (old, now))
     lines = [*difflib.unified_diff(before, after, lineterm="", n=0)][2:]
@@ -203,15 +203,15 @@ def difference(copy: Path, now: bytes) -> str:
     return "\n".join([*(f"  {line}" for line in lines[:SHOWN]), *more]) or "  (only line endings differ)"
 
 
-def keep_record(folder: Path, choice: CodeChoice, names: Sequence[str] = ()) -> None:
-    """Bring a folder's record up to date once its code is loaded; `names` are those of its configuration."""
+def update_record(folder: Path, choice: CodeChoice, names: Sequence[str] = ()) -> None:
+    """Update a folder's record after its code is loaded; `names` are the names of code in its config."""
     record = read_record(folder)
     if record is None:
         store_late(folder, choice, names)
         return
     if choice == "stored":
         return
-    now, copies = collected([*record.names], f"{FOLDER}/changed-{len(record.earlier) + 1}")
+    now, copies = collect_code([*record.names], f"{FOLDER}/changed-{len(record.earlier) + 1}")
     before = {(file.path, file.sha256) for file in record.files}
     if {(file.path, file.sha256) for file in now.files} <= before:
         return
@@ -220,19 +220,19 @@ def keep_record(folder: Path, choice: CodeChoice, names: Sequence[str] = ()) -> 
         rounds = int(versions[0].name) if versions else 0
         old = {"rounds": rounds, "names": dict(record.names), "files": [asdict(f) for f in record.files]}
         store(folder, Record(now.names, now.files, (*record.earlier, old)), copies)
-        say(f"{folder}: it goes on with the code as it is now; {FILE} keeps what it was before")
+        say(f"{folder}: resuming with the changed code; {FILE} also keeps the original")
 
 
 def store_late(folder: Path, choice: CodeChoice, names: Sequence[str]) -> None:
-    """Store the code of a run that was begun without, from now on."""
-    record, copies = collected(names, FOLDER)
+    """Store the code of a run that a version without `sources.json` started."""
+    record, copies = collect_code(names, FOLDER)
     if not record.files:
         return
-    told = f"{folder} was begun by a version of kedge that did not store a run's own code"
+    told = f"{folder} was started by a version of kedge that did not store the user's code"
     if choice == "stored":
         raise RequestError(
-            f"{told}, so there is no copy to execute. Resume it without --use-stored-code: it goes on with "
-            f"{', '.join(names)} as they are now."
+            f"{told}, so there is no copy to execute. Resume it without --use-stored-code: kedge then uses "
+            f"the current code of {', '.join(names)}."
         )
-    say(f"{told}: whether {', '.join(names)} changed since cannot be said. It goes on with the code of now")
+    say(f"{told}: kedge cannot compare {', '.join(names)} and resumes with the current code")
     store(folder, record, copies)

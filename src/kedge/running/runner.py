@@ -130,18 +130,18 @@ def asking(
 
 
 def check_rounds(task: Task, progress: Progress, folder: Path | None) -> None:
-    """Raise where a run that goes on is beyond the rounds it is asked for, or beyond those of its stage."""
+    """Raise if a resumed run has already trained more rounds than `rounds`, or than its stage, allows."""
     reached, most = progress.round, task.end(progress.stage)
     if reached > task.rounds:
         raise RequestError(
-            f"rounds = {task.rounds}: the run in {folder} has reached round {reached}. Ask for at least "
-            f"{reached} rounds, or begin a new run in another folder."
+            f"rounds = {task.rounds}: the run in {folder} has reached round {reached}. Set rounds to at "
+            f"least {reached}, or start a new run in another folder."
         )
     if reached > most:
         raise RequestError(
             f"rounds = {task.rounds}: stage {progress.stage + 1} of {len(task.stages)} "
-            f"({task.stages[progress.stage].algorithm.name}) then ends after round {most}, and the run in "
-            f"{folder} has reached round {reached} in it. Ask for more rounds, or begin a new run in another "
+            f"({task.stages[progress.stage].algorithm.name}) then ends after round {most}, but the run in "
+            f"{folder} has reached round {reached} in it. Set rounds higher, or start a new run in another "
             "folder."
         )
 

@@ -3,10 +3,10 @@
 No tensor that a checkpoint holds is ever changed in place, so a thread can copy and write it while the next
 rounds train. One is written at a time; what could not be written is told at the next, or at the end.
 
-Graphs may be captured while the thread copies. `torch.cuda.Stream()` hands out the same 32 streams in turn,
-so a new one may be the very stream that is capturing, where a copy to the host is an error and breaks the
-capture. Streams of another priority are other streams: the thread copies on one of high priority, and graphs
-are captured on streams of normal priority only.
+The main thread may capture a graph while this thread copies. `torch.cuda.Stream()` returns one of 32 streams
+in turn, so a new stream may be the capturing one, on which a copy to the host is an error and invalidates the
+capture. Streams of another priority come from another pool: this thread copies on a high-priority stream, and
+graphs are captured on streams of normal priority only.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -57,5 +57,5 @@ def written(folder: Path, number: int, state: checkpoint.State, ready: torch.cud
 
 @cache
 def copy_stream() -> torch.cuda.Stream:
-    """The stream on which all checkpoints are copied to the host; no graph is ever captured on it."""
+    """The stream on which checkpoints are copied to the host; no graph is captured on it."""
     return torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a run, how a run takes it up again, and the final models."""
+"""The content of a checkpoint, resuming from one, and the final models."""
 
 import hashlib
 import json
@@ -22,12 +22,12 @@ from kedge.running.task import Progress, Task
 
 
 def load_newest(folder: Path, identity: str | None, say: Callable[[str], None]) -> checkpoint.State | None:
-    """The newest checkpoint of the run with this identity that fits its histories; None where none is."""
+    """The newest checkpoint that has this identity and matches the histories; None without checkpoints."""
 
     def objection(state: checkpoint.State) -> str | None:
         whose = state.facts.get("identity")  # version 0.1 saved none
         if identity and whose and whose != identity:
-            return "it is of another run, with other settings"
+            return "it belongs to another run, with other settings"
         return history_problem(folder, state.facts)
 
     saved = checkpoint.load(folder / "checkpoint", say, objection)
@@ -37,16 +37,16 @@ def load_newest(folder: Path, identity: str | None, say: Callable[[str], None]) 
 
 
 def check_may_begin(folder: Path, say: Callable[[str], None]) -> None:
-    """Without a checkpoint a run begins at round 1: say so where it had begun, refuse where it had ended."""
+    """A run without checkpoints starts at round 1: report it if it has a history, raise if it has ended."""
     model, history = folder / "model.safetensors", folder / "history.jsonl"
     if model.is_file():
         raise CheckpointError(
-            f"the run in {folder} ended, for it has {model.name}, and it cannot go on: its history is "
-            "damaged or has too few rounds, and there is no checkpoint. Put back a whole copy of its folder; "
+            f"the run in {folder} has ended (it has {model.name}) and cannot resume: its history is "
+            "damaged or has too few rounds, and it has no checkpoint. Restore its folder from a copy; "
             f"or delete {model} to run again from the start."
         )
     if history.is_file() and history.stat().st_size:
-        say(f"{folder} has no checkpoint: the run begins again from round 1.")
+        say(f"{folder} has no checkpoint: the run starts again at round 1.")
 
 
 def state_of(
@@ -56,7 +56,7 @@ def state_of(
     chosen: dict[str, Any] | None,
     identity: str | None = None,
 ) -> checkpoint.State:
-    """What a checkpoint holds; `identity` says whose it is."""
+    """The content of a checkpoint; `identity` is the digest of the run's identity."""
     facts = {
         "round": progress.round,
         "stage": progress.stage,
@@ -106,24 +106,24 @@ def restored(task: Task, engine: Engine, saved: checkpoint.State, folder: Path |
 
 
 def check_slots(task: Task, stage: Stage, saved: dict[str, Any], folder: Path | None) -> None:
-    """Raise where a checkpoint lacks server state that the method of this stage has."""
+    """Raise if a checkpoint lacks server state of the method of this stage."""
     fresh = opened(stage.algorithm, task.model, *task.model.init(task.seed)).slots
     missing = [key for key in flatten(fresh) if key not in flatten(saved.get("slots", {}))]
     if missing:
         raise CheckpointError(
             f"the checkpoint in {folder} is of another method than {stage.algorithm.name}: it has no "
-            f"{missing[0]}. Go on with the method the run began with."
+            f"{missing[0]}. Resume with the method that the run started with."
         )
 
 
 def trained_before(task: Task, saved: Tree) -> str:
-    """A sentence to append where a checkpoint has parameters that are frozen now; empty where it has none."""
+    """A sentence to append to an error if parameters of the checkpoint are frozen now; else empty."""
     both = [k for k in task.model.frozen if k in saved["shared"] or k in saved.get("own", {})]
     if not both:
         return ""
     return (
-        f" It trains {', '.join(both)}, which have requires_grad=False in the module that was given: such "
-        "parameters are not trained. Set requires_grad=True to go on with this run, or start a new one."
+        f" It trains {', '.join(both)}, which have requires_grad=False in the given module: such "
+        "parameters are not trained. Set requires_grad=True to resume this run, or start a new one."
     )
 
 
@@ -140,9 +140,9 @@ def whole(model: Model, server: Server, leaves: Leaves) -> Leaves:
 
 
 def state_dict_of(model: Model, params: Leaves, buffers: Leaves) -> Leaves:
-    """The complete state_dict of a model with these parameters: with frozen ones and integer buffers.
+    """The complete state_dict of a model, including frozen parameters and integer buffers.
 
-    Parameters come first, in the network's order; a tied tensor has all its names.
+    It has the parameters first, in the network's order, and a tied tensor under each of its names.
     """
     every = {**params, **buffers, **dict(model.constants)}
     every |= {k: every[first] for k, first in model.tied if first in every}
@@ -151,22 +151,22 @@ def state_dict_of(model: Model, params: Leaves, buffers: Leaves) -> Leaves:
 
 
 def frozen_digest(model: Model) -> str | None:
-    """The sha256 of the frozen parameters as the module has them; None where there are none."""
+    """The sha256 of the frozen parameters with the module's values; None if there are none."""
     leaves = frozen_leaves(model)
     return hashlib.sha256(safetensors.torch.save(checkpoint.packed(leaves))).hexdigest() if leaves else None
 
 
 def check_frozen(folder: Path | None, model: Model) -> None:
-    """Raise where the frozen parameters are not those that the run in this folder began with."""
+    """Raise if the frozen parameters differ from those the run in `folder` started with."""
     file = folder / "environment.json" if folder else None
     if file is None or not file.is_file():
         return
     before, now = json.loads(file.read_text()).get("frozen"), frozen_digest(model)
     if before != now:
         raise CheckpointError(
-            f"{folder}: the parameters with requires_grad=False have other values than when the run began "
-            f"(sha256 {before}, now {now}). Checkpoints do not hold them: give the module those weights, "
-            "or start a new run."
+            f"{folder}: the parameters with requires_grad=False have other values than when the run "
+            f"started (sha256 {before}, now {now}). Checkpoints do not contain them: load the original "
+            "values into the module, or start a new run."
         )
 
 
