@@ -99,6 +99,14 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "alpha dropout": (lambda: Inner(lambda own, x: F.alpha_dropout(x, 0.1, own.training)), INNER + ".*alpha"),
     "numpy": (lambda: Inner(lambda _, x: x * np.random.rand()), INNER + ".*numpy's global generator"),
     "Python": (lambda: Inner(lambda _, x: x * random.random()), INNER + ".*Python's global generator"),
+    "evaluation only": (
+        lambda: Inner(lambda own, x: x if own.training else x * np.random.rand()),
+        INNER + ".*numpy's global generator",
+    ),
+    "permuted in evaluation": (
+        lambda: Inner(lambda own, x: x if own.training else x[:, torch.randperm(5)]),
+        INNER + r".*torch's global generator \(torch\.randperm\)",
+    ),
     "generator": (lambda: Inner(generated), INNER + r": a torch\.Generator in a forward pass is not saved"),
     "count": (lambda: Inner(counted), INNER + ": its forward gives another result for the same input"),
     "buffer": (lambda: Inner(moved), INNER + r": .*'blocks\.1\.seen' in place.*self\.seen = \.\.\."),

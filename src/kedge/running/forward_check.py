@@ -57,6 +57,7 @@ def with_checked_forward(model: Model, federation: Federation) -> Model:
         check_unchanged(calls[0][0], model, {**params, **buffers})
         checked = replace(with_keyed_functions(model) if seen.keyed else model, unrolled=steps)
         check_same(lambda: forward(checked, True))
+        check_same(lambda: forward(checked, False))
     return checked
 
 
