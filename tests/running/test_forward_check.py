@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import kedge
 from kedge.core.model import from_module
@@ -130,6 +131,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "old weight_norm": (
         lambda: nn.utils.weight_norm(nn.Linear(8, 8)),
         r"blocks\.1 \(Linear\): nn\.utils\.weight_norm .*parametrizations\.weight_norm",
+    ),
+    "checkpointed": (
+        lambda: Inner(lambda own, x: checkpoint(own.linear, x, use_reentrant=False)),
+        INNER + r": it uses torch\.utils\.checkpoint",
     ),
     "packed": (Packed, r"blocks\.1\.rnn \(GRU\): a PackedSequence is not supported.*Pad the sequences"),
     "synchronized": (lambda: nn.SyncBatchNorm(5), r"blocks\.1: SyncBatchNorm is not supported"),

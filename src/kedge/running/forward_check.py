@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.nn import functional as F
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode, resolve_name
@@ -28,6 +29,11 @@ from kedge.core.tree import Leaves
 from kedge.data.federation import Federation
 
 SAMPLES = 2
+RECOMPUTED = (
+    "it uses torch.utils.checkpoint, or other hooks on saved tensors. What is computed again in the backward "
+    "pass would be computed with the module's first weights, not with those that train. Call the layers "
+    "without it."
+)
 KEYED = "nn.Dropout, F.dropout, torch.rand, torch.randn, torch.bernoulli"
 Run = Callable[[], list[Tensor]]
 
@@ -41,12 +47,14 @@ def with_checked_forward(model: Model, federation: Federation) -> Model:
     key = torch.zeros(2, dtype=torch.int64)
     batch = Batch(inputs, y.cpu(), torch.ones(len(inputs), dtype=kind), key)
 
-    @torch.no_grad()
     def forward(model: Model, train: bool) -> list[Tensor]:
-        out, moved = model.apply(params, buffers, batch, train)
+        with torch.set_grad_enabled(
+            train
+        ):  # without gradients checkpoint does nothing
+            out, moved = model.apply(params, buffers, batch, train)
         return [out.logits, out.features, *moved.values()]
 
-    with generators_put_back():
+    with generators_put_back(), disable_saved_tensors_hooks(RECOMPUTED):
         seen, calls = Seen(), list[tuple[nn.Module, Any]]()
         with seen, hooked(lambda *call: calls.append(call), lambda *call: None):
             attempted(lambda: forward(model, True))
