@@ -48,9 +48,7 @@ def with_checked_forward(model: Model, federation: Federation) -> Model:
     batch = Batch(inputs, y.cpu(), torch.ones(len(inputs), dtype=kind), key)
 
     def forward(model: Model, train: bool) -> list[Tensor]:
-        with torch.set_grad_enabled(
-            train
-        ):  # without gradients checkpoint does nothing
+        with torch.set_grad_enabled(train):  # without gradients checkpoint does nothing
             out, moved = model.apply(params, buffers, batch, train)
         return [out.logits, out.features, *moved.values()]
 
