@@ -180,3 +180,15 @@ def test_compiling_time_steps_is_counted() -> None:
 
     assert with_checked_forward(from_module(Reading()), joined(CLIENTS, None)).unrolled == 5 * 2 * 2
     assert with_checked_forward(from_module(Net(nn.Linear(8, 8))), joined(CLIENTS, None)).unrolled == 0
+
+
+def test_a_module_that_mixes_samples_does_not_train_on_padded_batches() -> None:
+    """A stack pads the last batch of 2 to 4; mixup with the neighbour would take in the padding."""
+    mixing = Net(Inner(lambda _, x: 0.7 * x + 0.3 * x.roll(1, 0)))
+    with pytest.raises(kedge.RequestError, match=r"output from other samples .*'sequential'"):
+        kedge.train(mixing, CLIENTS, rounds=1, batch=4, engine="stacked", compile="off", progress=False)
+    result = kedge.train(mixing, CLIENTS, rounds=1, batch=4, compile="off", progress=False)
+    assert result.engine["name"] == "sequential"
+    kedge.train(mixing, CLIENTS, rounds=1, batch=3, engine="stacked", compile="off", progress=False)
+    for plain in (nn.BatchNorm1d(5), nn.Dropout(0.5), nn.LayerNorm(8)):
+        kedge.train(Net(plain), CLIENTS, rounds=1, batch=4, engine="stacked", compile="off", progress=False)

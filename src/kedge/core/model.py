@@ -49,6 +49,9 @@ class Model:
     statistics: Statistics = "shared"  # batch norm's: averaged, kept by each client, or never moved
     random: bool = False  # whether apply draws chance (dropout)
     half: bool = False  # whether its products are computed in bfloat16
+    mixes_samples: bool = (
+        False  # whether a sample's output depends on padded ones in its batch (forward_check)
+    )
     unrolled: int = 0  # time steps of recurrent layers, which a compiled program writes out one by one
     classifier: tuple[str, ...] = ()  # the last linear layer's weight and bias: what takes the features in
     # Integer buffers and frozen parameters as the module has them: part of the state_dict, never change.

@@ -29,6 +29,7 @@ from kedge.core.tree import Leaves
 from kedge.data.federation import Federation
 
 SAMPLES = 2
+PADDING = 6
 RECOMPUTED = (
     "it uses torch.utils.checkpoint, or other hooks on saved tensors. What is computed again in the backward "
     "pass would be computed with the module's first weights, not with those that train. Call the layers "
@@ -64,7 +65,23 @@ def with_checked_forward(model: Model, federation: Federation) -> Model:
         checked = replace(with_keyed_functions(model) if seen.keyed else model, unrolled=steps)
         check_same(lambda: forward(checked, True))
         check_same(lambda: forward(checked, False))
-    return checked
+        return replace(checked, mixes_samples=mixes_samples(checked, params, buffers, batch))
+
+
+@torch.no_grad()
+def mixes_samples(model: Model, params: Leaves, buffers: Leaves, batch: Batch) -> bool:
+    """Whether samples of weight 0, with which a stack pads short batches, change the logits of the others."""
+    x, y, weight, _ = batch
+    more = [torch.cat([v, *[v[:1]] * PADDING]) for v in (x, y)]
+    rows = torch.cat([weight, weight.new_zeros(PADDING)])
+    rtol = 0.1 if model.half else 1e-3  # a batch of another size may be rounded otherwise
+    for number in range(4 if model.random else 1):  # an order that is drawn may leave the samples alone
+        key = torch.tensor([number, 0])
+        alone = model.apply(params, buffers, batch._replace(key=key), True)[0].logits
+        padded = model.apply(params, buffers, Batch(*more, rows, key), True)[0].logits[: len(x)]
+        if not torch.allclose(alone, padded, rtol=rtol, atol=rtol / 100, equal_nan=True):
+            return True
+    return False
 
 
 class Seen(TorchFunctionMode):
