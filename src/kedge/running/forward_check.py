@@ -72,13 +72,13 @@ def with_checked_forward(model: Model, federation: Federation) -> Model:
 def mixes_samples(model: Model, params: Leaves, buffers: Leaves, batch: Batch) -> bool:
     """Whether samples of weight 0, with which a stack pads short batches, change the logits of the others."""
     x, y, weight, _ = batch
-    more = [torch.cat([v, *[v[:1]] * PADDING]) for v in (x, y)]
+    longer_x, longer_y = (torch.cat([v, *[v[:1]] * PADDING]) for v in (x, y))
     rows = torch.cat([weight, weight.new_zeros(PADDING)])
     rtol = 0.1 if model.half else 1e-3  # a batch of another size may be rounded otherwise
     for number in range(4 if model.random else 1):  # an order that is drawn may leave the samples alone
         key = torch.tensor([number, 0])
         alone = model.apply(params, buffers, batch._replace(key=key), True)[0].logits
-        padded = model.apply(params, buffers, Batch(*more, rows, key), True)[0].logits[: len(x)]
+        padded = model.apply(params, buffers, Batch(longer_x, longer_y, rows, key), True)[0].logits[: len(x)]
         if not torch.allclose(alone, padded, rtol=rtol, atol=rtol / 100, equal_nan=True):
             return True
     return False
