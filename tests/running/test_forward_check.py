@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import kedge
-from kedge.core.model import from_module
+from kedge.core.model import from_module, seeded
 from kedge.data.federation import joined
+from kedge.models import MODELS
 from kedge.running.forward_check import with_checked_forward
 
 
@@ -99,6 +101,14 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "alpha dropout": (lambda: Inner(lambda own, x: F.alpha_dropout(x, 0.1, own.training)), INNER + ".*alpha"),
     "numpy": (lambda: Inner(lambda _, x: x * np.random.rand()), INNER + ".*numpy's global generator"),
     "Python": (lambda: Inner(lambda _, x: x * random.random()), INNER + ".*Python's global generator"),
+    "evaluation only": (
+        lambda: Inner(lambda own, x: x if own.training else x * np.random.rand()),
+        INNER + ".*numpy's global generator",
+    ),
+    "permuted in evaluation": (
+        lambda: Inner(lambda own, x: x if own.training else x[:, torch.randperm(5)]),
+        INNER + r".*torch's global generator \(torch\.randperm\)",
+    ),
     "generator": (lambda: Inner(generated), INNER + r": a torch\.Generator in a forward pass is not saved"),
     "count": (lambda: Inner(counted), INNER + ": its forward gives another result for the same input"),
     "buffer": (lambda: Inner(moved), INNER + r": .*'blocks\.1\.seen' in place.*self\.seen = \.\.\."),
@@ -122,6 +132,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "old weight_norm": (
         lambda: nn.utils.weight_norm(nn.Linear(8, 8)),
         r"blocks\.1 \(Linear\): nn\.utils\.weight_norm .*parametrizations\.weight_norm",
+    ),
+    "checkpointed": (
+        lambda: Inner(lambda own, x: checkpoint(own.linear, x, use_reentrant=False)),
+        INNER + r": it uses torch\.utils\.checkpoint",
     ),
     "packed": (Packed, r"blocks\.1\.rnn \(GRU\): a PackedSequence is not supported.*Pad the sequences"),
     "synchronized": (lambda: nn.SyncBatchNorm(5), r"blocks\.1: SyncBatchNorm is not supported"),
@@ -167,3 +181,23 @@ def test_compiling_time_steps_is_counted() -> None:
 
     assert with_checked_forward(from_module(Reading()), joined(CLIENTS, None)).unrolled == 5 * 2 * 2
     assert with_checked_forward(from_module(Net(nn.Linear(8, 8))), joined(CLIENTS, None)).unrolled == 0
+
+
+def test_a_module_that_mixes_samples_does_not_train_on_padded_batches() -> None:
+    """A stack pads the last batch of 2 to 4; mixup with the neighbour would take in the padding."""
+    mixing = Net(Inner(lambda _, x: 0.7 * x + 0.3 * x.roll(1, 0)))
+    with pytest.raises(kedge.RequestError, match=r"output from other samples .*'sequential'"):
+        kedge.train(mixing, CLIENTS, rounds=1, batch=4, engine="stacked", compile="off", progress=False)
+    result = kedge.train(mixing, CLIENTS, rounds=1, batch=4, compile="off", progress=False)
+    assert result.engine["name"] == "sequential"
+    kedge.train(mixing, CLIENTS, rounds=1, batch=3, engine="stacked", compile="off", progress=False)
+    for plain in (nn.BatchNorm1d(5), nn.Dropout(0.5), nn.LayerNorm(8)):
+        kedge.train(Net(plain), CLIENTS, rounds=1, batch=4, engine="stacked", compile="off", progress=False)
+
+
+def test_rounding_that_batch_norm_enlarges_is_no_mixing() -> None:
+    """In single precision two samples alone and in a batch of eight differ by 1e-4 of the largest logit."""
+    model = from_module(seeded(lambda: MODELS["alexnet-bn"]((1, 64, 64), 3, hidden=64), 2))
+    draw = np.random.default_rng(2)
+    images = kedge.Dataset(draw.standard_normal((6, 1, 64, 64)).astype(np.float32), draw.integers(0, 3, 6))
+    assert not with_checked_forward(model, joined([images], None)).mixes_samples

@@ -138,6 +138,14 @@ def test_a_checkpoint_of_another_run_is_passed_over(tmp_path: Path) -> None:
     assert f"no checkpoint in {only}/checkpoint fits this run" in answer.err
 
 
+def test_later_checkpoints_of_another_run_do_not_push_out_those_that_are_written(tmp_path: Path) -> None:
+    mine, other = begun(tmp_path / "mine"), begun(tmp_path / "other", seed=1)
+    for name in ("000008", "000009"):
+        shutil.copytree(other / "checkpoint/000002", mine / "checkpoint" / name)
+    resume(mine)
+    assert "000006" in {path.name for path in (mine / "checkpoint").iterdir()}
+
+
 def test_a_run_whose_folder_was_removed_does_not_write_into_the_next_one(tmp_path: Path) -> None:
     """Somebody removes the folder of a run that is going on, and begins another one there."""
     folder, seen = tmp_path / "run", []

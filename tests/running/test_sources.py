@@ -1,6 +1,7 @@
 """A run stores the user's own code when it begins; it does not go on with other code unless told so."""
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -324,6 +325,23 @@ def test_a_sweep_goes_on_with_the_code_it_began_with(place: Path) -> None:
     assert record
     assert record.files[0].path == str(place / "mine.py")
     assert "mine-" in (runs[1] / "sources/mine.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("option", "used"), [("--use-stored-code", "mine"), ("--accept-changed-code", "other")]
+)
+def test_the_choice_of_code_holds_where_the_first_cell_has_not_begun(
+    place: Path, option: str, used: str
+) -> None:
+    (place / "grid.toml").write_text(SWEEP)
+    top = place.parent / "sweep"
+    assert kedge("sweep", "grid.toml", "--out", top).code == 0
+    first = min(p.parent for p in top.rglob("config.toml"))
+    shutil.rmtree(first)
+    edit(place, "mine.py", "mine-", "other-")
+    answer = kedge("sweep", "--resume", top, option)
+    assert answer.code == 0, answer
+    assert names(first) == [f"{used}-a-b-1"] * 2
 
 
 def test_a_schedule_in_a_later_stage_and_a_model_are_stored_too(place: Path) -> None:

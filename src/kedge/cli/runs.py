@@ -141,7 +141,7 @@ def to_go_on(
                     experiment = experiment_in(top / folder)
             members.append(Member(top / folder, experiment, "on", code))
         elif experiment:
-            members.append(Member(top / folder, experiment))
+            members.append(Member(top / folder, experiment, code=code))
         else:
             raise RequestError(f"{top} is not the folder of a run: it has no config.toml.")
     return members

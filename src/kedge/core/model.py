@@ -49,6 +49,7 @@ class Model:
     statistics: Statistics = "shared"  # batch norm's: averaged, kept by each client, or never moved
     random: bool = False  # whether apply draws chance (dropout)
     half: bool = False  # whether `apply` runs under autocast in bfloat16
+    mixes_samples: bool = False  # whether a sample's output depends on the padding of its batch
     unrolled: int = 0  # time steps of recurrent layers, all of which a compiled program contains
     classifier: tuple[str, ...] = ()  # the last linear layer's weight and bias: what takes the features in
     # Integer buffers and frozen parameters, with the module's values: in the state_dict, never change.

@@ -39,6 +39,10 @@ STREAM_STEPS = 16  # long enough for a graph of several steps
 LIVE_BYTES = 2 << 30  # what the stacked rows may hold
 IDLE = 2.0  # rows' steps by clients' steps; a larger ratio is reported
 COPIES = 6  # of a client's model, in what a row holds while it trains
+MIXES = (
+    "The model computes a sample's output from other samples of its batch, and a stack pads the last batches "
+    "of clients: the padding would change the result."
+)
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,11 @@ def build(choice: Choice, model: Model, federation: Federation, ahead: Ahead | N
     if choice.name == "sequential":
         return Sequential(model, federation)
     return Stacked(model, federation, choice.chunk, choice.compiled)
+
+
+def has_short_batches(federation: Federation, stage: Stage) -> bool:
+    """Whether some client has a last batch that a stack pads."""
+    return not stage.local.drop_last and any(len(own) % stage.local.batch for own in federation.clients)
 
 
 def choose(
@@ -95,6 +104,11 @@ def choose(
         name = "auto"
     if name == "sequential":
         return Choice("sequential", False, 0, "asked for")
+    if model.mixes_samples and has_short_batches(federation, stage):
+        if name != "auto":
+            raise RequestError(f"engine.name = {name!r}: {MIXES} engine.name = 'sequential' can run it.")
+        say(f"engine.name: sequential. {MIXES}")
+        return Choice("sequential", False, 0, MIXES)
     programs = program_count(model, federation, stage)
     cost = (COMPILE_SECONDS + UNROLL_SECONDS * model.unrolled) * programs
     if compile == "on" or name == "captured":

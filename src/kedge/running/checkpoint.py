@@ -34,7 +34,7 @@ class State(NamedTuple):
 
 
 def save(folder: Path, number: int, state: State) -> None:
-    """Write a version; the oldest beyond KEEP goes only after the new one stands."""
+    """Write a version; the oldest beyond KEEP go only after the new one stands."""
     folder.mkdir(exist_ok=True)
     final, temporary = folder / f"{number:06d}", folder / f".{number:06d}.tmp"
     for leftover in folder.glob(".*.tmp"):
@@ -55,8 +55,8 @@ def save(folder: Path, number: int, state: State) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     sync_folder(folder)
-    for old in versions(folder)[KEEP:]:
-        shutil.rmtree(old)
+    for old in [version for version in versions(folder) if version.name <= final.name][KEEP:]:
+        shutil.rmtree(old)  # later ones do not count: they were put there by hand, or passed over
 
 
 def write_tensors(path: Path, tensors: Leaves) -> None:
