@@ -92,6 +92,8 @@ FUNCTIONS: dict[str, Callable[[Tensor, bool], Tensor]] = {
     "randn_like": lambda x, train: x + torch.randn_like(x) if train else x,
     "rand_like": lambda x, train: x + torch.rand_like(x) if train else x,
     "normal": lambda x, train: torch.normal(x, 0.1) if train else x,
+    "a distribution": lambda x, train: torch.distributions.Normal(x, 0.1 + x * 0).rsample() if train else x,
+    "empty": lambda x, train: x + torch.empty(len(x), 1, WIDTH, dtype=x.dtype).normal_() if train else x,
     "randint": lambda x, train: x + torch.randint(0, 5, x.shape) if train else x,
     "bernoulli": lambda x, train: x * torch.bernoulli(torch.full_like(x, 0.5)) if train else x,
     "in place": lambda x, train: x + torch.empty_like(x).uniform_(-1, 1).add(torch.empty_like(x).normal_()),

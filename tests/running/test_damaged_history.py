@@ -204,15 +204,20 @@ def test_of_several_runs_only_the_damaged_one_fails(tmp_path: Path) -> None:
 
 
 def test_other_damaged_files_of_a_run_are_told(whole: Path, tmp_path: Path) -> None:
-    for file, code, words in (
-        ("environment.json", 3, "or delete it: kedge then chooses the engine again"),
-        ("kedge.json", 3, "If you have none, delete the file"),
-        ("config.toml", 2, "is no valid TOML"),
+    again = "or delete it: kedge then chooses the engine again"
+    for number, (file, content, code, words) in enumerate(
+        (
+            ("environment.json", "{", 3, again),
+            ("environment.json", '{"engine": {}}', 3, again),
+            ("environment.json", '{"engine": []}', 3, again),
+            ("kedge.json", "{", 3, "If you have none, delete the file"),
+            ("config.toml", "{", 2, "is no valid TOML"),
+        )
     ):
-        folder = tmp_path / file
+        folder = tmp_path / f"run{number}"
         shutil.copytree(whole, folder)
         (folder / "model.safetensors").unlink()
-        (folder / file).write_text("{")
+        (folder / file).write_text(content)
         answer = kedge("run", "--resume", folder)
         assert (answer.code, words in answer.err) == (code, True), answer.err
 

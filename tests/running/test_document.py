@@ -10,7 +10,7 @@ from tests.cli.command import kedge
 import kedge as library
 from kedge.core.errors import RequestError
 from kedge.running.config import Experiment, resolve
-from kedge.running.document import override
+from kedge.running.document import override, read
 from kedge.running.protocols import PROTOCOLS, Protocol
 
 FEDBUG = {"name": "fedbug", "ratio": 0.25}
@@ -187,3 +187,8 @@ def test_methods_on_the_command_line_replace_method_schedule_and_stages(tmp_path
             answer = kedge(command, file, "--methods", "fedavg, feddyn", "--set", setting)
             assert answer.code == 2
             assert f"--set {setting.partition('=')[0]}=… has no effect, because --methods" in answer.err
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "my.toml").write_text('rounds = 7\nmethod = "fedavg"\n', encoding="utf-8-sig")
+    assert read(tmp_path / "my.toml")["rounds"] == 7

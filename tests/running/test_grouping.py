@@ -49,7 +49,8 @@ def test_groups_keep_the_order_and_the_engine_a_run_began_with(tmp_path: Path) -
     for number, engine in ((2, "sequential"), (4, "stacked")):
         folder = tmp_path / f"run{number}"
         folder.mkdir()
-        (folder / "environment.json").write_text(json.dumps({"engine": {"name": engine, "packed": number}}))
+        chosen = {"name": engine, "compiled": False, "chunk": 0, "threads": 1, "packed": number}
+        (folder / "environment.json").write_text(json.dumps({"engine": chosen}))
     on = members(tmp_path, own, "on")
     assert [[m.folder.name for m in group] for group in groups(on)] == [
         ["run0", "run2"],  # not begun: it joins the first that has

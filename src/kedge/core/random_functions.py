@@ -29,6 +29,7 @@ from kedge.core.random_numbers import (
     normal_,
     normals,
     randint,
+    unfilled,
     uniform_,
     uniforms,
 )
@@ -152,6 +153,7 @@ KEYED_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     F.rrelu: rrelu,
     torch.rrelu: rrelu,
     F.gumbel_softmax: gumbel_softmax,
+    torch.empty: partial(new_tensor, unfilled),
     torch.rand: partial(new_tensor, uniforms),
     torch.randn: partial(new_tensor, normals),
     torch.rand_like: partial(new_tensor_like, uniforms),

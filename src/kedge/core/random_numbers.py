@@ -11,7 +11,9 @@ from kedge.core.keyed import normal, uniform
 
 
 class Source(Protocol):
-    """An object that returns new random words at every call."""
+    """An object that returns new random words of its key at every call."""
+
+    key: Tensor
 
     def words(self, shape: Sequence[int]) -> Tensor:
         """Random words of the next call."""
@@ -43,7 +45,7 @@ def new_tensor(
     """torch.rand and torch.randn: `size` as integers or one sequence; `device` defaults to the batch's."""
     refuse_generator(generator, ignored.get("out"))
     size = size or (ignored["size"],)
-    shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else size
+    shape = tuple(size[0]) if len(size) == 1 and isinstance(size[0], tuple | list) else size
     values = kind(source, shape, dtype or torch.get_default_dtype())
     return values if device is None else values.to(device)
 
@@ -63,6 +65,11 @@ def new_tensor_like(
     refuse_generator(generator, ignored.get("out"))
     values = kind(source, input.shape, dtype or input.dtype)
     return values.to(input.device if device is None else device)
+
+
+def unfilled(source: Source, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Zeros for torch.empty, one tensor for each client of a stack: random numbers may be written into it."""
+    return torch.zeros(shape, dtype=dtype, device=source.key.device) + (source.key[0] * 0).to(dtype)
 
 
 def uniforms(source: Source, shape: Sequence[int], dtype: torch.dtype) -> Tensor:

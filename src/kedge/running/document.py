@@ -250,7 +250,7 @@ def read(experiment: str | Path) -> dict[str, Any]:
             f"Shipped: {', '.join(shipped)}."
         )
     try:
-        document = tomllib.loads(path.read_text())
+        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"{path} is no valid TOML: {error}.") from None
     return {"name": path.stem, **document}

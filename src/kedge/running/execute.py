@@ -160,6 +160,7 @@ def recorded(folder: Path | None) -> dict[str, Any] | None:
         return None
     try:
         settings: dict[str, Any] = json.loads(file.read_bytes())["engine"]
+        settings = {**settings, **{key: settings[key] for key in ("name", "compiled", "chunk", "threads")}}
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{file} is damaged ({error!r}). Restore it from a copy; or delete it: kedge then chooses the "
