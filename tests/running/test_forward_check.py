@@ -109,6 +109,14 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: Inner(lambda own, x: x if own.training else x[:, torch.randperm(5)]),
         INNER + r".*torch's global generator \(torch\.randperm\)",
     ),
+    "a branch that is drawn": (
+        lambda: Inner(lambda _, x: x[:, torch.randperm(5)] if torch.rand(1).item() < 0.5 else x),
+        INNER + r".*torch's global generator \(torch\.randperm\)",
+    ),
+    "larger batches": (
+        lambda: Inner(lambda _, x: x[:, torch.randperm(5)] if len(x) > 2 else x),
+        INNER + r".*torch's global generator \(torch\.randperm\)",
+    ),
     "generator": (lambda: Inner(generated), INNER + r": a torch\.Generator in a forward pass is not saved"),
     "count": (lambda: Inner(counted), INNER + ": its forward gives another result for the same input"),
     "buffer": (lambda: Inner(moved), INNER + r": .*'blocks\.1\.seen' in place.*self\.seen = \.\.\."),

@@ -1,4 +1,4 @@
-"""Check the model's forward pass on two samples before training.
+"""Check the model's forward pass on a few samples before training.
 
 The forward pass must be a function of parameters, buffers, samples and key only: it may not use a generator
 of its own or of the process, or change anything in place. The error for a module that does names the module.
@@ -28,7 +28,8 @@ from kedge.core.recurrent import Recurrent
 from kedge.core.tree import Leaves
 from kedge.data.federation import Federation
 
-SAMPLES = 2
+SAMPLES = 4
+TRIES = 4  # of a forward pass that draws: a branch may depend on a number that is drawn
 PADDING = 6
 RECOMPUTED = (
     "it uses torch.utils.checkpoint, or other hooks on saved tensors. What is computed again in the backward "
@@ -45,12 +46,12 @@ def with_checked_forward(model: Model, federation: Federation) -> Model:
     kind = next(iter(params.values())).dtype
     x, y = (v[:SAMPLES] for v in (federation.pool.x, federation.pool.y))
     inputs = federation.prepare(x).cpu().to(kind)
-    key = torch.zeros(2, dtype=torch.int64)
-    batch = Batch(inputs, y.cpu(), torch.ones(len(inputs), dtype=kind), key)
+    keys = [torch.tensor([number, 0]) for number in range(TRIES)]
+    batch = Batch(inputs, y.cpu(), torch.ones(len(inputs), dtype=kind), keys[0])
 
-    def forward(model: Model, train: bool) -> list[Tensor]:
+    def forward(model: Model, train: bool, key: Tensor = keys[0]) -> list[Tensor]:
         with torch.set_grad_enabled(train):  # without gradients checkpoint does nothing
-            out, moved = model.apply(params, buffers, batch, train)
+            out, moved = model.apply(params, buffers, batch._replace(key=key), train)
         return [out.logits, out.features, *moved.values()]
 
     with preserve_generators(), disable_saved_tensors_hooks(RECOMPUTED):
@@ -61,9 +62,12 @@ def with_checked_forward(model: Model, federation: Federation) -> Model:
                 part.unrolled(inputs[0]) for part, inputs in calls if inputs and isinstance(part, Recurrent)
             )
             run_forward(lambda: forward(model, False))
+            for _ in keys[1:]:
+                run_forward(lambda: forward(model, True))
         check_unchanged(calls[0][0], model, {**params, **buffers})
         checked = replace(with_keyed_functions(model) if seen.keyed else model, unrolled=steps)
-        check_same(lambda: forward(checked, True))
+        for key in keys if checked.random else keys[:1]:
+            check_same(lambda key=key: forward(checked, True, key))
         check_same(lambda: forward(checked, False))
         return replace(checked, mixes_samples=mixes_samples(checked, params, buffers, batch))
 
@@ -76,7 +80,7 @@ def mixes_samples(model: Model, params: Leaves, buffers: Leaves, batch: Batch) -
     rows = torch.cat([weight, weight.new_zeros(PADDING)])
     # A batch of another size may be rounded otherwise, and batch norm over few values enlarges that.
     allowed = 0.2 if model.half else 1e-2
-    for number in range(4 if model.random else 1):  # an order that is drawn may leave the samples alone
+    for number in range(TRIES if model.random else 1):  # an order that is drawn may leave the samples alone
         key = torch.tensor([number, 0])
         alone = model.apply(params, buffers, batch._replace(key=key), True)[0].logits
         padded = model.apply(params, buffers, Batch(longer_x, longer_y, rows, key), True)[0].logits[: len(x)]
