@@ -2,16 +2,17 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from kedge.algorithms import fedavg, fedbug
 from kedge.bench.workloads import OVERHEAD, Workload
-from kedge.core.algorithm import Stage
+from kedge.core.algorithm import Local, Stage
 from kedge.core.errors import RequestError
 from kedge.core.precision import in_precision
 from kedge.engines import auto
-from kedge.engines.auto import Choice, build, choose
+from kedge.engines.auto import Choice, build, choose, pads_batches
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 
@@ -100,3 +101,22 @@ def test_bfloat16_is_not_compiled_by_a_torch_that_leaves_roundings_out(
     assert not compiled("auto")
     with pytest.raises(RequestError, match=r"torch .* compiles wrong bf16 gradients on a CPU"):
         compiled("on")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batch", "drop_last", "pads"),
+    [
+        ((8, 8), 4, False, False),
+        ((8, 8), 50, False, False),
+        ((8, 4), 4, False, False),
+        ((8, 6), 4, False, True),
+        ((8, 6), 4, True, False),
+        ((8, 3), 4, True, True),
+        ((8, 6), 50, False, True),
+    ],
+)
+def test_a_stack_pads_batches_that_differ_in_size(
+    sizes: tuple[int, ...], batch: int, drop_last: bool, pads: bool
+) -> None:
+    data = replace(SMALL.task("cpu").federation, clients=tuple(np.arange(size) for size in sizes))
+    assert pads_batches(data, Stage(fedavg(), 1, Local(1, batch, drop_last=drop_last))) == pads

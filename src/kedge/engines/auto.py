@@ -65,9 +65,13 @@ def build(choice: Choice, model: Model, federation: Federation, ahead: Ahead | N
     return Stacked(model, federation, choice.chunk, choice.compiled)
 
 
-def has_short_batches(federation: Federation, stage: Stage) -> bool:
-    """Whether some client has a last batch that a stack pads."""
-    return not stage.local.drop_last and any(len(own) % stage.local.batch for own in federation.clients)
+def pads_batches(federation: Federation, stage: Stage) -> bool:
+    """Whether a stack pads some batch: not all batches of all clients have the same size."""
+    batch, sizes = stage.local.batch, {len(own) for own in federation.clients}
+    lengths = {min(size, batch) for size in sizes}
+    if not stage.local.drop_last:
+        lengths |= {size % batch for size in sizes if size > batch and size % batch}
+    return len(lengths) > 1
 
 
 def choose(
@@ -104,7 +108,7 @@ def choose(
         name = "auto"
     if name == "sequential":
         return Choice("sequential", False, 0, "asked for")
-    if model.mixes_samples and has_short_batches(federation, stage):
+    if model.mixes_samples and pads_batches(federation, stage):
         if name != "auto":
             raise RequestError(f"engine.name = {name!r}: {MIXES} engine.name = 'sequential' can run it.")
         say(f"engine.name: sequential. {MIXES}")

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ def with_checked_forward(model: Model, federation: Federation) -> Model:
         check_unchanged(calls[0][0], model, {**params, **buffers})
         checked = replace(with_keyed_functions(model) if seen.keyed else model, unrolled=steps)
         for key in keys if checked.random else keys[:1]:
-            check_same(lambda key=key: forward(checked, True, key))
+            check_same(partial(forward, checked, True, key))
         check_same(lambda: forward(checked, False))
         return replace(checked, mixes_samples=mixes_samples(checked, params, buffers, batch))
 
