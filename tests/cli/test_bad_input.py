@@ -21,6 +21,12 @@ import kedge.models as models
 from kedge.running import checkpoint, folder
 
 
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Commands write to runs/NAME below the current folder, where a run of the developer's may be."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [

@@ -14,6 +14,12 @@ TINY = (
 )  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Commands write to runs/NAME below the current folder, where a run of the developer's may be."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
+
+
 def test_blocks_of_a_perceptron_are_refused_with_what_to_do(tmp_path: Path) -> None:
     answer = kedge("run", "quickstart", *SMALL, "--set", "training.units=block", "--out", tmp_path / "run")
     assert answer.code == 2
