@@ -17,7 +17,7 @@ SIZES = (9, 5, 12)
 
 
 class Net(nn.Module):
-    """A frozen layer with its norm, a layer of which only the weight trains, and a head."""
+    """A frozen layer and norm, a layer with a frozen bias, and a head."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ CLIENTS = datasets()
 
 
 def headed(seed: int = 0) -> nn.Sequential:
-    """A network of which only the last layer trains."""
+    """A network in which only the last layer trains."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))

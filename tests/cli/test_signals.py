@@ -1,4 +1,4 @@
-"""SIGTERM: kedge ends in time with exit code 130, what it saved is whole, and it says how to go on."""
+"""SIGTERM: kedge exits in time with code 130, keeps whole files, and prints the command that resumes."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ import pytest
 from tests.cli.command import kedge
 from tests.cli.grids import FILE
 
-# A network that computes for an hour in one call of a C library, wherever a file of this name lies.
+# A network that stays in one call of a C library for an hour while a file of this name exists.
 MODEL = """
 import hashlib
 import subprocess

@@ -135,7 +135,7 @@ def flip(file: Path, at: float = 0.5) -> None:
 
 
 def as_it_is(name: str, path: Path) -> Source | str:
-    """What is read without comparing checksums, or what is told of its damage."""
+    """The result of reading without checksums: the data, or the error message."""
     try:
         return load(name, path=path, verify=False)
     except DataError as error:

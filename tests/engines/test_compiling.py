@@ -1,4 +1,4 @@
-"""A network whose program cannot be made runs on another engine where `auto` chose, and is told of else."""
+"""If a program cannot be compiled, `auto` chooses another engine, and a named engine raises an error."""
 
 from pathlib import Path
 from typing import Any

@@ -99,7 +99,7 @@ def test_packed_runs_end_as_alone_with_their_own_frozen_weights(
 
 
 def chain() -> nn.Sequential:
-    """Three linear layers, of which the first is frozen, and so is the bias of the second."""
+    """Three linear layers; the first and the bias of the second are frozen."""
     net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 3))
     net[0].requires_grad_(False)
     net[2].bias.requires_grad_(False)

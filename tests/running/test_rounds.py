@@ -45,7 +45,7 @@ def train(out: Path | None = None, resume: bool = False, **options: Any) -> libr
 
 
 def stopped(folder: Path, after: int, **settings: Any) -> None:
-    """A run that was stopped after so many rounds."""
+    """A run that was stopped after a number of rounds."""
     lines: list[Any] = []
     with pytest.raises(Interrupted):
         execute(

@@ -1,4 +1,4 @@
-"""A run stores the user's own code when it begins; it does not go on with other code unless told so."""
+"""A run stores the user's own code when it starts, and refuses to resume with other code without a flag."""
 
 import json
 import shutil
@@ -47,7 +47,7 @@ QUICK: dict[str, Any] = {
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of a user's files, the current one; what is imported is forgotten afterwards."""
+    """Change to a folder with a user's files; remove the modules it imported afterwards."""
     here = tmp_path / "here"
     for name, source in {"mine.py": METHOD, **HELPERS}.items():
         (here / name).parent.mkdir(parents=True, exist_ok=True)
