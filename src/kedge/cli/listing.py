@@ -122,4 +122,5 @@ def experiment(name: str) -> dict[str, Any]:
     """A shipped experiment; its first comment says what it shows."""
     text = (SHIPPED / f"{name}.toml").read_text()
     summary = text.splitlines()[0].removeprefix("#").strip()
-    return {"name": name, "summary": summary, "paper": tomllib.loads(text).get("paper"), "arguments": {}}
+    paper = tomllib.loads(text).get("paper", {}).get("source")
+    return {"name": name, "summary": summary, "paper": paper, "arguments": {}}

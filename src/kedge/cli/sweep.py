@@ -43,7 +43,7 @@ from kedge.report.tables import rendered, row_of
 from kedge.running.config import Experiment, resolve
 from kedge.running.document import settings
 from kedge.running.folder import create
-from kedge.running.grid import cells, flat
+from kedge.running.grid import cells, varied_keys
 from kedge.running.grouping import Member, groups
 from kedge.running.marker import SWEEP, Marker, planned_runs, read_marker
 from kedge.running.sources import contents, own_names
@@ -121,8 +121,7 @@ def command(
 
 def check_apart(document: dict[str, Any], given: Sequence[str]) -> None:
     """Raise where the command line sets what the grid varies."""
-    grid = document.get("grid")
-    both = [key for key in given if isinstance(grid, dict) and key in flat(grid)]
+    both = [key for key in given if key in varied_keys(document)]
     if both:
         raise RequestError(
             f"{both[0]} is set, and the grid varies it. Change the list instead: --set grid.{both[0]}=[…]."

@@ -178,9 +178,15 @@ def label_of(method: dict[str, Any], schedule: dict[str, Any]) -> str:
 
 
 def resolve(raw: Mapping[str, Any]) -> Experiment:
-    """The experiment of a parsed TOML document."""
+    """The experiment of a parsed TOML document; its table [paper] is for `kedge reproduce` only."""
+    if "grid" in raw:
+        raise RequestError(
+            "grid: the experiment has a table [grid], so it is many experiments. Use kedge sweep, or kedge "
+            "reproduce for a paper's table."
+        )
     defaults = Experiment("defaults")
-    table = under_protocol({"data": defaults.data, "method": defaults.method, **expanded(raw)})
+    own = {key: value for key, value in raw.items() if key != "paper"}
+    table = under_protocol({"data": defaults.data, "method": defaults.method, **expanded(own)})
     hints = {key: hint for key, (hint, _) in parameters(Experiment).items()}
     sections = {key: hint for key, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
     later = table.pop("then", [])

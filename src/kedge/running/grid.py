@@ -1,7 +1,8 @@
 """A sweep: an experiment with a table [grid], whose keys are keys of the config and whose values are lists.
 
-Every combination of the values is a cell. A cell's name says its settings in characters that any file system
-takes: method=feddyn,partition.alpha=0.1.
+Every combination of the values is a cell. Keys with commas between them are set together, each of their values
+a list with one value per key: "data, model" = [["mnist", "lenet5"], ["cifar10", "vgg11"]]. A cell's name says
+its settings in characters that any file system takes: method=feddyn,partition.alpha=0.1.
 """
 
 import hashlib
@@ -37,7 +38,7 @@ def cells(document: Mapping[str, Any]) -> list[Cell]:
     """All combinations of a document's grid, each one checked as far as that goes without its data."""
     grid = grid_of(document)
     plain = {key: value for key, value in document.items() if key != "grid"}
-    every = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+    every = [apart(dict(zip(grid, values, strict=True))) for values in product(*grid.values())]
     found: list[Cell] = []
     known: dict[str, str] = {}
     for name, settings in zip(names(every), every, strict=True):
@@ -69,12 +70,47 @@ def grid_of(document: Mapping[str, Any]) -> dict[str, list[Any]]:
             raise RequestError(f"grid.{key} = {values!r}: need a list of values, such as [{values!r}].")
         if not values:
             raise RequestError(f"grid.{key} = []: need at least one value.")
-        if key in REFUSED:
-            raise RequestError(f"grid.{key} = {values!r}: {REFUSED[key]}.")
+        for single in keys_of(key):
+            if single in REFUSED:
+                raise RequestError(f"grid.{key} = {values!r}: {REFUSED[single]}.")
+            if sum(single in keys_of(other) for other in grid) > 1 or keys_of(key).count(single) > 1:
+                raise RequestError(f"grid: {single} is varied twice. Name it once.")
+        check_paired(key, values)
         twice = next((value for place, value in enumerate(values) if value in values[:place]), None)
         if twice is not None:
             raise RequestError(f"grid.{key} = {values!r}: {twice!r} stands there twice.")
     return grid
+
+
+def keys_of(key: str) -> list[str]:
+    """The keys of the config that a key of the grid sets: "data, model" sets two together."""
+    return [single.strip() for single in key.split(",")]
+
+
+def check_paired(key: str, values: list[Any]) -> None:
+    """Raise if keys are set together and a value does not have one entry per key."""
+    count = len(keys_of(key))
+    for value in values if count > 1 else ():
+        if not isinstance(value, list) or len(value) != count:
+            raise RequestError(
+                f"grid.{key}: {value!r} stands for {count} keys that are set together, so it needs a list "
+                f"of {count} values."
+            )
+
+
+def apart(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with keys that are set together written one by one."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        keys = keys_of(key)
+        found |= dict(zip(keys, value, strict=True)) if len(keys) > 1 else {keys[0]: value}
+    return found
+
+
+def varied_keys(document: Mapping[str, Any]) -> list[str]:
+    """The keys of the config that a document's grid varies; none if it has no grid."""
+    grid = document.get("grid")
+    return [single for key in (flat(grid) if isinstance(grid, Mapping) else ()) for single in keys_of(key)]
 
 
 def flat(table: Mapping[str, Any], path: str = "") -> dict[str, Any]:

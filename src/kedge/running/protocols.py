@@ -46,6 +46,7 @@ PROTOCOLS: dict[str, Protocol] = {
             "evaluation": {"all": True},
         },
         weights="uniform",
+        methods={"feddecorr": {"beta": 0.01}},
         datasets={
             "cifar10": {"training": {"augment": "flip-crop"}},
             "cifar100": {"training": {"augment": "flip-crop"}},

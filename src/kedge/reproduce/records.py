@@ -1,0 +1,99 @@
+"""What was measured: one JSON line per finished run, small enough to keep in a repository.
+
+A folder of results has a folder per table, and in it one file per sitting (one command on one machine). The
+lines of all files are read together, so several sittings add up. A line that a killed process left incomplete
+is ignored. A run counts for every table that asks for the same experiment, whichever table it was run for.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kedge.core.errors import DataError
+from kedge.measure.cells import parsed
+
+SUFFIX = ".jsonl"
+
+
+@dataclass(frozen=True)
+class Sitting:
+    """One command on one machine."""
+
+    started: str  # ISO 8601, UTC
+    command: str
+    hardware: str
+    kedge: str
+    torch: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """One finished run."""
+
+    table: str  # for which it was run
+    cell: Mapping[str, Any]
+    seed: int
+    scale: str  # "full", "small" or "smoke"
+    identity: str  # sha256 of all that determines the run's numbers
+    rounds: int
+    samples: int  # trained, summed over rounds
+    elapsed: float  # seconds from the start of the sitting to the end of this run
+    history: Mapping[str, Sequence[tuple[int, float]]]  # metric -> (round, value) of every evaluation
+    sitting: Sitting
+    diverged: bool = False
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What makes two records the same run; the seed is part of the identity's experiment, too."""
+        return self.identity, self.seed
+
+
+def curves_of(history: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
+    """The accuracies and losses of a history, by metric; six digits are kept."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for line in history:
+        for name, value in line.items():
+            if (parsed(name) or name.startswith("features.")) and isinstance(value, int | float):
+                found.setdefault(name, []).append((int(line["round"]), float(f"{value:.6g}")))
+    return found
+
+
+def write_record(file: Path, record: Record) -> None:
+    """Append a run to the file of its sitting."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    line = json.dumps(asdict(record), ensure_ascii=False, separators=(",", ":")) + "\n"
+    with file.open("a", encoding="utf-8") as out:
+        out.write(line)
+        out.flush()
+
+
+def read_records(folder: Path) -> list[Record]:
+    """The runs of all sittings of all tables in a folder; of two records of one run the first counts."""
+    found: dict[tuple[str, int], Record] = {}
+    for file in sorted(folder.glob(f"*/*{SUFFIX}")):
+        for record in records_in(file):
+            found.setdefault(record.key, record)
+    return list(found.values())
+
+
+def records_in(file: Path) -> Iterable[Record]:
+    """The runs of one sitting."""
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        if not line.endswith("\n"):
+            break  # a killed process was writing it
+        try:
+            values = json.loads(line)
+            yield Record(**{**values, "sitting": Sitting(**values["sitting"])})
+        except (ValueError, TypeError, KeyError) as error:
+            raise DataError(f"{file}, line {number} is damaged ({error!r}). Remove the line.") from error
+
+
+def sitting_seconds(records: Iterable[Record]) -> dict[Sitting, float]:
+    """The seconds of every sitting, to the end of its last run; compiling is in them."""
+    found: dict[Sitting, float] = {}
+    for record in records:
+        found[record.sitting] = max(found.get(record.sitting, 0.0), record.elapsed)
+    return found
