@@ -1,8 +1,8 @@
 """A sweep: an experiment with a table [grid], whose keys are keys of the config and whose values are lists.
 
-Every combination of the values is a cell. Keys with commas between them are set together, each of their values
-a list with one value per key: "data, model" = [["mnist", "lenet5"], ["cifar10", "vgg11"]]. A cell's name says
-its settings in characters that any file system takes: method=feddyn,partition.alpha=0.1.
+Every combination of the values is a cell. Keys with commas between them are set together, and each value is
+a list with one entry per key: "data, model" = [["mnist", "lenet5"], ["cifar10", "vgg11"]]. The name of a cell
+lists its settings in characters that any file system takes: method=feddyn,partition.alpha=0.1.
 """
 
 import hashlib
