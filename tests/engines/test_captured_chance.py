@@ -76,7 +76,7 @@ class TestOnTheGPU:
     def test_a_long_sequence_compiles(self) -> None:
         """Time steps are written out one by one."""
         task = task_of("lstm", "cuda")
-        data = federation((6, 6), (60, WIDTH)).to("cuda", torch.float64)
+        data = federation((6, 6), (30, WIDTH)).to("cuda", torch.float64)
         long = replace(task, federation=data, participation=Participation(per_round=2))
         onto = replace(long, federation=data.to("cpu", torch.float64))
         assert apart(reference(onto), final(long, captured(long))) < 1e-10

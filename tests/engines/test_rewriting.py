@@ -103,3 +103,33 @@ def test_copies_hold_what_rounding_would_give() -> None:
     for number, copy in zip(which, copies, strict=True):
         assert torch.equal(copy, values[number].to(torch.bfloat16))
     assert not torch.equal(values[0], fresh()[0])
+
+
+@pytest.mark.parametrize("side", [1, 3])
+@pytest.mark.parametrize("bias", [True, False])
+def test_gradients_of_convolutions_of_one_pixel_have_a_known_layout(side: int, bias: bool) -> None:
+    """cuDNN and torch's compiler disagree about the memory format of an image of one pixel."""
+
+    def function(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        def loss(w: Tensor, x: Tensor, b: Tensor) -> Tensor:
+            return squared(torch.conv2d(x, w, b if bias else None, padding=1)).sum()
+
+        found: tuple[Tensor, ...] = vmap(torch.func.grad(loss, (0, 1, 2)))(w, x, b)
+        return found
+
+    x, w, b = torch.randn(2, 4, 6, side, side), torch.randn(2, 5, 6, 3, 3), torch.randn(2, 5)
+    graph = rewritten(written(function, x, w, b))
+    dense = calls(graph, torch.ops.kedge.contiguous_convolution_backward.default)
+    assert len(dense) == (1 if side == 1 else 0)
+    for found, expected in zip(graph(x, w, b), function(x, w, b), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_the_operator_for_convolutions_of_one_pixel_keeps_what_it_promises() -> None:
+    x, w, g = torch.randn(4, 6, 1, 1), torch.randn(5, 6, 3, 3), torch.randn(4, 5, 1, 1)
+    settings = None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]
+    own = torch.ops.kedge.contiguous_convolution_backward.default
+    torch.library.opcheck(own, (g, x, w, *settings), test_utils=("test_schema", "test_faketensor"))
+    torch.library.opcheck(
+        own, (g, x, w.to(memory_format=torch.channels_last), *settings), test_utils="test_faketensor"
+    )

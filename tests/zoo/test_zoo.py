@@ -103,6 +103,22 @@ def test_a_wrong_result_would_be_seen(name: str, monkeypatch: pytest.MonkeyPatch
         assert distance(wrong.weights, expected.weights) > 0.2 > TOLERANCES["bf16"]
 
 
+def test_a_network_that_amplifies_rounding_is_held_to_what_rounding_does_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Relative errors of at most 2^-10 move the update by 1 % to 5 %; errors of 0 leave it as it is."""
+    effect = trial.effect_of_rounding("resnet", "fedavg", "tf32")
+    assert 0.01 < effect < TOLERANCES["tf32"]
+    assert trial.effect_of_rounding("resnet", "fedavg", "fp64") == 0
+    monkeypatch.setitem(TOLERANCES, "tf32", effect / 4)
+    rounded = trained("resnet", "fedavg", "tf32", "cpu", 3, engine="sequential")
+    monkeypatch.setattr(trial, "trained", lambda *_, **__: rounded)
+    assert cell("resnet", "sequential", "tf32").state == "right"
+    worse = rounded._replace(weights={k: v * (1 + 1.5 * effect) for k, v in rounded.weights.items()})
+    monkeypatch.setattr(trial, "trained", lambda *_, **__: worse)
+    assert cell("resnet", "sequential", "tf32").state == "wrong"
+
+
 def test_a_failure_is_told_and_is_no_answer() -> None:
     def fails() -> Cell:
         raise ValueError("no\nsecond line")

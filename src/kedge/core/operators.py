@@ -25,6 +25,11 @@ LIBRARY.define(
 LIBRARY.define("weigh_pooled(Tensor x, Tensor g, Tensor which, int[] geometry) -> Tensor")
 LIBRARY.define("pool(Tensor x, bool relu) -> (Tensor, Tensor)")
 LIBRARY.define("unpool(Tensor g, Tensor which) -> Tensor")
+LIBRARY.define(
+    "contiguous_convolution_backward(Tensor g, Tensor x, Tensor w, int[]? bias_sizes, int[] stride, "
+    "int[] padding, int[] dilation, bool transposed, int[] output_padding, int groups, bool[] output_mask) "
+    "-> (Tensor, Tensor, Tensor)"
+)
 
 
 def stackable(x: Tensor) -> bool:
@@ -142,6 +147,25 @@ def _unpooled(g: Tensor, which: Tensor) -> Tensor:
     return g.new_empty((clients, n, 2 * p, 2 * q, k))
 
 
+def _contiguous_convolution_backward(
+    g: Tensor, x: Tensor, w: Tensor, *settings: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """torch's convolution_backward, whose results are contiguous; those not asked for are empty."""
+    found = torch.ops.aten.convolution_backward(g, x, w, *settings)
+    dx, dw, db = (g.new_empty(0) if v is None else v.contiguous() for v in found)
+    return dx, dw, db
+
+
+def _contiguous_gradients(
+    g: Tensor, x: Tensor, w: Tensor, bias_sizes: list[int] | None, *settings: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    shapes = (x.shape, w.shape, bias_sizes or [0])
+    dx, dw, db = (
+        g.new_empty(shape if wanted else 0) for shape, wanted in zip(shapes, settings[-1], strict=True)
+    )
+    return dx, dw, db
+
+
 def _stacking(operator: Any) -> Any:
     """The rule under vmap."""
 
@@ -173,3 +197,6 @@ for _name, _run, _shape in (
     LIBRARY.impl(_name, _run, "CUDA")
     torch.library.register_fake(f"kedge::{_name}", _shape, lib=LIBRARY)
     torch.library.register_vmap(f"kedge::{_name}", _stacking(getattr(torch.ops.kedge, _name)), lib=LIBRARY)
+
+LIBRARY.impl("contiguous_convolution_backward", _contiguous_convolution_backward, "CompositeExplicitAutograd")
+torch.library.register_fake("kedge::contiguous_convolution_backward", _contiguous_gradients, lib=LIBRARY)

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+import kedge.core.operators  # noqa: F401  # defines torch.ops.kedge
+
 aten = torch.ops.aten
 THROUGH = {aten.alias.default, aten.detach.default, aten.view.default}
 LAID = {aten.permute.default, aten._to_copy.default}  # the same values, perhaps in another order or dtype
@@ -14,6 +16,7 @@ def rewritten(module: GraphModule) -> GraphModule:
     """The same without what need not be done."""
     without_idle_copies(module)
     without_padding(module)
+    with_known_layouts(module)
     module.graph.eliminate_dead_code()
     module.recompile()
     return module
@@ -57,6 +60,17 @@ def without_padding(module: GraphModule) -> None:
             value = again(module, inner, padded.args[0])
             value = module.graph.call_function(aten.mul.Tensor, (value, value))
             total.replace_input_with(total.args[0], again(module, laid, value))
+
+
+def with_known_layouts(module: GraphModule) -> None:
+    """Gradients of convolutions of one-pixel images are contiguous.
+
+    The memory format of such an image is ambiguous. torch's compiler takes it for channels last, cuDNN in
+    float32 for contiguous, and the compiled program fails at its first call.
+    """
+    for node in calls(module, aten.convolution_backward.default):
+        if all(size == 1 for size in node.args[1].meta["val"].shape[2:]):
+            node.target = torch.ops.kedge.contiguous_convolution_backward.default
 
 
 def chain(node: Any) -> list[Any]:
