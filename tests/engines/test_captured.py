@@ -33,6 +33,7 @@ from kedge.engines.captured import Captured
 from kedge.engines.engine import Asked, Chores, Engine, Order, trained
 from kedge.engines.graphs import in_place
 from kedge.engines.pack import Pack
+from kedge.engines.rows import RowCounts
 from kedge.engines.sequential import Sequential
 from kedge.models import MODELS
 from kedge.running.runner import asking, run
@@ -278,13 +279,12 @@ class TestOnTheGPU:
         wide = (4096, 512)
         tasks = [task_of(feddyn(0.1), "cuda", network="mlp", hidden=wide, seed=seed) for seed in range(8)]
 
-        def together(at_once: int) -> tuple[list[dict[str, Tensor]], int, int]:
+        def together(most: int) -> tuple[list[dict[str, Tensor]], int, RowCounts]:
             gc.collect()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
             engines = [captured(task) for task in tasks]
-            pack = Pack(engines, lambda whole: Captured(tasks[0].model, whole))
-            pack.at_once = at_once
+            pack = Pack(engines, lambda whole: Captured(tasks[0].model, whole), most)
             ended: dict[int, Progress | BaseException] = {}
             runs = [asking(task, engine) for task, engine in zip(tasks, engines, strict=True)]
             pack.carry_out(runs, ended.__setitem__)
@@ -293,19 +293,19 @@ class TestOnTheGPU:
                 if isinstance(end, BaseException):
                     raise end
             servers = [flatten(end.server._asdict()) for end in found if isinstance(end, Progress)]
-            return servers, torch.cuda.max_memory_reserved(), pack.at_once
+            return servers, torch.cuda.max_memory_reserved(), pack.rows
 
-        _, little, _ = together(at_once=8)
-        right, much, at_once = together(at_once=0)
-        assert not at_once
+        _, little, _ = together(most=8)
+        right, much, rows = together(most=0)
+        assert not rows.limited
         assert much > 1.3 * little, "the runs are too small for this test"
         _, total = torch.cuda.mem_get_info()
         torch.cuda.set_per_process_memory_fraction((little + much) / 2 / total)
         try:
-            found, most, at_once = together(at_once=0)
+            found, most, rows = together(most=0)
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0)
-        assert 0 < at_once < 32
+        assert 0 < rows.most < 32
         assert most <= (little + much) / 2
         for left, other in zip(right, found, strict=True):
             assert apart(left, other) < 1e-10

@@ -160,7 +160,7 @@ def test_memory_that_does_not_suffice_halves_the_pack(
     monkeypatch.setattr(Stacked, "advanced", short)
     monkeypatch.setattr(Stacked, "round", counted)
     pack = check(tasks)
-    assert pack.at_once
+    assert pack.rows.limited
     assert max(widths) == 16
     assert min(widths) == max(room, 4)
     assert sum(engine in pack.engines for engine in by_themselves) == alone

@@ -121,9 +121,9 @@ def test_packs_are_no_larger_than_asked_for_and_equal(
     sizes: list[int] = []
     begin = Pack.__init__
 
-    def counting(self: Pack, engines: Any, build: Any) -> None:
+    def counting(self: Pack, engines: Any, build: Any, most: int) -> None:
         sizes.append(len(engines))
-        begin(self, engines, build)
+        begin(self, engines, build, most)
 
     monkeypatch.setattr(Pack, "__init__", counting)
     experiments = [experiment(seed=seed, rounds=1) for seed in range(4)]
@@ -238,9 +238,9 @@ def test_an_error_does_not_hold_on_to_its_run(monkeypatch: pytest.MonkeyPatch, t
     packs: list[weakref.ref[Pack]] = []
     begin = Pack.__init__
 
-    def noted(self: Pack, engines: Any, build: Any) -> None:
+    def noted(self: Pack, engines: Any, build: Any, most: int) -> None:
         packs.append(weakref.ref(self))
-        begin(self, engines, build)
+        begin(self, engines, build, most)
 
     monkeypatch.setattr(Pack, "__init__", noted)
     own = [experiment(seed=seed, optimizer__lr=1e30, training__clip=1e30) for seed in range(2)]

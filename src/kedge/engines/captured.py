@@ -134,6 +134,10 @@ class Captured(Stacked):
         """The stacked carry; what is the same for all is one row: lanes are places of their own."""
         return super().start(stage, order, rows, False, bare)
 
+    def clients_in(self, round: int) -> Sequence[int]:
+        """The clients that will take part in a round; none if that is not known."""
+        return self.ahead(round) if self.ahead else ()
+
     def draw_ahead(self, order: Order, padding: int | None = None) -> list[Coming]:
         """Begin to draw the next round's batches beside the device's work; of which rows, by chunks."""
         if self.ahead is None:

@@ -36,7 +36,7 @@ from kedge.engines.engine import (
     trained,
 )
 from kedge.engines.joining import joined, known_together, membership, merged, of_run, spread
-from kedge.engines.programs import bucket
+from kedge.engines.rows import RowCounts
 from kedge.engines.stacked import Stacked
 
 Build = Callable[[Federation], Stacked]
@@ -69,8 +69,11 @@ class Ahead(NamedTuple):
 class Pack:
     """The common stack of several runs."""
 
-    def __init__(self, engines: Sequence[Stacked], build: Build) -> None:
-        """`engines` are the runs' own, for what they do alone; `build` makes the common one."""
+    def __init__(self, engines: Sequence[Stacked], build: Build, most: int = 0) -> None:
+        """`engines` are the runs' own, for what they do alone; `build` makes the common one.
+
+        No stack has more than `most` rows; 0: as many as memory has room for.
+        """
         self.engines = engines
         pools, self.offsets = merged([engine.federation.pool for engine in engines])
         self.whole = replace(engines[0].federation, pool=pools)
@@ -82,7 +85,7 @@ class Pack:
         ]
         self.stacks: list[tuple[Kind, Stacked]] = []
         self.programs: dict[int, tuple[Stage, Program]] = {}  # by the stage's id, which it keeps
-        self.at_once = 0  # rows of a stack; 0: all
+        self.rows = RowCounts(engines, most)
         self.ahead: dict[tuple[int, ...], Ahead] = {}  # by runs
         self.held: Any = None  # plans of the last round, given back while the device trains
 
@@ -115,19 +118,23 @@ class Pack:
                 replies |= {one.number: error for one in some}
         return {number: replies[number] for number in asked}
 
-    def trained(self, asked: Sequence[Waiting]) -> list[Reply]:
-        """The replies to rounds of runs with the same program; where memory does not suffice, in halves."""
-        rows = [len(a.clients) for a in asked]
-        if len(asked) > 1 and self.at_once and sum(rows) > self.at_once:
-            half = len(asked) // 2
-            return [*self.trained(asked[:half]), *self.trained(asked[half:])]
-        if len(asked) > 1 or sum(rows) <= self.at_once:  # where memory is short, no run has its own stack
+    def trained(self, asked: Sequence[Waiting], half: bool = False) -> list[Reply]:
+        """The replies to rounds of runs with the same program, in halves if they are too many rows.
+
+        `half`: the runs are a half, and train in a stack even if there is one of them only.
+        """
+        rows = sum(len(a.clients) for a in asked)
+        if len(asked) > 1 and rows > self.rows.limit(self.kind(asked[0]), [a.number for a in asked]):
+            middle = len(asked) // 2
+            return [*self.trained(asked[:middle], True), *self.trained(asked[middle:], True)]
+        alone = len(asked) == 1 and not half  # in its own stack, if memory has room for that, too
+        if not alone or (self.rows.limited and rows <= self.rows.most):
             try:
                 return self.side_by_side(asked)
             except Exception as error:
                 if not ran_out(error):
                     raise
-            self.at_once = -(-sum(rows) // 2)
+            self.rows.halve(rows)
             for _, stack in self.stacks:
                 stack.forget()
             self.stacks.clear()
@@ -138,11 +145,11 @@ class Pack:
         engines = [a.engine for a in asked]
         width = max(engine.width for engine in engines)
         stack = self.stack(asked[0], width)
-        padding = bucket(sum(len(a.clients) for a in asked)) - sum(len(a.clients) for a in asked)
+        padding = self.padding(asked, sum(len(a.clients) for a in asked)) if stack.compiled else 0
         rows, firsts, at = [], [], 0
         for place, (_, engine, _, clients, _) in enumerate(asked):
             engine.width = width
-            rows.append([*clients, *[clients[0]] * (padding if stack.compiled and not place else 0)])
+            rows.append([*clients, *[clients[0]] * (0 if place else padding)])
             firsts.append(at)
             at += len(rows[-1])
         begun, plans = self.begun(asked, rows)
@@ -159,10 +166,9 @@ class Pack:
             for a, own in zip(asked, means, strict=True)
         ]
         self.held = plans, begun.plan
-        drawing = [
-            a.engine.draw_ahead(a.order, padding if stack.compiled and not place else 0)
-            for place, a in enumerate(asked)
-        ]
+        coming = sum(len(a.engine.clients_in(a.order.round + 1)) for a in asked)
+        padding = self.padding(asked, coming) if coming else 0
+        drawing = [a.engine.draw_ahead(a.order, 0 if place else padding) for place, a in enumerate(asked)]
         for a in asked:
             with a.engine.apart(since):
                 a.meanwhile.now()
@@ -181,6 +187,10 @@ class Pack:
             found = (means[place], averages[place]) if fine else (None, None)
             replies.append(mean.reply(frozenset(opened[place]), *found))
         return replies
+
+    def padding(self, asked: Sequence[Waiting], rows: int) -> int:
+        """The rows to add to `rows` rows of these runs."""
+        return self.rows.padded(self.kind(asked[0]), [a.number for a in asked], rows) - rows
 
     def begun(self, asked: Sequence[Waiting], rows: Sequence[list[int]]) -> tuple[Begun, list[Plan]]:
         """The rows of all before their first step, and the plan of each run."""

@@ -176,6 +176,10 @@ class Stacked:
         """The plan's table."""
         return torch.from_numpy(plan.table)
 
+    def clients_in(self, round: int) -> Sequence[int]:
+        """The clients that will take part in a round; none if that is not known."""
+        return ()
+
     def draw_ahead(self, order: Order, padding: int | None = None) -> list[Coming]:
         """Nothing is drawn ahead where the host itself trains."""
         return []

@@ -173,9 +173,8 @@ def pack_of(ready: Sequence[Ready], choice: Choice) -> Pack:
         return engine
 
     engines = [stack(task.model, task.federation, task.takes_part) for _, task in ready]
-    pack = Pack(engines, lambda whole: stack(ready[0].task.model, whole))
-    pack.at_once = ready[0].member.experiment.engine.chunk
-    return pack
+    chunk = ready[0].member.experiment.engine.chunk
+    return Pack(engines, lambda whole: stack(ready[0].task.model, whole), chunk)
 
 
 def together(

@@ -1,0 +1,70 @@
+"""How many rows the stacks of a pack have: few different numbers, since every program is made for one.
+
+Where clients join by chance, the number of clients differs from round to round. Stacks are padded to a number
+that suffices for most rounds, and a round with more clients is trained in halves.
+"""
+
+import sys
+from collections.abc import Hashable, Sequence
+from typing import Protocol
+
+from kedge.engines.programs import bucket
+
+FORESEEN = 75  # rounds, from the first on, whose participants say how many rows a stack needs
+
+
+class Foreseeing(Protocol):
+    """What knows its future clients."""
+
+    def clients_in(self, round: int) -> Sequence[int]:
+        """The clients that will take part in a round; none if that is not known."""
+
+
+class RowCounts:
+    """The numbers of rows that programs were made for, by kind of program."""
+
+    def __init__(self, engines: Sequence[Foreseeing], most: int = 0) -> None:
+        """`engines` are the runs' own, in the order of their numbers; no stack has more rows than `most`."""
+        self.engines = engines
+        self.most = most or sys.maxsize
+        self.known: dict[Hashable, list[int]] = {}
+        self.usual: dict[tuple[int, ...], int] = {}  # `usual_rows` by runs
+
+    @property
+    def limited(self) -> bool:
+        """Whether memory has no room for all rows."""
+        return self.most < sys.maxsize
+
+    def halve(self, rows: int) -> None:
+        """A stack of `rows` rows did not fit into memory: none has more than half as many from now on."""
+        self.most = -(-rows // 2)
+        self.known.clear()
+
+    def limit(self, kind: Hashable, runs: Sequence[int]) -> int:
+        """The most rows that these runs may have in one stack."""
+        known = self.known.setdefault(kind, [])
+        usual = self.usual_rows(runs)
+        if max(known, default=0) < usual <= self.most:
+            known.append(usual)
+        return min(self.most, max(known, default=self.most)) if usual else self.most
+
+    def padded(self, kind: Hashable, runs: Sequence[int], rows: int) -> int:
+        """The number of rows of a stack with room for `rows` rows of these runs."""
+        known = self.known.setdefault(kind, [])
+        most = min(self.most, 3 * rows + 8)  # a program for more rows is slower than it is worth
+        fitting = [size for size in known if rows <= size <= most]
+        if not fitting:
+            usual = self.usual_rows(runs)
+            fitting = [usual if rows <= usual <= most else bucket(rows)]
+            known += fitting
+        return min(fitting)
+
+    def usual_rows(self, runs: Sequence[int]) -> int:
+        """The rows that suffice for 24 of 25 rounds of these runs; 0 if future rounds are not known."""
+        if tuple(runs) not in self.usual:
+            totals = sorted(
+                sum(len(self.engines[run].clients_in(round)) for run in runs) for round in range(FORESEEN)
+            )
+            enough = totals[-1 - FORESEEN // 25]
+            self.usual[tuple(runs)] = enough if enough == totals[-1] else -(-enough // 4) * 4
+        return self.usual[tuple(runs)]
