@@ -1,8 +1,7 @@
 """C clients at once by vmap: one row of every tensor is one client.
 
 Clients of a chunk run in lockstep (data/batches.py). A dead row computes on a batch of weight 1 and its
-result is selected away; padding has weight 0. Compiled, the number of rows is padded to a few sizes, so
-that a varying number of participants does not make new programs.
+result is selected away; padding has weight 0. Compiled, the number of rows is padded to a few sizes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -79,12 +78,11 @@ class Stacked:
         self, order: Order, clients: Sequence[int], mean: Mean, trained: set[str]
     ) -> list[tuple[int, Leaves, Leaves, Tree]]:
         """One chunk: its uploads go into `mean`; what its clients will remember is returned."""
-        rows, _ = self.rows(clients)
-        begun = self.begun(self.stage, self.model, order, rows, len(clients), self.compiled)
+        begun = self.begun(self.stage, self.model, order, self.rows(clients)[0], len(clients), self.compiled)
         since = self.mark()
         carry = self.advanced(self.stage, self.model, begun, self.compiled)
         trained |= {k for mask in set(begun.plan.masks) for k in trainable(self.model, mask)}
-        living = torch.arange(len(rows), device=begun.lr.device) < len(clients)
+        living = torch.arange(len(begun.members), device=begun.lr.device) < len(clients)
         slots, uploads, admitted, totals = self.ended(begun, carry, living)
         with self.apart(since):
             self.meanwhile.now()
@@ -195,8 +193,7 @@ class Stacked:
             begun = self.begun(stage, model, order, some, len(some), False, tuning=True)
             carry = self.advanced(stage, model, begun, False, tuning=True)
             for number, client in enumerate(some):
-                own = row({k: carry[k] for k in ("params", "buffers")}, number)
-                yield client, own["params"], own["buffers"]
+                yield client, row(carry["params"], number), row(carry["buffers"], number)
 
     def begun(
         self, stage: Stage, model: Model, order: Order, rows: Sequence[int], real: int, compiled: bool,
