@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from tests.cli.command import kedge
 
 from kedge.core.errors import RequestError
+from kedge.core.schedules import Clock
 from kedge.running.assemble import assemble
 from kedge.running.config import Experiment, resolve
 from kedge.running.document import override, read
@@ -73,6 +75,32 @@ SPEC: dict[str, Document] = {
         "evaluation.local_test": 0.0,
     },
 }  # fmt: skip
+
+
+def feddyn_fedavg(clients: int, share: float, rounds: int, epochs: int, decay: float) -> Document:
+    """What FedDyn→FedAvg's two settings have in common, and where they differ."""
+    return {
+        "rounds": rounds,
+        "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.0, "weight_decay": 1e-3, "decay": decay},
+        "training.epochs": epochs,
+        "training.batch": 50,
+        "training.clip": 10.0,
+        "training.drop_last": False,
+        "training.augment": "flip-crop",
+        "participation": Participation("exact", share=share),
+        "partition": {
+            "name": "dirichlet-classes", "clients": clients, "alpha": 0.5, "cap": False, "minimum": 10,
+        },
+        "data": {"name": "cifar10", "path": None, "verify": True, "normalize": "dataset"},
+        "method": {"name": "fedavg", "weights": "uniform"},
+        "evaluation.all": False,
+        "evaluation.local": "split",
+        "evaluation.local_test": 0.0,
+    }  # fmt: skip
+
+
+SPEC["feddyn-fedavg-device"] = feddyn_fedavg(clients=100, share=0.1, rounds=1000, epochs=5, decay=0.999)
+SPEC["feddyn-fedavg-silo"] = feddyn_fedavg(clients=10, share=1.0, rounds=300, epochs=1, decay=0.99)
 each_protocol = pytest.mark.parametrize("name", PROTOCOLS)
 
 
@@ -88,7 +116,8 @@ def value(experiment: Experiment, path: str) -> Any:
 
 
 def test_every_protocol_is_specified() -> None:
-    assert set(SPEC) == set(PROTOCOLS) == {"feddyn", "pfllib", "fedtr"}
+    ours = {"feddyn", "pfllib", "fedtr", "feddyn-fedavg-device", "feddyn-fedavg-silo"}
+    assert set(SPEC) == set(PROTOCOLS) == ours
 
 
 @each_protocol
@@ -212,6 +241,41 @@ def test_fedtr_s_fedprox_has_its_coefficient() -> None:
 
 
 @pytest.mark.parametrize(
+    ("method", "epochs"),
+    [
+        ("fedrep", 2),
+        ("anti(thaw=[0, 5, 9]) + fedrep(head_share=0.25)", 2),
+        ({"name": "fedrep"}, 2),
+        ("fedper", 1),
+        ("fedrep -> fix-last + fedrep@0.5", 2),
+        ("fedavg -> fedrep@0.5", 1),  # its stages share [training]
+        ("fedrep -> fedavg@0.5", 1),
+    ],
+)
+def test_pfllib_s_fedrep_trains_two_epochs_where_every_stage_is_fedrep(method: Any, epochs: int) -> None:
+    found = resolved("pfllib", method=method)
+    assert found.training == replace(resolved("pfllib").training, epochs=epochs)
+    assert resolved("pfllib", {"method": method}).training.epochs == epochs
+    assert resolved("pfllib", {"training.batch": 7}, method=method).training.epochs == epochs
+    assert resolved("pfllib", {"training.epochs": 6}, method=method).training.epochs == 6
+    assert resolve(tomllib.loads(found.toml())).toml() == found.toml()
+
+
+def test_fedrep_s_epochs_are_those_of_one_protocol() -> None:
+    assert resolved("feddyn", method="fedrep").training.epochs == 5
+    assert resolve({"name": "x", "method": "fedrep"}).training.epochs == 1
+
+
+def test_pfllib_s_fedrep_trains_the_head_for_one_epoch_and_then_the_base_for_one() -> None:
+    experiment = resolved("pfllib", method="fedrep", data=BEDS["pfllib"])
+    (stage,) = assemble(experiment).stages
+    for batches in (1, 3, 7):  # of an epoch
+        steps = experiment.training.epochs * batches
+        masks = [stage.algorithm.schedule(Clock(0, 0, step, steps), 3) for step in range(steps)]
+        assert masks == [(False, False, True)] * batches + [(True, True, False)] * batches
+
+
+@pytest.mark.parametrize(
     ("name", "data", "augment", "local"),
     [
         ("feddyn", "cifar100", "flip-crop", "split"),
@@ -227,6 +291,28 @@ def test_what_depends_on_the_dataset(name: str, data: str, augment: str, local: 
     assert found.evaluation.local_test == resolved(name).evaluation.local_test
     other = resolved(name, {"training.augment": "flip", "evaluation.local": "matched"}, data=data)
     assert (other.training.augment, other.evaluation.local) == ("flip", "matched")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "epochs", "augment", "concentration"),
+    [
+        ("feddyn-fedavg-device", "cifar10", 5, "flip-crop", 0.5),
+        ("feddyn-fedavg-device", "cifar100", 5, "flip-crop", 0.1),
+        ("feddyn-fedavg-device", "tiny-imagenet", 5, "flip", 0.1),
+        ("feddyn-fedavg-silo", "cifar10", 1, "flip-crop", 0.5),
+        ("feddyn-fedavg-silo", "cifar100", 5, "flip-crop", 0.1),
+        ("feddyn-fedavg-silo", "tiny-imagenet", 1, "flip", 0.1),
+    ],
+)
+def test_feddyn_fedavg_s_settings_of_each_dataset(
+    name: str, data: str, epochs: int, augment: str, concentration: float
+) -> None:
+    found = resolved(name, data=data, method="feddyn -> feddyn-no-h@0.75")
+    assert (found.training.epochs, found.training.augment) == (epochs, augment)
+    assert found.partition["alpha"] == concentration
+    strength = {"feddyn-fedavg-device": 0.1, "feddyn-fedavg-silo": 0.01}[name]
+    assert [method["alpha"] for method, *_ in found.stages] == [strength, strength]
+    assert resolved(name, data=data, method="feddyn(alpha=1.0)").method["alpha"] == 1
 
 
 @pytest.mark.parametrize(
@@ -262,6 +348,8 @@ BEDS = {  # small data on which each protocol runs as it is
     "feddyn": "digits",
     "pfllib": "synthetic(samples=12000, classes=100, features=8)",
     "fedtr": "digits",
+    "feddyn-fedavg-device": "synthetic(samples=12000, classes=100, features=8)",
+    "feddyn-fedavg-silo": "digits",
 }
 
 

@@ -1,11 +1,15 @@
 """A published table with what was measured in every place."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import mean, stdev
 
-from kedge.reproduce.paper import Entry, Paper
+from kedge.reproduce.paper import Entry, Paper, cell_of
 from kedge.reproduce.records import Record
+from kedge.running.grid import Cell
+
+FULL = "full"  # the scale with the paper's number of rounds
 
 
 @dataclass(frozen=True)
@@ -14,6 +18,12 @@ class Place:
 
     entry: Entry
     by_seed: Mapping[int, float | None]  # None: the target was not reached, or the run diverged
+    cell: str = ""  # the name of the grid's cell that was trained
+    at: str = ""  # the round that was read instead of entry.at, in a run with fewer rounds; "": none
+    rounds: Mapping[int, int] = field(
+        default_factory=dict
+    )  # seed -> rounds of the run, if it did not diverge
+    comparable: bool = True  # whether the measured number means the same as the printed one
 
     @property
     def values(self) -> list[float]:
@@ -33,8 +43,8 @@ class Place:
 
     @property
     def difference(self) -> float | None:
-        """Measured minus printed."""
-        if self.mean is None or self.entry.value is None:
+        """Measured minus printed; None if they are not comparable."""
+        if self.mean is None or self.entry.value is None or not self.comparable:
             return None
         return self.mean - self.entry.value
 
@@ -48,16 +58,88 @@ class Measured:
     places: tuple[Place, ...]  # in the order of paper.entries
     records: tuple[Record, ...]  # the runs that were used
 
+    @cached_property
+    def by_name(self) -> dict[tuple[str, str, str], Place]:
+        """The places by block, row and column."""
+        return {(one.entry.block, one.entry.row, one.entry.column): one for one in self.places}
+
     def place(self, block: str, row: str, column: str) -> Place | None:
         """The number of a block, a row and a column."""
-        wanted = self.paper.places.get((block, row, column))
-        return next((one for one in self.places if one.entry is wanted), None) if wanted else None
+        return self.by_name.get((block, row, column))
 
     @property
     def differences(self) -> list[float]:
         """Measured minus printed, of all places that have both, in percent points."""
         found = [place.difference for place in self.places if place.entry.percent]
         return [value for value in found if value is not None]
+
+    @property
+    def mean_absolute_difference(self) -> float | None:
+        """The mean distance to the printed shares, in percent points."""
+        return mean(map(abs, self.differences)) if self.differences else None
+
+    @property
+    def seeds(self) -> list[int]:
+        """All seeds of which a run was used."""
+        return sorted({seed for place in self.places for seed in place.by_seed})
+
+
+def measured_table(
+    paper: Paper,
+    every: list[Cell],
+    records: Iterable[Record],
+    scale: str,
+    identities: Mapping[str, str],
+    seeds: Collection[int] | None = None,
+) -> Measured:
+    """The table with the numbers of all runs at this scale, or those of some seeds.
+
+    `every` are the cells of the grid, with the paper's number of rounds, and `identities` are the identities
+    of their runs at this scale, by the name of the cell. A record is of a cell if its identity is the cell's.
+    """
+    runs: dict[str, list[Record]] = {}
+    for record in sorted(records, key=lambda one: one.seed):
+        if record.scale == scale and (seeds is None or record.seed in seeds):
+            runs.setdefault(record.identity, []).append(record)
+    places: list[Place] = []
+    used: dict[tuple[str, int], Record] = {}
+    for entry in paper.entries:
+        cell = cell_of(entry, every)
+        found = [one for one in runs.get(identities[cell.name], []) if is_measured(entry, one)]
+        places.append(place_of(entry, cell, found, scale))
+        used |= {one.key: one for one in found}
+    return Measured(paper, scale, tuple(places), tuple(used.values()))
+
+
+def is_measured(entry: Entry, record: Record) -> bool:
+    """Whether a run says anything about an entry: it has the metric, or it diverged before the metric."""
+    return bool(record.history.get(entry.metric)) or record.diverged
+
+
+def place_of(entry: Entry, cell: Cell, runs: Sequence[Record], scale: str) -> Place:
+    """The place of an entry, by the runs of its cell."""
+    at = [entry.at if scale == FULL else scaled_at(entry, run, cell.experiment.rounds) for run in runs]
+    return Place(
+        entry,
+        {run.seed: value_of(entry, run, read) for run, read in zip(runs, at, strict=True)},
+        cell.name,
+        next((read for read in at if read != entry.at), ""),
+        {run.seed: run.rounds for run in runs if not run.diverged},
+        comparable=scale == FULL or entry.target is None,
+    )
+
+
+def scaled_at(entry: Entry, record: Record, rounds: int) -> str:
+    """The evaluation of a shortened run that corresponds to `entry.at` in a run of `rounds` rounds.
+
+    A round is scaled with the run's length, and the last evaluation up to there is read.
+    """
+    evaluated = [round for round, _ in record.history.get(entry.metric, ())]
+    if not entry.at.isdigit() or not evaluated:
+        return entry.at
+    wanted = int(entry.at) * record.rounds / rounds
+    found = max((round for round in evaluated if round <= wanted), default=evaluated[0])
+    return "last" if found == evaluated[-1] else str(found)
 
 
 def value_of(entry: Entry, record: Record, at: str | None = None) -> float | None:

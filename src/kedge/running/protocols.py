@@ -1,8 +1,10 @@
 """Training protocols of published code, as tables under what an experiment says: protocol = "feddyn".
 
-feddyn   A: the FedDyn code family (FedDyn, FedBug, FedDC; FedDyn→FedAvg's base)
-pfllib   B: PFLlib (sequential layer expansion)
-fedtr    C: FedTR
+feddyn                A: the FedDyn code family (FedDyn, FedBug, FedDC)
+pfllib                B: PFLlib (sequential layer expansion)
+fedtr                 C: FedTR
+feddyn-fedavg-device  D: FedDyn→FedAvg, cross-device
+feddyn-fedavg-silo    D: FedDyn→FedAvg, cross-silo
 
 What the experiment writes goes before; where it names another factory (another partition, another optimizer),
 the protocol's arguments of that table are left out. docs/protocols.md says what is stated, inferred, assumed.
@@ -19,6 +21,7 @@ from kedge.running.schema import named, parameters
 
 Table = Mapping[str, Any]
 EITHER = {"per_round", "share"}  # of [participation]: one excludes the other
+REGULARIZED_START = "Rethinking Regularization in Federated Learning"  # anonymous, under review
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Protocol:
     tables: Mapping[str, Any]
     weights: str  # of clients in the average, for every method that leaves it open
     methods: Mapping[str, Table] = field(default_factory=dict)  # arguments of single methods
+    training: Mapping[str, Table] = field(default_factory=dict)  # [training] of single methods
     datasets: Mapping[str, Mapping[str, Table]] = field(default_factory=dict)  # tables for single datasets
 
 
@@ -77,6 +81,7 @@ PROTOCOLS: dict[str, Protocol] = {
             },
         },
         weights="size",
+        training={"fedrep": {"epochs": 2}},  # PFLlib: one epoch of the head, then one of the base
         datasets={"tiny-imagenet": {"evaluation": {"local": "split"}}},  # its training images only
     ),
     "fedtr": Protocol(
@@ -97,6 +102,56 @@ PROTOCOLS: dict[str, Protocol] = {
         },
         weights="size",
         methods={"fedprox": {"mu": 0.01}},
+    ),
+    "feddyn-fedavg-device": Protocol(
+        "SGD 0.1 with decay 0.999, clip 10, batch 50, 5 epochs, 10 of 100 clients in each of 1000 rounds.",
+        REGULARIZED_START,
+        {
+            "rounds": 1000,
+            "data": {"normalize": "dataset"},
+            "partition": {
+                "name": "dirichlet-classes",
+                "clients": 100,
+                "alpha": 0.1,
+                "cap": False,
+                "minimum": 10,
+            },
+            "participation": {"rule": "exact", "share": 0.1},
+            "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.0, "weight_decay": 1e-3, "decay": 0.999},
+            "training": {"epochs": 5, "batch": 50, "clip": 10.0, "drop_last": False},
+        },
+        weights="uniform",
+        methods={"feddyn": {"alpha": 0.1}, "feddyn-no-h": {"alpha": 0.1}},
+        datasets={
+            "cifar10": {"partition": {"alpha": 0.5}, "training": {"augment": "flip-crop"}},
+            "cifar100": {"training": {"augment": "flip-crop"}},
+            "tiny-imagenet": {"training": {"augment": "flip"}},
+        },
+    ),
+    "feddyn-fedavg-silo": Protocol(
+        "SGD 0.1 with decay 0.99, clip 10, batch 50, 1 or 5 epochs, all of 10 clients in each of 300 rounds.",
+        REGULARIZED_START,
+        {
+            "rounds": 300,
+            "data": {"normalize": "dataset"},
+            "partition": {
+                "name": "dirichlet-classes",
+                "clients": 10,
+                "alpha": 0.1,
+                "cap": False,
+                "minimum": 10,
+            },
+            "participation": {"rule": "exact", "share": 1.0},
+            "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.0, "weight_decay": 1e-3, "decay": 0.99},
+            "training": {"epochs": 5, "batch": 50, "clip": 10.0, "drop_last": False},
+        },
+        weights="uniform",
+        methods={"feddyn": {"alpha": 0.01}, "feddyn-no-h": {"alpha": 0.01}},
+        datasets={
+            "cifar10": {"partition": {"alpha": 0.5}, "training": {"epochs": 1, "augment": "flip-crop"}},
+            "cifar100": {"training": {"augment": "flip-crop"}},
+            "tiny-imagenet": {"training": {"epochs": 1, "augment": "flip"}},
+        },
     ),
 }
 
@@ -122,11 +177,31 @@ def under_protocol(document: Table) -> dict[str, Any]:
 
 
 def tables_of(protocol: Protocol, document: Table) -> dict[str, Any]:
-    """What the protocol says for the dataset of this document."""
+    """What the protocol says for the dataset and the method of this document."""
+    tables = dict(protocol.tables)
+    by_method = {"training": training_of(protocol, document)}
+    for own in (by_method, protocol.datasets.get(data_name(document), {})):
+        tables |= {key: {**tables.get(key, {}), **table} for key, table in own.items() if table}
+    return tables
+
+
+def data_name(document: Table) -> str:
+    """The name of the document's dataset; empty if it has none."""
     data = document.get("data")
-    dataset = data.get("name") if isinstance(data, Mapping) else None
-    own = protocol.datasets.get(dataset, {}) if isinstance(dataset, str) else {}
-    return {**protocol.tables, **{k: {**protocol.tables.get(k, {}), **v} for k, v in own.items()}}
+    name = data.get("name") if isinstance(data, Mapping) else None
+    return name if isinstance(name, str) else ""
+
+
+def training_of(protocol: Protocol, document: Table) -> Table:
+    """The protocol's [training] of the document's method; empty if it differs between the stages.
+
+    All stages train by one table, so two epochs of one method would be two epochs of the others as well.
+    """
+    later = document.get("then")
+    stages = [document, *(later if isinstance(later, list) else [])]
+    methods = [stage["method"] for stage in stages if has_method(stage)]
+    tables = [protocol.training.get(str(one.get("name")), {}) for one in methods if isinstance(one, Mapping)]
+    return tables[0] if tables and all(table == tables[0] for table in tables) else {}
 
 
 def laid_over(preset: Any, given: Any, key: str, name: str) -> Any:

@@ -1,0 +1,113 @@
+"""A published table and its measurements as plain values: for JSON, and for the list of all tables."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from kedge.reproduce.claims import Judgement
+from kedge.reproduce.comparisons import Comparison
+from kedge.reproduce.measured import Measured, Place
+from kedge.reproduce.records import sitting_seconds
+
+
+def as_dict(measured: Measured, judgements: Sequence[Judgement]) -> dict[str, Any]:
+    """Everything of a table as plain values for JSON, the numbers of every seed included."""
+    paper = measured.paper
+    return {
+        **overview_row(measured, judgements),
+        "metric": paper.metric,
+        "printed_runs": paper.runs,
+        "unavailable": paper.unavailable,
+        "notes": list(paper.notes),
+        "table": [place_dict(place) for place in measured.places],
+        "claims": [claim_dict(one) for one in judgements],
+        "sittings": sittings(measured),
+    }
+
+
+def overview(tables: Iterable[tuple[Measured, Sequence[Judgement]]]) -> list[dict[str, Any]]:
+    """One row a table: how much of it is measured, and how far the numbers are from the print."""
+    return [overview_row(measured, judgements) for measured, judgements in tables]
+
+
+def overview_row(measured: Measured, judgements: Sequence[Judgement]) -> dict[str, Any]:
+    """The summary of a table."""
+    verdicts = [one.verdict for one in judgements]
+    return {
+        "name": measured.paper.name,
+        "title": measured.paper.title,
+        "source": measured.paper.source,
+        "unavailable": measured.paper.unavailable,
+        "scale": measured.scale,
+        "places": len(measured.places),
+        "measured": sum(bool(place.by_seed) for place in measured.places),
+        "runs": len(measured.records),
+        "seeds": measured.seeds,
+        "mean_absolute_difference": measured.mean_absolute_difference,
+        "verdicts": {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)},
+    }
+
+
+def place_dict(place: Place) -> dict[str, Any]:
+    """One number of the table."""
+    entry = place.entry
+    return {
+        "block": entry.block,
+        "row": entry.row,
+        "column": entry.column,
+        "cell": place.cell,
+        "metric": entry.metric,
+        "at": entry.at,
+        "read_at": place.at or entry.at,
+        "target": entry.target,
+        "percent": entry.percent,
+        "printed": entry.value,
+        "printed_std": entry.std,
+        "printed_bound": entry.bound or None,
+        "by_seed": {str(seed): value for seed, value in place.by_seed.items()},
+        "mean": place.mean,
+        "std": place.std,
+        "difference": place.difference,
+    }
+
+
+def claim_dict(judgement: Judgement) -> dict[str, Any]:
+    """A claim, its verdict, and every comparison."""
+    test = judgement.test
+    return {
+        "says": judgement.claim.says,
+        "verdict": judgement.verdict,
+        "label": judgement.label,
+        "evidence": judgement.evidence,
+        "test": test and test.name,
+        "p": test and test.p,
+        "opposite_p": test and test.opposite_p,
+        "comparisons": [comparison_dict(one) for one in judgement.comparisons],
+    }
+
+
+def comparison_dict(one: Comparison) -> dict[str, Any]:
+    """A comparison; its differences are positive where the claim is right."""
+    return {
+        "name": one.name,
+        "unit": one.unit,
+        "printed": one.printed,
+        "difference": one.difference,
+        "by_seed": {str(seed): value for seed, value in one.by_seed.items()},
+    }
+
+
+def sittings(measured: Measured) -> list[dict[str, Any]]:
+    """The commands that trained the runs, the oldest first."""
+    seconds = sitting_seconds(measured.records)
+    return [
+        {
+            "started": sitting.started,
+            "command": sitting.command,
+            "hardware": sitting.hardware,
+            "kedge": sitting.kedge,
+            "torch": sitting.torch,
+            "seconds": seconds[sitting],
+            "runs": sum(record.sitting == sitting for record in measured.records),
+        }
+        for sitting in sorted(seconds, key=lambda one: one.started)
+    ]

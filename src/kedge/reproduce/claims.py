@@ -1,0 +1,170 @@
+"""Verdicts on a paper's claims: held, not held, within noise, or not measured.
+
+A claim is a list of comparisons, each of two places of the table, and it says something about all of them.
+Comparisons that can be measured are judged together:
+
+- held: every comparison has the claimed sign, and their mean is significantly above zero.
+- not held: the mean is significantly below zero, or a single comparison is (at a level divided by their
+  number, because of many comparisons one is easily wrong by chance).
+- within noise: everything else. The data neither confirm nor contradict the claim.
+
+Significance is a probability below 0.05 in a one-sided test:
+
+- With two or more seeds that all comparisons share, a paired t-test over the seeds. Each seed gives one
+  number, the mean difference over all comparisons. Comparisons that share runs are not independent; seeds
+  are, so the test counts seeds only. For the same reason three seeds confirm little that is small.
+- With one seed, a sign test. Comparisons that share a run, directly or through others, form one group, and
+  each group is one throw of a coin: the sign of its mean. It needs at least five groups. Runs of one seed
+  share their chance (initial weights, sampled clients), and this is not in the test: "one seed" says so.
+
+A run that does not reach a target counts as one that reaches it in its last round, which never exaggerates a
+difference of two runs of the same length. A comparison with a run that diverged is not measured.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Literal, NamedTuple
+
+from kedge.reproduce.comparisons import Comparison, comparisons, size
+from kedge.reproduce.measured import Measured
+from kedge.reproduce.paper import Claim
+from kedge.reproduce.significance import LEVEL, paired_p, sign_p
+
+Verdict = Literal["held", "not held", "within noise", "not measured"]
+
+
+class MeanTest(NamedTuple):
+    """A test of the mean of all comparisons."""
+
+    name: str
+    p: float | None  # that the mean is not above zero; None: there is no noise to test against
+    opposite_p: float | None  # that it is not below zero
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A claim, its verdict and why."""
+
+    claim: Claim
+    verdict: Verdict
+    comparisons: tuple[Comparison, ...]
+    test: MeanTest | None  # None: nothing was measured
+    evidence: str  # sentences
+
+    @property
+    def measured(self) -> list[Comparison]:
+        """The comparisons that have a number."""
+        return [one for one in self.comparisons if one.difference is not None]
+
+    @property
+    def label(self) -> str:
+        """The verdict, limited to what was measured."""
+        done, count = len(self.measured), len(self.comparisons)
+        return f"{self.verdict} ({done} of {count} measured)" if 0 < done < count else self.verdict
+
+
+def judged(measured: Measured) -> list[Judgement]:
+    """A verdict on each claim of the paper."""
+    return [judge(claim, tuple(comparisons(claim, measured))) for claim in measured.paper.claims]
+
+
+def judge(claim: Claim, every: tuple[Comparison, ...]) -> Judgement:
+    """The verdict on a claim by its comparisons."""
+    found = [one for one in every if one.difference is not None]
+    if not found:
+        return Judgement(claim, "not measured", every, None, evidence(every, None, []))
+    test = tested(found)
+    opposite = [one for one in found if is_opposite(one, len(found))]
+    if opposite or is_significant(test.opposite_p):
+        verdict: Verdict = "not held"
+    elif all(size(one) > 0 for one in found) and is_significant(test.p):
+        verdict = "held"
+    else:
+        verdict = "within noise"
+    return Judgement(claim, verdict, every, test, evidence(every, test, opposite))
+
+
+def tested(found: Sequence[Comparison]) -> MeanTest:
+    """The test that fits the seeds: over seeds if all comparisons share two, else over groups of runs."""
+    seeds = sorted(set.intersection(*(set(one.by_seed) for one in found)))
+    if len(seeds) > 1 and len({one.unit for one in found}) == 1:
+        means = [mean(one.by_seed[seed] for one in found) for seed in seeds]
+        name = f"paired t-test over {len(seeds)} seeds"
+        return MeanTest(name, paired_p(means), paired_p([-value for value in means]))
+    signs = [sign for sign in map(group_sign, groups(found)) if sign]
+    shared = "one seed" if len(seeds) == 1 else "several units" if seeds else "no seed in common"
+    name = f"{shared}: sign test over {len(signs)} group{'s' * (len(signs) != 1)} of runs"
+    return MeanTest(name, sign_p(signs.count(1), len(signs)), sign_p(signs.count(-1), len(signs)))
+
+
+def groups(found: Sequence[Comparison]) -> list[list[Comparison]]:
+    """The comparisons by the runs they share: no run is in two groups."""
+    parts: list[tuple[set[str], list[Comparison]]] = []
+    for one in found:
+        cells, members = {one.first.cell, one.second.cell}, [one]
+        for part in [part for part in parts if part[0] & cells]:
+            parts.remove(part)
+            cells, members = cells | part[0], part[1] + members
+        parts.append((cells, members))
+    return [members for _, members in parts]
+
+
+def group_sign(members: Sequence[Comparison]) -> int:
+    """The sign of the mean difference of a group; of its signs, where its units differ."""
+    same = len({one.unit for one in members}) == 1
+    total = sum(size(one) if same else math.copysign(size(one) != 0, size(one)) for one in members)
+    return (total > 0) - (total < 0)
+
+
+def is_significant(p: float | None, count: int = 1) -> bool:
+    """Whether a test rejects, as one of `count` tests."""
+    return p is not None and p < LEVEL / count
+
+
+def is_opposite(one: Comparison, count: int) -> bool:
+    """Whether a single comparison is significantly opposite to the claim."""
+    return is_significant(paired_p([-value for value in one.by_seed.values()]), count)
+
+
+def evidence(every: Sequence[Comparison], test: MeanTest | None, opposite: Sequence[Comparison]) -> str:
+    """The sentences that explain a verdict."""
+    printed = [one.printed for one in every if one.printed is not None]
+    if test is None:
+        return f"In print, {sum(printed)} of {len(printed)} comparisons have the claimed sign."
+    found = [one for one in every if one.difference is not None]
+    right = sum(size(one) > 0 for one in found)
+    also = f" (in print: {sum(printed)} of {len(printed)})" if printed else ""
+    said = [f"{right} of {len(found)} comparisons have the claimed sign{also}.", test_sentence(found, test)]
+    least = min(found, key=size)
+    if opposite:
+        said.append(f"Significantly opposite (p < {LEVEL} / {len(found)}): {listed(opposite)}.")
+    elif size(least) <= 0 and len(found) > 1:
+        said.append(f"Furthest from it: {listed([least])}.")
+    diverged = sum(one.diverged for one in every)
+    return " ".join(said + ([f"A run of {diverged} more comparisons diverged."] if diverged else []))
+
+
+def test_sentence(found: Sequence[Comparison], test: MeanTest) -> str:
+    """The mean of the comparisons and the test of it."""
+    units = {one.unit for one in found}
+    average = mean(size(one) for one in found)
+    start = f"Mean difference {signed(average)} {units.pop()}; {test.name}" if len(units) == 1 else test.name
+    if test.p is None or test.opposite_p is None:
+        return f"{start}: all seeds have the same difference, so there is no noise to test against."
+    low = min(test.p, test.opposite_p)
+    sign = "above" if test.p <= test.opposite_p else "below"
+    return f"{start}, {sign} zero with p {'< 0.001' if low < 0.001 else f'= {low:.3f}'}."
+
+
+def listed(found: Sequence[Comparison], most: int = 3) -> str:
+    """Comparisons with their differences, the most opposite first."""
+    worst = sorted(found, key=size)
+    texts = [f"{one.name}, {signed(size(one))}" for one in worst[:most]]
+    return "; ".join(texts + ([f"and {len(worst) - most} more"] if len(worst) > most else []))
+
+
+def signed(value: float) -> str:
+    """A difference with its sign."""
+    return f"{value:+.2f}".replace("-", "−")

@@ -1,0 +1,103 @@
+"""What a claim compares: pairs of places of a table, and their difference with every seed.
+
+A run that does not reach a target counts as one that reaches it in its last round, which never exaggerates a
+difference of two runs of the same length. A comparison with a run that diverged has no difference.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import mean
+
+from kedge.reproduce.measured import Measured, Place
+from kedge.reproduce.paper import Claim, Entry
+
+MANY = 1e9  # more rounds than any run has
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two places of the table. All differences are positive where the claim is right."""
+
+    first: Place
+    second: Place
+    lower: bool  # whether the claim says that the first number is the lower one
+
+    @property
+    def name(self) -> str:
+        """What is compared, where: "FedBug (10 %) over Vanilla in FedAvg, IID"."""
+        one, other = self.first.entry, self.second.entry
+        relation = "under" if self.lower else "over"
+        if one.column == other.column:
+            text = f"{one.row} {relation} {other.row} in {one.column}"
+        else:
+            text = f"{one.column} {relation} {other.column} in {one.row}"
+        return f"{text} ({one.block})" if one.block else text
+
+    @property
+    def by_seed(self) -> dict[int, float]:
+        """The difference with every seed that both places have; empty if a run of these diverged."""
+        found = {}
+        for seed in sorted(self.first.by_seed.keys() & self.second.by_seed.keys()):
+            pair = number_of(self.first, seed), number_of(self.second, seed)
+            if pair[0] is None or pair[1] is None:
+                return {}
+            found[seed] = (pair[1] - pair[0]) if self.lower else (pair[0] - pair[1])
+        return found
+
+    @property
+    def difference(self) -> float | None:
+        """The mean difference over the seeds."""
+        return mean(self.by_seed.values()) if self.by_seed else None
+
+    @property
+    def unit(self) -> str:
+        """The unit of the difference."""
+        entry = self.first.entry
+        return "points" if entry.percent else "rounds" if entry.target is not None else entry.metric
+
+    @property
+    def diverged(self) -> bool:
+        """Whether it is not measured because a run diverged."""
+        common = self.first.by_seed.keys() & self.second.by_seed.keys()
+        return bool(common) and not self.by_seed
+
+    @property
+    def printed(self) -> bool | None:
+        """Whether the printed numbers have the claimed sign; None if the print does not say."""
+        above, below = printed_range(self.first.entry), printed_range(self.second.entry)
+        if self.lower:
+            above, below = below, above
+        return True if above[0] > below[1] else False if above[1] <= below[0] else None
+
+
+def comparisons(claim: Claim, measured: Measured) -> Iterator[Comparison]:
+    """All comparisons of a claim whose places are in the table."""
+    paper = measured.paper
+    for block in claim.blocks or paper.blocks:
+        for within in claim.within or (paper.columns if claim.rows else paper.rows):
+            for one, other in claim.rows or claim.columns:
+                names = ((one, within), (other, within)) if claim.rows else ((within, one), (within, other))
+                first, second = (measured.place(block, *name) for name in names)
+                if first and second:
+                    yield Comparison(first, second, claim.lower)
+
+
+def size(one: Comparison) -> float:
+    """The mean difference of a comparison that is measured."""
+    return one.difference or 0.0
+
+
+def number_of(place: Place, seed: int) -> float | None:
+    """The number of a seed; the run's last round for a target that was not reached; None if it diverged."""
+    value = place.by_seed[seed]
+    return place.rounds.get(seed) if value is None and place.entry.target is not None else value
+
+
+def printed_range(entry: Entry) -> tuple[float, float]:
+    """The lowest and the highest value that a printed text means; a number means itself."""
+    if entry.value is not None:
+        return entry.value, entry.value
+    if not entry.bound:
+        return -math.inf, math.inf
+    return (float(entry.bound[1:]) + 1 if entry.bound[0] == ">" else MANY), math.inf
