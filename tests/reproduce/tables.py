@@ -44,7 +44,7 @@ def grid_of(paper: Paper) -> list[Cell]:
 
 def a_record(identity: str, seed: int, curve: list[tuple[int, float]], **others: Any) -> Record:
     given: dict[str, Any] = {
-        "table": "small", "cell": {}, "scale": "full", "rounds": 300, "samples": 1000,
+        "table": "small", "cell": {}, "precision": "fp32", "scale": "full", "rounds": 300, "samples": 1000,
         "elapsed": 60.0 * (seed + 1), "sitting": SITTING, "history": {ACCURACY: curve},
     }  # fmt: skip
     return Record(identity=identity, seed=seed, **given | others)

@@ -12,6 +12,7 @@ from kedge.cli.cost import command as cost
 from kedge.cli.listing import command as listing
 from kedge.cli.partition import command as partition
 from kedge.cli.plot import command as plot
+from kedge.cli.reproduce import command as reproduce
 from kedge.cli.run import command as run
 from kedge.cli.signals import TERMINATOR
 from kedge.cli.sweep import command as sweep
@@ -45,6 +46,7 @@ def options(
 
 app.command("run")(run)
 app.command("sweep")(sweep)
+app.command("reproduce")(reproduce)
 app.command("compare")(compare)
 app.command("plot")(plot)
 app.command("partition")(partition)

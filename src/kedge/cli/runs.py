@@ -197,6 +197,8 @@ def carried_out(
 def interrupt_message(members: Sequence[Member], top: Path, state: str, again: str) -> str:
     """The last message of an interrupted command: the state of its runs, and the command to resume."""
     if any(member.folder != top or has_folder(member) for member in members):  # below `top`, which lists them
+        if not any(member.experiment.checkpoint.every for member in members):
+            return f"interrupted; nothing is saved (checkpoint.every = 0). Begin again with: {again}"
         return f"interrupted; {state}. Go on with: {again}"
     return "interrupted before the run started. Run the same command again."
 

@@ -36,7 +36,8 @@ class Record:
     cell: Mapping[str, Any]
     seed: int
     scale: str  # "full", "small" or "smoke"
-    identity: str  # sha256 of all that determines the run's numbers
+    identity: str  # sha256 of all that determines the run's numbers, without seed and precision
+    precision: str  # what the model computed in: fp64, fp32, tf32 or bf16
     rounds: int
     samples: int  # trained, summed over rounds
     elapsed: float  # seconds from the start of the sitting to the end of this run
@@ -46,7 +47,7 @@ class Record:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What makes two records the same run; the seed is part of the identity's experiment, too."""
+        """What makes two records the same run."""
         return self.identity, self.seed
 
 

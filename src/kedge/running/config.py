@@ -62,7 +62,7 @@ class Evaluation:
 class Checkpoints:
     """How often a run saves its state."""
 
-    every: int = 10
+    every: int = 10  # rounds; 0: never, so a run that was stopped begins again
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,6 @@ class Experiment:
             "training.epochs": self.training.epochs,
             "training.batch": self.training.batch,
             "evaluation.every": self.evaluation.every,
-            "checkpoint.every": self.checkpoint.every,
             "evaluation.tune_epochs": self.evaluation.tune_epochs,
         }
         for key, value in positive.items():
@@ -124,6 +123,10 @@ class Experiment:
             "engine.threads": self.engine.threads,
             "evaluation.tune_every": self.evaluation.tune_every,
         }
+        if self.checkpoint.every < 0:
+            raise RequestError(
+                f"checkpoint.every = {self.checkpoint.every}: need a number of rounds, or 0 for no checkpoints."
+            )
         for key, value in automatic.items():
             if value < 0:
                 raise RequestError(f"{key} = {value}: need 0 (automatic) or a positive number.")

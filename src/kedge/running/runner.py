@@ -68,7 +68,7 @@ def asking(
         progress = restored(task, engine, saved, folder)
         check_rounds(task, progress, folder)
     ledger, tests = Ledger(task, progress.history), HeldOut(task.federation)
-    saver = Saver(folder / "checkpoint", engine.beside) if folder else None
+    saver = Saver(folder / "checkpoint", engine.beside) if folder and checkpoint_every else None
     scribe = Scribe(folder, saved.facts["lengths"] if saved else {}, progress.history, observer)
     chores = NO_CHORES  # what is left to do of the last round
 
@@ -81,7 +81,7 @@ def asking(
         entry = rest(training)
         cost = ledger.entry(at, entry.line["clients"], len(entry.line["rejected"]))
         scribe.take(entry, cost, training)
-        due = folder is not None and progress.round % checkpoint_every == 0
+        due = saver is not None and progress.round % checkpoint_every == 0
         late = engine.beside and entry.measured is not None
         if due or not late or stage.until or stage_over(task, progress):
             scribe.write(training)

@@ -1,0 +1,63 @@
+"""What `kedge reproduce` shows while it trains: a line for each run that ends, and a bar of all rounds."""
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from kedge.reproduce.plan import Run
+from kedge.reproduce.records import Record
+
+
+class Board:
+    """Shows runs as they end; `own`: also a bar of the rounds, for nobody else shows one."""
+
+    def __init__(self, runs: Sequence[Run], quiet: bool, own: bool) -> None:
+        self.console = Console(stderr=True)
+        self.quiet = quiet
+        self.count, self.done = len(runs), 0
+        self.began = time.monotonic()
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:.0f} of {task.total:.0f} rounds"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=quiet or not own or not self.console.is_terminal,
+        )
+        self.bar = self.progress.add_task(self.title, total=sum(run.experiment.rounds for run in runs))
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.stop()
+
+    @property
+    def title(self) -> str:
+        """How many runs have ended."""
+        return f"{self.done} of {self.count} runs"
+
+    def say(self, message: str) -> None:
+        """A message above the bar."""
+        self.progress.console.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+    def trained(self, rounds: int) -> None:
+        """All rounds that are done."""
+        self.progress.update(self.bar, completed=rounds, description=self.title)
+
+    def finished(self, run: Run, record: Record | None, error: str) -> None:
+        """A run has ended."""
+        self.done += 1
+        self.progress.update(self.bar, description=self.title)
+        if not self.quiet:
+            how = f"error: {error}" if not record else "diverged" if record.diverged else "done"
+            spent = time.monotonic() - self.began
+            self.say(f"{self.done:>4} of {self.count}  {spent:6.0f} s  {run.name}: {how}")
