@@ -183,6 +183,8 @@ def test_the_whole_of_a_protocol_gives_way_to_an_experiment_that_says_everything
         ("feddyn", {"participation.rule": "exact"}, Participation("exact", share=0.1)),
         ("pfllib", {"participation.share": 1.0}, Participation("exact", share=1.0)),
         ("fedtr", {"participation.per_round": 3}, Participation("exact", per_round=3)),
+        ("feddyn-fedavg-device", {"participation.share": 1.0}, Participation("exact", share=1.0)),
+        ("feddyn-fedavg-silo", {"participation.per_round": 3}, Participation("exact", per_round=3)),
     ],
 )
 def test_a_number_of_clients_replaces_a_share_and_a_share_a_number(
@@ -316,6 +318,28 @@ def test_feddyn_fedavg_s_settings_of_each_dataset(
 
 
 @pytest.mark.parametrize(
+    ("name", "last_rate", "switch", "clients"),
+    [("feddyn-fedavg-device", 0.0368, 750, 10), ("feddyn-fedavg-silo", 0.00495, 225, 10)],
+)
+def test_feddyn_fedavg_s_last_learning_rate_switch_and_clients_a_round(
+    name: str, last_rate: float, switch: int, clients: int
+) -> None:
+    found = resolved(name, data=BEDS[name], method="feddyn -> fedavg@0.75")
+    rate = assemble(found).stages[0].local.optimizer.rate(found.rounds - 1)
+    assert rate == pytest.approx(last_rate, rel=2e-3)
+    assert found.starts == [switch]
+    drawn = found.participation.sample(found.partition["clients"], seed=0, round=0)
+    assert len(set(drawn)) == clients
+
+
+@pytest.mark.parametrize("name", ["feddyn-fedavg-device", "feddyn-fedavg-silo"])
+def test_feddyn_fedavg_s_averages_are_uniform_in_every_stage(name: str) -> None:
+    second = ["fedavg", "fedntd", "moon(projection=0)", "feddyn-no-reg", "feddyn-no-h", "scaffold"]
+    weights = [resolved(name, method=f"feddyn -> {method}@0.75").then[0]["method"] for method in second]
+    assert [method.get("weights") for method in weights] == ["uniform"] * 3 + [None] * 3
+
+
+@pytest.mark.parametrize(
     ("given", "message"),
     [
         (
@@ -373,6 +397,10 @@ def test_a_protocol_runs_as_it_is(name: str, tmp_path: Path) -> None:
         assert "personal.local.accuracy.tuned" in cells
     if name == "fedtr":
         assert line["clients"] == list(range(20))
+    if name == "feddyn-fedavg-device":
+        assert len(line["clients"]) == 10
+    if name == "feddyn-fedavg-silo":
+        assert line["clients"] == list(range(10))
 
 
 @pytest.mark.parametrize(
@@ -409,4 +437,6 @@ def test_list_names_the_protocols() -> None:
     assert rows["pfllib"]["arguments"]["optimizer.lr"] == 0.005
     assert rows["fedtr"]["arguments"]["rounds"] == 200
     assert rows["feddyn"]["arguments"]["method.weights"] == "uniform"
+    assert rows["feddyn-fedavg-device"]["arguments"]["optimizer.decay"] == 0.999
+    assert rows["feddyn-fedavg-silo"]["arguments"]["participation.share"] == 1.0
     assert "feddyn" in kedge("list", "protocols").out

@@ -125,7 +125,7 @@ class Experiment:
         }
         if self.checkpoint.every < 0:
             raise RequestError(
-                f"checkpoint.every = {self.checkpoint.every}: need a number of rounds, or 0 for no checkpoints."
+                f"checkpoint.every = {self.checkpoint.every}: need a number of rounds, or 0 (no checkpoints)."
             )
         for key, value in automatic.items():
             if value < 0:
