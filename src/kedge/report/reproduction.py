@@ -16,7 +16,6 @@ def as_dict(measured: Measured, judgements: Sequence[Judgement]) -> dict[str, An
         **overview_row(measured, judgements),
         "metric": paper.metric,
         "printed_runs": paper.runs,
-        "unavailable": paper.unavailable,
         "notes": list(paper.notes),
         "table": [place_dict(place) for place in measured.places],
         "claims": [claim_dict(one) for one in judgements],
@@ -32,6 +31,7 @@ def overview(tables: Iterable[tuple[Measured, Sequence[Judgement]]]) -> list[dic
 def overview_row(measured: Measured, judgements: Sequence[Judgement]) -> dict[str, Any]:
     """The summary of a table."""
     verdicts = [one.verdict for one in judgements]
+    seconds = sitting_seconds(measured.records)
     return {
         "name": measured.paper.name,
         "title": measured.paper.title,
@@ -44,6 +44,8 @@ def overview_row(measured: Measured, judgements: Sequence[Judgement]) -> dict[st
         "seeds": measured.seeds,
         "mean_absolute_difference": measured.mean_absolute_difference,
         "verdicts": {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)},
+        "seconds": sum(seconds.values()),
+        "hardware": sorted({sitting.hardware for sitting in seconds}),
     }
 
 
@@ -66,6 +68,7 @@ def place_dict(place: Place) -> dict[str, Any]:
         "by_seed": {str(seed): value for seed, value in place.by_seed.items()},
         "mean": place.mean,
         "std": place.std,
+        "comparable": place.comparable,
         "difference": place.difference,
     }
 
@@ -92,6 +95,7 @@ def comparison_dict(one: Comparison) -> dict[str, Any]:
         "unit": one.unit,
         "printed": one.printed,
         "difference": one.difference,
+        "diverged": one.diverged,
         "by_seed": {str(seed): value for seed, value in one.by_seed.items()},
     }
 
@@ -99,15 +103,17 @@ def comparison_dict(one: Comparison) -> dict[str, Any]:
 def sittings(measured: Measured) -> list[dict[str, Any]]:
     """The commands that trained the runs, the oldest first."""
     seconds = sitting_seconds(measured.records)
+    runs = {sitting: [one for one in measured.records if one.sitting == sitting] for sitting in seconds}
     return [
         {
             "started": sitting.started,
             "command": sitting.command,
             "hardware": sitting.hardware,
+            "precisions": sorted({one.precision for one in runs[sitting]}),
             "kedge": sitting.kedge,
             "torch": sitting.torch,
             "seconds": seconds[sitting],
-            "runs": sum(record.sitting == sitting for record in measured.records),
+            "runs": len(runs[sitting]),
         }
         for sitting in sorted(seconds, key=lambda one: one.started)
     ]

@@ -1,31 +1,34 @@
 """A published table and its measurements as a page in Markdown, and the list of all tables."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from kedge.report.reproduction import overview_row, sittings
+from kedge.report.reproduction_layout import HARD_SPACE, Line, Part, heading, parts
+from kedge.report.reproduction_notes import legend, notes
 from kedge.report.reproduction_text import (
+    HEADS,
+    NOTHING,
     RULES,
-    difference_text,
     duration,
-    measured_text,
     most_seeds,
     overview_cells,
-    printed_text,
-    reading_notes,
-    spread_notes,
+    paper_of,
     summary,
+    verdict_text,
 )
 from kedge.reproduce.claims import Judgement
-from kedge.reproduce.measured import Measured, Place
+from kedge.reproduce.measured import Measured
 
-CELL = "Each cell: the printed number, **the measured mean ± standard deviation**, and the difference."
-SIGNS = {"held": "✓", "not held": "✗", "within noise": "≈", "not measured": "–"}
+WIDTH = 110  # characters of a table; GitHub shows about as many
+BREAK = "<br>"
+SITTINGS = "A sitting is one command on one machine. These have trained the runs of this table"
 
 
 def page(measured: Measured, judgements: Sequence[Judgement]) -> str:
     """The page of a table: its numbers, its claims, and the commands that trained the runs."""
-    return "\n".join(lines(measured, judgements)) + "\n"
+    return "\n".join(lines(measured, judgements)).rstrip("\n") + "\n"
 
 
 def lines(measured: Measured, judgements: Sequence[Judgement]) -> Iterator[str]:
@@ -34,79 +37,100 @@ def lines(measured: Measured, judgements: Sequence[Judgement]) -> Iterator[str]:
     seeds = most_seeds(measured)
     yield from (f"# {paper.name}", "", f"{paper.title}.", "", f"Source: {paper.source}.", "")
     yield from (summary(overview_row(measured, judgements)), "")
-    notes = [CELL, *spread_notes(measured, seeds), *reading_notes(measured)]
-    yield from (" ".join(notes), "")
+    yield from (*(f"- **{name}**: {text}" for name, text in legend(measured, seeds)), "")
+    for note in notes(measured):
+        yield from (note, "")
     for block in paper.blocks:
         if block:
             yield from (f"## {block}", "")
-        yield from (*numbers(measured, block, seeds), "")
+        for part in parts(measured, block, seeds, WIDTH):
+            yield from (*numbers(part), "")
     if judgements:
         rows = [(cell(one.claim.says), verdict(one), cell(one.evidence)) for one in judgements]
-        yield from ("## Claims", "", RULES, "")
+        yield from ("## Claims of the paper", "", RULES, "")
         yield from (*table(("claim", "verdict", "evidence"), rows), "")
     if paper.notes:
         yield from ("## Notes", "", *(f"- {note}" for note in paper.notes), "")
     if measured.records:
-        heads = ("date", "command", "runs", "time", "hardware", "kedge", "torch")
-        yield from ("## Sittings", "", *table(heads, map(sitting_row, sittings(measured))), "")
+        heads = ("date", "command", "runs", "time", "hardware", "precision", "kedge", "torch")
+        yield from ("## Sittings", "", f"{SITTINGS}: {record_links(measured)}.", "")
+        yield from (*table(heads, map(sitting_row, sittings(measured))), "")
 
 
-def numbers(measured: Measured, block: str, seeds: int) -> Iterator[str]:
-    """The table of a block, in the paper's rows and columns."""
-    paper = measured.paper
-    rows = [row for row in paper.rows if any(key[:2] == (block, row) for key in measured.by_name)]
-    columns = [one for one in paper.columns if any((block, row, one) in measured.by_name for row in rows)]
-    found = [
-        (cell(row), *(place_cell(measured.place(block, row, column), seeds) for column in columns))
-        for row in rows
-    ]
-    return table(("", *map(cell, columns)), found, right=True)
+def numbers(part: Part) -> Iterator[str]:
+    """A part of the table; a row of it is one row in Markdown, whose lines are broken within the cells."""
+    rows = []
+    for row, group in groupby(part.lines, key=lambda line: line.row):
+        found = list(group)
+        texts = zip(*(map(emphasized, [line] * len(line.texts), line.texts) for line in found), strict=True)
+        rows.append((cell(row), BREAK.join(line.name for line in found), *map(BREAK.join, texts)))
+    heads = (BREAK.join(map(cell, heading(name))) for name in part.columns)
+    return table(("", "", *heads), rows, right=True)
 
 
-def place_cell(place: Place | None, seeds: int) -> str:
-    """A cell with printed and measured number and difference; only the printed one if none is measured."""
-    if place is None:
-        return ""
-    if not place.by_seed:
-        return printed_text(place.entry)
-    return f"{printed_text(place.entry)}<br>**{measured_text(place, seeds)}**<br>{difference_text(place)}"
+def emphasized(line: Line, text: str) -> str:
+    """A number that is never wrapped; bold if it is a measured one."""
+    found = cell(text).replace(" ", HARD_SPACE)
+    return f"**{found}**" if line.name == "measured" and text not in ("", NOTHING) else found
 
 
 def verdict(judgement: Judgement) -> str:
-    """A verdict with its sign, on one line."""
-    return f"{SIGNS[judgement.verdict]} {judgement.label}".replace(" ", "&nbsp;", 1)
+    """A verdict with its sign; the sign is not left alone at the end of a line."""
+    return verdict_text(judgement).replace(" ", HARD_SPACE, 1)
+
+
+def record_links(measured: Measured) -> str:
+    """Links to the folders with the records of the runs."""
+    return ", ".join(f"[{name}/]({name}/)" for name in sorted({one.table for one in measured.records}))
 
 
 def sitting_row(sitting: Mapping[str, Any]) -> tuple[str, ...]:
     """A row of the table of sittings."""
     return (
         sitting["started"][:10],
-        f"`{cell(sitting['command'])}`",
+        f"`{code(sitting['command'])}`",
         str(sitting["runs"]),
         duration(sitting["seconds"]),
         cell(sitting["hardware"]),
+        ", ".join(sitting["precisions"]),
         sitting["kedge"],
         sitting["torch"],
     )
 
 
-def overview_page(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The list of all tables in Markdown; each name is a link to its page."""
-    heads = ("table", "source", "measured", "seeds", "off by", "claims held")
-    found = [
-        (f"[{row['name']}]({row['name']}.md)", cell(row["source"]), *overview_cells(row)) for row in rows
-    ]
-    return "\n".join(table(heads, found)) + "\n"
+def overview_page(rows: Iterable[Mapping[str, Any]]) -> str:
+    """The list of all tables in Markdown, by paper; the name of a measured one is a link to its page."""
+    heads = ("table", "what", *map(cell, HEADS), "time", "hardware")
+    found: list[str] = []
+    for paper, group in groupby(rows, key=paper_of):
+        found += [f"## {paper}", "", *table(heads, map(overview_row_cells, group)), ""]
+    return "\n".join(found).rstrip("\n") + "\n"
+
+
+def overview_row_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """A row of the list of all tables."""
+    return (
+        f"[{row['name']}]({row['name']}.md)" if row["measured"] else row["name"],
+        cell(row["title"]),
+        *overview_cells(row),
+        duration(row["seconds"]) if row["measured"] else NOTHING,
+        cell(", ".join(row["hardware"])) or NOTHING,
+    )
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], right: bool = False) -> Iterator[str]:
-    """A table in Markdown; with `right`, all columns but the first are aligned to the right."""
+    """A table in Markdown; with `right`, all columns but the first two are aligned to the right."""
     yield f"| {' | '.join(heads)} |"
-    yield f"|---{'|--:' * (len(heads) - 1) if right else '|---' * (len(heads) - 1)}|"
+    yield f"|{'---|' * 2}{('--:|' if right else '---|') * (len(heads) - 2)}"
     for row in rows:
         yield f"| {' | '.join(row)} |"
 
 
 def cell(text: str) -> str:
     """Text in a cell of a table in Markdown."""
+    return code(text).replace("*", "\\*").replace("<", "&lt;")
+
+
+def code(text: str) -> str:
+    """Code in a cell of a table in Markdown."""
     return text.replace("|", "\\|").replace("\n", " ")

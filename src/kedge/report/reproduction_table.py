@@ -1,6 +1,5 @@
 """A published table and its measurements for a terminal; wide tables are split by columns."""
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,105 +9,72 @@ from rich.table import Table
 from rich.text import Text
 
 from kedge.report.reproduction import overview_row, sittings
+from kedge.report.reproduction_layout import GAP, Part, heading, parts
+from kedge.report.reproduction_notes import legend, notes
 from kedge.report.reproduction_text import (
+    HEADS,
+    HEADS_NOTE,
+    RULES,
     counted,
-    difference_text,
     duration,
-    measured_text,
     most_seeds,
     overview_cells,
-    printed_text,
-    reading_notes,
-    spread_notes,
+    paper_of,
     summary,
+    verdict_text,
 )
 from kedge.reproduce.claims import Judgement
-from kedge.reproduce.measured import Measured, Place
+from kedge.reproduce.measured import Measured
 
-GAP = 2
-LINES = ("printed", "measured", "difference")
-NARROW = 11  # characters of a column's heading before it is wrapped
-STYLES = {"held": "green", "not held": "red", "within noise": "yellow", "not measured": "dim"}
+STYLES = {"printed": "", "measured": "bold", "difference": "dim"}
+VERDICTS = {"held": "green", "not held": "red", "within noise": "yellow", "not measured": "dim"}
 
 
 def rendered(measured: Measured, judgements: Sequence[Judgement], width: int) -> Iterator[RenderableType]:
     """The table, its claims and its sittings."""
     paper = measured.paper
-    row = overview_row(measured, judgements)
     yield Text.assemble((paper.name, "bold"), f"  {paper.title}")
     yield Text(paper.source, "dim")
-    yield Text(summary(row))
+    yield Text(summary(overview_row(measured, judgements)))
     seeds = most_seeds(measured)
     for block in paper.blocks:
         yield Text()
         if block:
             yield Text(block, "bold")
-        yield from block_tables(measured, block, seeds, width)
+        for number, part in enumerate(parts(measured, block, seeds, width)):
+            yield Group(*[Text()] * (number > 0), table(part))
     yield Text()
-    for note in [*spread_notes(measured, seeds), *reading_notes(measured)]:
+    for name, meaning in legend(measured, seeds):
+        yield Text(f"{name}: {meaning}", "dim")
+    for note in notes(measured):
         yield Text(note, "dim")
     if judgements:
-        yield Text("\nClaims", "bold")
+        yield Text("\nClaims of the paper", "bold")
         yield Group(*map(claim, judgements))
+        yield Text(RULES, "dim")
     if measured.records:
         yield Text("\nSittings", "bold")
         yield from (Text(sitting_line(one), "dim") for one in sittings(measured))
 
 
-def block_tables(measured: Measured, block: str, seeds: int, width: int) -> Iterator[Table]:
-    """The tables of a block, one below the other, each with the columns that fit."""
-    rows = [row for row in measured.paper.rows if any(key[:2] == (block, row) for key in measured.by_name)]
-    columns = [
-        name for name in measured.paper.columns if any((block, row, name) in measured.by_name for row in rows)
-    ]
-    texts = {name: [cell_texts(measured.place(block, row, name), seeds) for row in rows] for name in columns}
-    labels = max(map(len, rows)) + GAP + max(map(len, LINES)) + GAP
-    for group in side_by_side(texts, width - labels):
-        table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, GAP, 0, 0))
-        table.add_column("", no_wrap=True)
-        table.add_column("", no_wrap=True)
-        for name in group:
-            table.add_column(heading(name), justify="right", no_wrap=True)
-        for number, row in enumerate(rows):
-            for line, what in enumerate(LINES):
-                cells = [texts[name][number][line] for name in group]
-                style = "dim" if what != "measured" else None
-                table.add_row(Text(row if not line else "", "bold"), what, *cells, style=style)
-        yield table
-
-
-def cell_texts(place: Place | None, seeds: int) -> tuple[str, str, str]:
-    """The three lines of a place."""
-    if place is None:
-        return "", "", ""
-    return printed_text(place.entry), measured_text(place, seeds), difference_text(place)
-
-
-def side_by_side(texts: Mapping[str, Sequence[Sequence[str]]], room: int) -> Iterator[list[str]]:
-    """The names of the columns, in groups that fit into `room` characters."""
-    group: list[str] = []
-    used = 0
-    for name, cells in texts.items():
-        lines = [*heading(name).splitlines(), *(text for cell in cells for text in cell)]
-        wide = max(map(len, lines)) + GAP
-        if group and used + wide > room + GAP:
-            yield group
-            group, used = [], 0
-        group.append(name)
-        used += wide
-    if group:
-        yield group
-
-
-def heading(name: str) -> str:
-    """A column's name in short lines; "α = 0.3" is not broken."""
-    joined = name.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}").replace(" %", "\N{NO-BREAK SPACE}%")
-    return "\n".join(textwrap.wrap(joined, NARROW, break_long_words=False, break_on_hyphens=False))
+def table(part: Part) -> Table:
+    """A part of the table; the name of a row is in its first line."""
+    found = Table(box=None, header_style="bold", pad_edge=False, padding=(0, GAP, 0, 0))
+    found.add_column("", no_wrap=True)
+    found.add_column("", no_wrap=True)
+    for name in part.columns:
+        found.add_column("\n".join(heading(name)), justify="right", vertical="bottom", no_wrap=True)
+    known = ""
+    for line in part.lines:
+        row = Text(line.row if line.row != known else "", "bold")
+        found.add_row(row, line.name, *line.texts, style=STYLES[line.name])
+        known = line.row
+    return found
 
 
 def claim(judgement: Judgement) -> RenderableType:
     """A verdict, the claim and the evidence below."""
-    verdict = Text(judgement.label, f"bold {STYLES[judgement.verdict]}")
+    verdict = Text(verdict_text(judgement), f"bold {VERDICTS[judgement.verdict]}")
     said = Text.assemble(verdict, f"  “{judgement.claim.says}”")
     return Group(said, Padding(Text(judgement.evidence, "dim"), (0, 0, 0, 2)))
 
@@ -121,13 +87,22 @@ def sitting_line(sitting: Mapping[str, Any]) -> str:
     )
 
 
-def overview_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The tables that can be reproduced, one row each."""
-    table = Table(header_style="bold", box=None, pad_edge=False, padding=(0, GAP, 0, 0))
-    table.add_column("table", no_wrap=True)
-    table.add_column("source", overflow="fold")
-    for name in ("measured", "seeds", "off by", "claims held"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(row["name"], row["source"], *overview_cells(row))
-    return table
+def overview_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """The tables that can be reproduced, by paper: name and numbers, and the title in the line below."""
+    cells = [[row["name"], *overview_cells(row)] for row in rows]
+    widths = [max(map(len, column)) for column in zip(("table", *HEADS), *cells, strict=True)]
+    found: list[RenderableType] = [Text(columns(("table", *HEADS), widths), "bold")]
+    paper = ""
+    for row, texts in zip(rows, cells, strict=True):
+        if paper_of(row) != paper:
+            paper = paper_of(row)
+            found.append(Text(f"\n{paper}", "italic"))
+        found.append(Text(columns(texts, widths)))
+        found.append(Padding(Text(row["title"], "dim"), (0, 0, 0, GAP)))
+    return Group(*found, Text(f"\n{HEADS_NOTE}", "dim"))
+
+
+def columns(texts: Sequence[str], widths: Sequence[int]) -> str:
+    """Texts in columns, the first to the left and the others to the right."""
+    first, *others = [text.rjust(width) for text, width in zip(texts, widths, strict=True)]
+    return (" " * GAP).join((texts[0].ljust(len(first)), *others))

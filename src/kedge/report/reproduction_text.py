@@ -1,17 +1,25 @@
-"""The numbers of a published table and of its measurements as text, and the notes that explain them."""
+"""The numbers of a published table and of its measurements as text."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from kedge.reproduce.measured import FULL, Measured, Place
+from kedge.reproduce.claims import Judgement
+from kedge.reproduce.measured import Measured, Place
 from kedge.reproduce.paper import Entry
 
 NOTHING = "–"
+SIGNS = {"held": "✓", "not held": "✗", "within noise": "≈", "not measured": NOTHING}
 RULES = (
     "Held: every comparison has the claimed sign, and their mean is significantly above zero "
     "(p < 0.05, one-sided). "
     "Not held: the mean or a single comparison is significantly below zero. "
     "Within noise: the data neither confirm nor contradict the claim."
+)
+HEADS = ("measured", "seeds", "|difference|", "claims held")
+HEADS_NOTE = (
+    "Measured: how many of the table's numbers have been measured. |difference|: mean absolute difference "
+    "from the print, in percentage points."
 )
 
 
@@ -30,9 +38,10 @@ def measured_text(place: Place, seeds: int) -> str:
     if place.mean is None:
         failure = "not reached" if place.entry.target is not None else "diverged"
         missing = count - len(place.values)
-        return failure if missing == count else f"{missing}/{count} {failure}"
-    text = number(place.entry, place.mean)
-    text += f" ± {number(place.entry, place.std)}" if place.std is not None else ""
+        text = failure if missing == count else f"{missing}/{count} {failure}"
+    else:
+        text = number(place.entry, place.mean)
+        text += f" ± {number(place.entry, place.std)}" if place.std is not None else ""
     return text if count == seeds else f"{text} ({count})"
 
 
@@ -57,50 +66,19 @@ def number(entry: Entry, value: float) -> str:
 
 
 def summary(row: Mapping[str, Any]) -> str:
-    """How much of a table is measured, and how far it is from the print."""
-    if row["unavailable"]:
-        return f"Cannot be measured here: {row['unavailable']}"
+    """How much of a table is measured, and how far it is from the print; why it is not, if it is not."""
+    missing = f" Not measured: {row['unavailable']}" if row["unavailable"] else ""
     if not row["measured"]:
-        return f"Nothing is measured at scale {row['scale']} yet."
-    told = f"{row['measured']} of {row['places']} numbers measured, {counted(len(row['seeds']), 'seed')}"
+        return missing.strip() or f"Nothing is measured at scale {row['scale']} yet."
+    said = f"{row['measured']} of {row['places']} numbers measured, {counted(len(row['seeds']), 'seed')}."
     far = row["mean_absolute_difference"]
-    return told + ("." if far is None else f"; mean absolute difference to the print {far:.2f} points.")
+    mean = "" if far is None else f" Mean absolute difference from the print: {far:.2f} percentage points."
+    return said + mean + (missing if row["measured"] < row["places"] else "")
 
 
-def reading_notes(measured: Measured) -> list[str]:
-    """How the numbers are read from the runs, and where they cannot be compared with the print."""
-    ways = dict.fromkeys(way(entry) for entry in measured.paper.entries)
-    notes = [f"Read: {'; '.join(ways)}."]
-    if measured.paper.runs:
-        notes.append(f"The paper averages {counted(measured.paper.runs, 'run')}.")
-    if measured.scale != FULL:
-        notes.append(
-            f"Scale {measured.scale}: the runs are shorter than the paper's, "
-            "and so are not expected to meet the print."
-        )
-    moved = dict.fromkeys((place.entry.at, place.at) for place in measured.places if place.at)
-    notes += [f"Round {at} of the paper is {moment(read)} of these runs." for at, read in moved]
-    if any(place.by_seed and not place.comparable for place in measured.places):
-        notes.append("Numbers of rounds have no difference at this scale.")
-    return notes
-
-
-def way(entry: Entry) -> str:
-    """How a number is read from a history."""
-    if entry.target is not None:
-        target = f"{100 * entry.target:g} %" if "accuracy" in entry.metric else f"{entry.target:g}"
-        return f"the first round in which {entry.metric} reaches {target}"
-    return f"{entry.metric} in {moment(entry.at)}"
-
-
-def moment(at: str) -> str:
-    """A round in words."""
-    return f"round {at}" if at.isdigit() else f"the {at} round"
-
-
-def counted(count: int, noun: str) -> str:
-    """A number of things."""
-    return f"{count} {noun}{'s' * (count != 1)}"
+def verdict_text(judgement: Judgement) -> str:
+    """A verdict with its sign."""
+    return f"{SIGNS[judgement.verdict]} {judgement.label}"
 
 
 def most_seeds(measured: Measured) -> int:
@@ -109,11 +87,9 @@ def most_seeds(measured: Measured) -> int:
     return max(counts, key=counts.count, default=0)
 
 
-def spread_notes(measured: Measured, seeds: int) -> list[str]:
-    """What ± and a number in parentheses mean, where they occur."""
-    counts = {len(place.by_seed) for place in measured.places if place.by_seed}
-    notes = [f"±: standard deviation over {counted(seeds, 'seed')}."] if seeds > 1 else []
-    return notes + (["(n): another number of seeds."] if len(counts) > 1 else [])
+def counted(count: int, noun: str) -> str:
+    """A number of things."""
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def duration(seconds: float) -> str:
@@ -123,13 +99,20 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
+def paper_of(row: Mapping[str, Any]) -> str:
+    """The paper of a table: its source without the number of the table."""
+    return re.sub(r",? (Table|Figure|Section)\b.*", "", row["source"])
+
+
 def overview_cells(row: Mapping[str, Any]) -> list[str]:
-    """Numbers measured, seeds, mean absolute difference in points, claims held."""
-    off = row["mean_absolute_difference"]
+    """The values of HEADS: numbers measured, seeds, mean absolute difference in points, claims held."""
+    far = row["mean_absolute_difference"]
     count = sum(row["verdicts"].values())
     return [
-        "unavailable" if row["unavailable"] else f"{row['measured']} of {row['places']}",
-        str(len(row["seeds"])) if row["seeds"] else "–",
-        "–" if off is None else f"{off:.2f}",
-        f"{row['verdicts'].get('held', 0)} of {count}" if count and row["measured"] else "–",
+        "unavailable"
+        if row["unavailable"] and not row["measured"]
+        else f"{row['measured']} of {row['places']}",
+        str(len(row["seeds"])) if row["seeds"] else NOTHING,
+        NOTHING if far is None else f"{far:.2f}",
+        f"{row['verdicts'].get('held', 0)} of {count}" if count and row["measured"] else NOTHING,
     ]

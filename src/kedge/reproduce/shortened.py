@@ -74,12 +74,8 @@ def with_rounds(experiment: Experiment, rounds: int) -> Experiment:
     evaluation, measure = experiment.evaluation, experiment.measure
     every = scaled(evaluation.every)
     stages = [
-        {
-            **row,
-            "at": row["at"] if row["at"] is None or row["at"] < 1 else scaled(row["at"]),
-            "schedule": with_thaw(row["schedule"], rounds / experiment.rounds),
-        }
-        for row in experiment.then
+        {**row, "at": at, "schedule": with_thaw(row["schedule"], rounds / experiment.rounds)}
+        for row, at in zip(experiment.then, starts(experiment, rounds), strict=True)
     ]
     return replace(
         experiment,
@@ -96,6 +92,21 @@ def with_rounds(experiment: Experiment, rounds: int) -> Experiment:
         ),
         checkpoint=Checkpoints(0),
     )
+
+
+def starts(experiment: Experiment, rounds: int) -> list[int | float | None]:
+    """Where the stages that follow start; each begins after the one before, and before the end."""
+    found: list[int | float | None] = []
+    least = 1
+    for number, row in enumerate(experiment.then):
+        at = row["at"]
+        if at is not None:
+            start = round(experiment.start(at) * rounds / experiment.rounds)
+            allowed = min(max(start, least), rounds - len(experiment.then) + number)
+            least = allowed + 1
+            at = at if at < 1 and allowed == round(at * rounds) else allowed
+        found.append(at)
+    return found
 
 
 def with_thaw(schedule: Mapping[str, Any], factor: float) -> dict[str, Any]:

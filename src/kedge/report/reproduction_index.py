@@ -1,0 +1,74 @@
+"""The pages of a folder of results: one page per measured table, and a README.md that lists all tables.
+
+The pages depend on the records only, not on when or where they are written.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kedge.core.errors import RequestError
+from kedge.report.reproduction import overview
+from kedge.report.reproduction_page import overview_page, page
+from kedge.report.reproduction_text import HEADS_NOTE
+from kedge.reproduce.claims import Judgement
+from kedge.reproduce.measured import FULL, Measured
+from kedge.running.folder import write
+
+INDEX = "README.md"
+HEAD = "# Published tables, measured again"  # of an INDEX that may be replaced
+ABOUT = (
+    "This folder holds the printed numbers of papers beside the numbers that kedge measures. Every measured "
+    "table has a page. The folder with the table's name has the records of its runs, one file per sitting "
+    "(one command on one machine)."
+)
+ADDING = (
+    "To add a sitting, run `kedge reproduce NAME --out docs/results`, with the path of this folder. The "
+    "command trains the runs that have no record yet and writes these pages again. To add a sitting of "
+    "another machine, copy its files to the same place here."
+)
+TIME_NOTE = (
+    "Time: of all sittings in which a run of the table was trained, to the last of these runs. Runs that two "
+    "tables share are trained once and count in both."
+)
+
+
+def results_index(rows: Iterable[Mapping[str, Any]]) -> str:
+    """The README.md of a folder of results: what it is, how it grows, and the list of all tables."""
+    every = list(rows)
+    scales = dict.fromkeys(row["scale"] for row in every if row["scale"] != FULL)
+    short = [f"Scale {scale}: the runs are shorter than the papers'." for scale in scales]
+    paragraphs = [HEAD, ABOUT, ADDING, *short, f"{HEADS_NOTE} {TIME_NOTE}", overview_page(every)]
+    return "\n\n".join(paragraphs)
+
+
+def check_pages(folder: Path) -> None:
+    """Raise if the folder has a README.md that `write_pages` did not write."""
+    file = folder / INDEX
+    if file.is_file() and not file.read_text(encoding="utf-8").startswith(f"{HEAD}\n"):
+        raise RequestError(
+            f"{file} is not a list of results, and kedge would replace it. Choose another --out."
+        )
+
+
+def write_pages(folder: Path, tables: Iterable[tuple[Measured, Sequence[Judgement]]]) -> None:
+    """Write NAME.md for every table with a measured number, and README.md.
+
+    `tables` are all tables that README.md lists, not only those with new numbers. A file that has its text
+    already is left alone, and the page of a table that is not given, too.
+    """
+    check_pages(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    every = list(tables)
+    rows = overview(every)
+    for (measured, judgements), row in zip(every, rows, strict=True):
+        if row["measured"]:
+            write_changed(folder / f"{row['name']}.md", page(measured, judgements))
+    write_changed(folder / INDEX, results_index(rows))
+
+
+def write_changed(file: Path, text: str) -> None:
+    """Write a text atomically unless the file has it already."""
+    content = text.encode()
+    if not file.is_file() or file.read_bytes() != content:
+        write(file, content)
