@@ -135,7 +135,7 @@ def test_links_are_relative() -> None:
 def test_the_page_explains_its_numbers() -> None:
     text = text_of(mixed())
     assert text.startswith("# small\n\nA small table.\n\nSource: Someone (2020), Table 1.\n")
-    assert "7 of 9 numbers measured, 3 seeds. Mean absolute difference from the print: 1.17" in text
+    assert "7 of 9 numbers measured, 1 to 3 seeds. Mean absolute difference from the print: 1.17" in text
     assert "- **printed**: the paper's number, the mean of 3 runs; – where it has none.\n" in text
     assert (
         "- **measured**: mean ± standard deviation over 3 seeds (a number in parentheses: how many seeds, "
@@ -170,7 +170,7 @@ def test_the_list_of_tables_links_measured_ones_only() -> None:
     assert {len(row) for row in table} == {8}
     assert table[2] == [
         "[fedbug-table1](fedbug-table1.md)", "CIFAR-10, standard CNN, 100 clients: test accuracy in percent",
-        "80 of 80", "3", "0.20", "1 of 3", "3 min", "NVIDIA H200",
+        "80 of 80", "3", "0.20", "✓ 1, ✗ 2", "3 min", "NVIDIA H200",
     ]  # fmt: skip
     assert table[3][0] == "fedbug-table1"
     assert table[3][2:] == ["0 of 80", "–", "–", "–", "–", "–"]

@@ -181,7 +181,7 @@ def test_the_list_of_tables_has_every_name_title_and_number(width: int) -> None:
     text = console.file.getvalue()  # type: ignore[attr-defined]  # a StringIO
     found = [line.split() for line in text.splitlines()]
     assert ["fedbug-table1", "80", "of", "80", "3", "0.20", "–"] in found
-    assert ["small", "7", "of", "9", "3", "1.17", "0", "of", "1"] in found
+    assert ["small", "7", "of", "9", "1", "to", "3", "1.17", "≈", "1"] in found
     assert ["fedbug-table1", "0", "of", "80", "–", "–", "–"] in found
     assert ["closed", "unavailable", "–", "–", "–"] in found
     assert text.count("FedBug (Kao et al., 2023)\n") == 2  # a heading per paper, not per table

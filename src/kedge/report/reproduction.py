@@ -42,6 +42,7 @@ def overview_row(measured: Measured, judgements: Sequence[Judgement]) -> dict[st
         "measured": sum(bool(place.by_seed) for place in measured.places),
         "runs": len(measured.records),
         "seeds": measured.seeds,
+        "seed_counts": sorted({len(place.by_seed) for place in measured.places if place.by_seed}),
         "mean_absolute_difference": measured.mean_absolute_difference,
         "verdicts": {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)},
         "seconds": sum(seconds.values()),

@@ -14,12 +14,12 @@ RULES = (
     "Held: every comparison has the claimed sign, and their mean is significantly above zero "
     "(p < 0.05, one-sided). "
     "Not held: the mean or a single comparison is significantly below zero. "
-    "Within noise: the data neither confirm nor contradict the claim."
+    "Within noise: neither; what contradicts the claim may be chance."
 )
-HEADS = ("measured", "seeds", "|difference|", "claims held")
+HEADS = ("measured", "seeds", "|difference|", "claims")
 HEADS_NOTE = (
     "Measured: how many of the table's numbers have been measured. |difference|: mean absolute difference "
-    "from the print, in percentage points."
+    "from the print, in percentage points. Claims: ✓ held, ✗ not held, ≈ within noise, – not measured."
 )
 
 
@@ -70,7 +70,7 @@ def summary(row: Mapping[str, Any]) -> str:
     missing = f" Not measured: {row['unavailable']}" if row["unavailable"] else ""
     if not row["measured"]:
         return missing.strip() or f"Nothing is measured at scale {row['scale']} yet."
-    said = f"{row['measured']} of {row['places']} numbers measured, {counted(len(row['seeds']), 'seed')}."
+    said = f"{row['measured']} of {row['places']} numbers measured, {seed_range(row)}."
     far = row["mean_absolute_difference"]
     mean = "" if far is None else f" Mean absolute difference from the print: {far:.2f} percentage points."
     return said + mean + (missing if row["measured"] < row["places"] else "")
@@ -85,6 +85,19 @@ def most_seeds(measured: Measured) -> int:
     """The number of seeds of most places that have any."""
     counts = [len(place.by_seed) for place in measured.places if place.by_seed]
     return max(counts, key=counts.count, default=0)
+
+
+def verdict_counts(row: Mapping[str, Any]) -> str:
+    """How many claims have which verdict, by its sign."""
+    return ", ".join(f"{SIGNS[verdict]} {count}" for verdict, count in row["verdicts"].items())
+
+
+def seed_range(row: Mapping[str, Any]) -> str:
+    """How many seeds the numbers of a table have: the fewest to the most."""
+    counts = row["seed_counts"]
+    if not counts:
+        return ""
+    return counted(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
 
 
 def counted(count: int, noun: str) -> str:
@@ -105,14 +118,13 @@ def paper_of(row: Mapping[str, Any]) -> str:
 
 
 def overview_cells(row: Mapping[str, Any]) -> list[str]:
-    """The values of HEADS: numbers measured, seeds, mean absolute difference in points, claims held."""
+    """The values of HEADS: numbers measured, seeds, mean absolute difference in points, verdicts."""
     far = row["mean_absolute_difference"]
-    count = sum(row["verdicts"].values())
     return [
         "unavailable"
         if row["unavailable"] and not row["measured"]
         else f"{row['measured']} of {row['places']}",
-        str(len(row["seeds"])) if row["seeds"] else NOTHING,
+        seed_range(row).rpartition(" ")[0] or NOTHING,
         NOTHING if far is None else f"{far:.2f}",
-        f"{row['verdicts'].get('held', 0)} of {count}" if count and row["measured"] else NOTHING,
+        verdict_counts(row) if row["measured"] and row["verdicts"] else NOTHING,
     ]

@@ -6,7 +6,7 @@ Comparisons that can be measured are judged together:
 - held: every comparison has the claimed sign, and their mean is significantly above zero.
 - not held: the mean is significantly below zero, or a single comparison is (at a level divided by their
   number, because of many comparisons one is easily wrong by chance).
-- within noise: everything else. The data neither confirm nor contradict the claim.
+- within noise: everything else. What contradicts the claim may be chance.
 
 Significance is a probability below 0.05 in a one-sided test:
 
@@ -131,6 +131,8 @@ def is_opposite(one: Comparison, count: int) -> bool:
 def evidence(every: Sequence[Comparison], test: MeanTest | None, opposite: Sequence[Comparison]) -> str:
     """The sentences that explain a verdict."""
     printed = [one.printed for one in every if one.printed is not None]
+    if test is None and not printed:
+        return "The paper prints no numbers of it either."
     if test is None:
         return f"In print, {sum(printed)} of {len(printed)} comparisons have the claimed sign."
     found = [one for one in every if one.difference is not None]

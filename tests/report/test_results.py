@@ -1,0 +1,70 @@
+"""docs/results: its pages, and the README's table, are what the records say."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kedge.cli.reproduce import measured
+from kedge.report.reproduction import overview
+from kedge.report.reproduction_index import write_pages
+from kedge.reproduce.paper import names
+from kedge.reproduce.plan import table_of
+from kedge.reproduce.records import SUFFIX, read_records
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "docs/results"
+WRITE_AGAIN = "write the pages again with: kedge reproduce fedbug-table1 --render --out docs/results"
+
+
+@pytest.fixture(scope="module")
+def tables() -> list[tuple]:  # type: ignore[type-arg]
+    records = read_records(RESULTS)
+    return [measured(table_of(name, {}), records, "full", Path()) for name in names()]
+
+
+def pages(folder: Path) -> dict[str, str]:
+    return {file.name: file.read_text(encoding="utf-8") for file in folder.glob("*.md")}
+
+
+def test_the_pages_are_made_of_the_records(tables: list, tmp_path: Path) -> None:  # type: ignore[type-arg]
+    write_pages(tmp_path, tables)
+    assert pages(RESULTS) == pages(tmp_path), WRITE_AGAIN
+
+
+def test_every_record_is_of_a_run_that_its_table_asks_for(tables: list) -> None:  # type: ignore[type-arg]
+    """Else a change of kedge has made another run of it, and the record no longer counts."""
+    used = {(one.table, one.key) for found, _ in tables for one in found.records}
+    assert {(one.table, one.key) for one in read_records(RESULTS)} <= used
+
+
+def test_records_are_small() -> None:
+    """A few kilobytes a run: histories and metrics, no models."""
+    for file in RESULTS.glob(f"*/*{SUFFIX}"):
+        assert file.stat().st_size < 20_000 * len(file.read_text().splitlines())
+
+
+def test_the_readme_has_the_tables_that_are_measured(tables: list) -> None:  # type: ignore[type-arg]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    block = re.search(r"<!-- results -->\n(.*?)<!-- end -->", text, flags=re.DOTALL)
+    assert block
+    rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in block[1].splitlines()[2:]]
+    expected = [
+        [
+            f"[{row['source'].partition(';')[0]}](docs/results/{row['name']}.md)",
+            f"{row['measured']} of {row['places']}",
+            f"{row['mean_absolute_difference']:.2f}",
+        ]
+        for row in overview(tables)
+        if row["measured"] and row["mean_absolute_difference"] is not None
+    ]
+    assert rows == expected
+
+
+def test_a_changed_record_changes_the_page(tmp_path: Path) -> None:
+    name = "fedbug-table1"
+    first, *others = read_records(RESULTS)
+    wrong = replace(first, history={**first.history, "all.global.accuracy": ((300, 0.1),)})
+    write_pages(tmp_path, [measured(table_of(name, {}), [wrong, *others], "full", Path())])
+    assert pages(tmp_path)[f"{name}.md"] != pages(RESULTS)[f"{name}.md"]
