@@ -52,7 +52,7 @@ def in_an_empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
         ("training.batch=-1", "training.batch = -1: need a whole number of at least 1"),
         ("training.clip=0", "clip = 0.0: need a positive norm"),
         ("evaluation.every=0", "evaluation.every = 0: need"),
-        ("checkpoint.every=0", "checkpoint.every = 0: need"),
+        ("checkpoint.every=-1", "checkpoint.every = -1: need"),
         ("engine.chunk=-1", "engine.chunk = -1: need 0 (automatic) or a positive number"),
         ("seed=-1", "seed = -1: need 0 ≤ seed"),
         ("name=a/b", "it names a folder"),

@@ -1,9 +1,12 @@
 """kedge reproduce: the published tables, trained again, printed beside measured."""
 
+import os
 import platform
 import shlex
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +18,7 @@ import typer
 from kedge.cli.options import Debug, Json, console, guarded, say, show
 from kedge.cli.reproduce_progress import Board
 from kedge.cli.runs import Device, EngineName, Pack, PrecisionName, Quiet, check_pack
-from kedge.cli.signals import stoppable
+from kedge.cli.signals import INTERRUPTED, stoppable
 from kedge.core.errors import RequestError, nearest
 from kedge.report.reproduction import as_dict, overview
 from kedge.report.reproduction_index import check_pages, write_pages
@@ -24,11 +27,12 @@ from kedge.reproduce.claims import Judgement, judged
 from kedge.reproduce.measured import Measured, measured_table
 from kedge.reproduce.paper import names
 from kedge.reproduce.plan import Run, Table, distinct, identities_of, runs_of, selected, table_of, to_train
-from kedge.reproduce.records import SUFFIX, Record, Sitting, read_records, write_record
+from kedge.reproduce.records import Record, Sitting, new_file_name, read_records, write_record
 from kedge.reproduce.shortened import SHAPES, Scale, write_made
 from kedge.reproduce.work import Work, train
 from kedge.running.assemble import device_of
 from kedge.running.config import EngineChoice
+from kedge.running.packing import Abandoned
 from kedge.running.task import Interrupted
 from kedge.version import __version__
 
@@ -67,8 +71,9 @@ def command(
         ),
     ] = [],  # noqa: B006
     seeds: Annotated[
-        int, typer.Option(help="How many seeds, from 0 on; by default 3, and 1 at another scale than full.")
-    ] = 0,
+        int | None,
+        typer.Option(help="How many seeds, from 0 on; by default 3, and 1 at another scale than full."),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="The folder of results; by default reproduced, or reproduced-small."),
@@ -104,18 +109,18 @@ def command(
     options += [("--seeds", str(seeds or "")), ("--device", device), ("--engine", engine)]
     options += [("--precision", precision), ("--workers", str(workers or "")), ("--pack", str(pack or ""))]
     words = [word for option in options if option[1] for word in option]
-    with TemporaryDirectory(prefix="kedge-made-") as made:
+    with folder_of_made_data() as made:
         request = Request(
             [selected(one, filters) if filters else one for one in (table_of(n, settings) for n in every)],
             scale,  # type: ignore[arg-type]
             range(seeds or SEEDS[scale]),
             folder,
-            Path(made),
+            made,
             shlex.join(["kedge", "reproduce", name, *words]),
         )
         failed = 0
         if scale == "smoke":
-            failed = smoke(request, workers, pack, quiet or as_json, as_json, debug, began)
+            failed = smoke(request, workers, pack, quiet, as_json, debug, began)
         else:
             check_pages(folder)
             if not render:
@@ -125,13 +130,26 @@ def command(
         raise typer.Exit(1)
 
 
-def check(scale: str, seeds: int, workers: int, filters: Sequence[str], name: str) -> None:
+@contextmanager
+def folder_of_made_data() -> Iterator[Path]:
+    """A temporary folder; ends the process if it abandons runs, whose threads cannot be stopped."""
+    try:
+        with TemporaryDirectory(prefix="kedge-made-", ignore_cleanup_errors=True) as made:
+            yield Path(made)
+    except Abandoned as error:
+        say(str(error))
+        sys.stdout.flush()
+        os._exit(INTERRUPTED)
+
+
+def check(scale: str, seeds: int | None, workers: int, filters: Sequence[str], name: str) -> None:
     """Raise if an option cannot be right."""
     if scale not in SEEDS:
         raise RequestError(f"--scale {scale!r}: need {', '.join(SEEDS)}.{nearest(scale, list(SEEDS))}")
-    for option, value in (("--seeds", seeds), ("--workers", workers)):
-        if value < 0:
-            raise RequestError(f"{option} {value}: need 0 (the default) or a positive number.")
+    if seeds is not None and seeds < 1:
+        raise RequestError(f"--seeds {seeds}: need at least 1.")
+    if workers < 0:
+        raise RequestError(f"--workers {workers}: need 0 (the default) or a positive number.")
     if filters and (not name or name == ALL):
         raise RequestError("--cells: the keys differ from table to table, so name one table.")
 
@@ -143,7 +161,7 @@ def run(request: Request, workers: int, pack: int, quiet: bool, debug: bool, beg
     ]
     todo = to_train(wanted, read_records(request.out))
     recorded = len({run.key for run in wanted}) - len(todo)
-    if recorded:
+    if recorded and not quiet:
         say(f"{recorded} of {recorded + len(todo)} runs are recorded already.")
     return carried_out(todo, request, workers, pack, quiet, debug, began) if todo else 0
 
@@ -160,38 +178,43 @@ def carried_out(
 ) -> int:
     """Train runs and record them (`keep`); returns how many failed."""
     sitting = new_sitting(request.command, todo)
-    stamp = sitting.started.replace(":", "-")
+    file = new_file_name(sitting)
     failures: dict[str, int] = {}
     count = workers_for(todo, workers)
-    again = f"{request.command} --out {request.out}" if keep else request.command
+    farewell = interrupt_message(request, keep)
     with (
-        stoppable(lambda: f"interrupted; finished runs are recorded. Go on with: {again}") as stop,
+        stoppable(lambda: farewell) as stop,
         Board(todo, quiet, own=count > 1) as board,
     ):
-        work = Work(
-            sitting,
-            began,
-            count,
-            pack,
-            False if quiet else None,
-            board.say,
-            lambda: stop.asked,
-            board.trained,
-        )
+        shown = False if quiet else None
+        work = Work(sitting, began, count, pack, shown, board.say, lambda: stop.asked, board.trained)
         try:
-            for run, record, error, trace in train(todo, work):
-                if record and keep:
-                    write_record(request.out / run.table / f"{stamp}{SUFFIX}", record)
-                board.finished(run, record, error)
-                if not record:
-                    if error not in failures and debug:
-                        say(trace)
-                    failures[error] = failures.get(error, 0) + 1
+            with closing(train(todo, work)) as ends:
+                for run, record, error, trace in ends:
+                    if record and keep:
+                        write_record(request.out / run.table / file, record)
+                    board.finished(run, record, error)
+                    if not record:
+                        if error not in failures and debug:
+                            say(trace)
+                        failures[error] = failures.get(error, 0) + 1
         except Interrupted:
-            raise KeyboardInterrupt(f"interrupted; finished runs are recorded. Go on with: {again}") from None
+            raise KeyboardInterrupt(farewell) from None
+        except KeyboardInterrupt as interrupt:
+            raise type(interrupt)(farewell) from None
     for error, times in failures.items():
         say(f"error: {times} {'run' if times == 1 else 'runs'}: {error}")
     return sum(failures.values())
+
+
+def interrupt_message(request: Request, keep: bool) -> str:
+    """The last message of an interrupted command."""
+    if not keep:
+        return (
+            f"interrupted; nothing is recorded at scale {request.scale}. Begin again with: {request.command}"
+        )
+    again = f"{request.command} {shlex.join(['--out', str(request.out)])}"
+    return f"interrupted; finished runs are recorded. Go on with: {again}"
 
 
 def workers_for(todo: Sequence[Run], workers: int) -> int:
@@ -220,7 +243,7 @@ def smoke(
             write_made(request.made, data)
     wanted = [run for table in request.tables for run in runs_of(table, "smoke", [0], request.made)]
     todo = distinct(wanted)
-    failed = carried_out(todo, request, workers or 1, pack, quiet, debug, began, keep=False)
+    failed = carried_out(todo, request, workers or 1, pack, quiet or as_json, debug, began, keep=False)
     seconds = time.monotonic() - began
     told = {
         "tables": [table.paper.name for table in request.tables],
@@ -231,7 +254,7 @@ def smoke(
     }
     if as_json:
         show(told)
-    else:
+    elif not quiet:
         say(
             f"{len(todo) - failed} of {len(todo)} different runs of {len(request.tables)} tables trained two "
             f"rounds on made data, and all {len(wanted)} cells resolve ({seconds:.0f} s)."

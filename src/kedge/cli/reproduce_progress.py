@@ -20,6 +20,7 @@ class Board:
         self.quiet = quiet
         self.count, self.done = len(runs), 0
         self.began = time.monotonic()
+        self.errors: set[str] = set()  # those that were shown
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -58,6 +59,8 @@ class Board:
         self.done += 1
         self.progress.update(self.bar, description=self.title)
         if not self.quiet:
-            how = f"error: {error}" if not record else "diverged" if record.diverged else "done"
+            failure = "the same error" if error in self.errors else f"error: {error}"
+            self.errors.add(error)
+            how = failure if not record else "diverged" if record.diverged else "done"
             spent = time.monotonic() - self.began
             self.say(f"{self.done:>4} of {self.count}  {spent:6.0f} s  {run.name}: {how}")

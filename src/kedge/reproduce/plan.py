@@ -51,7 +51,9 @@ class Run(NamedTuple):
 def table_of(name: str, settings: Mapping[str, Any]) -> Table:
     """The table of that name; `settings` are keys of the config that change none of its numbers."""
     document = document_of(name)
-    return Table(paper_of(document), cells(override(document, settings)))
+    table = Table(paper_of(document), cells(override(document, settings)))
+    printed_at(table)  # raises if a printed number belongs to no cell, or to several
+    return table
 
 
 def at_scale(cell: Cell, scale: Scale, made: Path) -> Experiment:
@@ -136,9 +138,9 @@ def printed_at(table: Table) -> dict[str, list[Any]]:
 
 
 def is_selected(cell: Cell, where: Mapping[str, Collection[Any]], key: str, pattern: str) -> bool:
-    """Whether a cell has a setting, or gives a printed number, of that kind."""
+    """Whether a cell has a setting, or gives a printed number, of that kind; only * and ? are special."""
     if key in PRINTED:
         texts = [getattr(entry, key) for entry in where.get(cell.name, ())]
     else:
         texts = [written(cell.settings[key])]
-    return any(fnmatchcase(text, pattern) for text in texts)
+    return any(fnmatchcase(text, pattern.replace("[", "[[]")) for text in texts)

@@ -6,6 +6,7 @@ is ignored. A run counts for every table that asks for the same experiment, whic
 """
 
 import json
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -59,6 +60,11 @@ def curves_of(history: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int,
             if (parsed(name) or name.startswith("features.")) and isinstance(value, int | float):
                 found.setdefault(name, []).append((int(line["round"]), float(f"{value:.6g}")))
     return found
+
+
+def new_file_name(sitting: Sitting) -> str:
+    """A file name for the records of a sitting, also unique among machines that start in the same second."""
+    return f"{sitting.started.replace(':', '-')}-{secrets.token_hex(2)}{SUFFIX}"
 
 
 def write_record(file: Path, record: Record) -> None:

@@ -58,7 +58,7 @@ def write_made(folder: Path, name: str) -> None:
     shape, dtype, classes = SHAPES[name]
     draw = np.random.default_rng(0)
     arrays: dict[str, Any] = {"label_names": np.array([f"class {k}" for k in range(classes)])}
-    for part, count in (("train", 2 * BATCH * CLIENTS), ("test", 2 * BATCH)):
+    for part, count in (("train", BATCH * CLIENTS), ("test", BATCH)):
         values = draw.integers(0, 256, (count, *shape))
         arrays[f"x_{part}"] = (values if dtype == "uint8" else values / 255).astype(dtype)
         arrays[f"y_{part}"] = draw.integers(0, classes, count).astype(np.uint8)

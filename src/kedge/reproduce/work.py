@@ -8,7 +8,7 @@ that must be compiled: they are compiled side by side, and a process finds those
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -43,9 +43,10 @@ class Work(NamedTuple):
     trained: Callable[[int], None] = lambda rounds: None  # of several processes: the rounds that are done
 
 
-def train(runs: Sequence[Run], work: Work) -> Iterator[Finished]:
+def train(runs: Sequence[Run], work: Work) -> Generator[Finished, None, None]:
     """Train all runs; raises Interrupted after the round at hand if `work.stop` says so."""
-    with TemporaryDirectory(prefix="kedge-reproduce-") as top:
+    # Errors are ignored because runs that are abandoned still write.
+    with TemporaryDirectory(prefix="kedge-reproduce-", ignore_cleanup_errors=True) as top:
         folders = {Path(top) / str(number): run for number, run in enumerate(runs)}
         members = [Member(folder, run.experiment) for folder, run in folders.items()]
         for end in ends(members, work):

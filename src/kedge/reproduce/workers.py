@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,28 +58,45 @@ def side_by_side(
     told: Any = context.Queue()
     stopping = context.Event()
     left = {member.folder for job in jobs for member in job}
-    with ProcessPoolExecutor(
+    pool = ProcessPoolExecutor(
         min(workers, len(jobs)), context, prepare_worker, (told, stopping, os.getpid())
-    ) as pool:
-        running = [pool.submit(train_job, list(job), pack) for job in jobs]
-        try:
-            while left and not all(one.done() for one in running):
-                if stop():
-                    stopping.set()
-                    for one in running:
-                        one.cancel()
-                yield from heard(told, left, say, LOOK)
-                look()
-            wait(running)
-            yield from heard(told, left, say, 0)
-        except BaseException:
-            stopping.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    if stopping.is_set():
+    )
+    try:
+        with interrupts_blocked():
+            running = [pool.submit(train_job, list(job), pack) for job in jobs]
+        while left and not all(one.done() for one in running):
+            if stop():
+                stopping.set()
+                for one in running:
+                    one.cancel()
+            yield from heard(told, left, say, LOOK)
+            look()
+        wait(running)
+        yield from heard(told, left, say, 0)
+        pool.shutdown()
+        yield from heard(told, left, say, 0)  # a process sends the last of its messages when it ends
+    except BaseException:  # nobody waits for the runs any more, and their folders are removed
+        for process in multiprocessing.active_children():
+            process.kill()
+        pool.shutdown(cancel_futures=True)
+        raise
+    if stop():
         raise Interrupted
     lost = failure_of(running)
     yield from (End(folder, lost) for folder in sorted(left))
+
+
+@contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """In this context Ctrl-C waits; processes that start in it never get one, not even while they import."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def heard(told: Any, left: set[Path], say: Callable[[str], None], patience: float) -> Iterator[End]:
