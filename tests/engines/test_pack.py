@@ -9,7 +9,7 @@ import torch
 from tests.engines.recorded import on_the_cpu
 from torch import Tensor
 
-from kedge.algorithms import METHODS, fedavg, fedbug, feddyn, scaffold
+from kedge.algorithms import METHODS, fedavg, fedavgm, fedbug, feddyn, fedexp, fednova, scaffold
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune
 from kedge.core.model import Model, from_module, seeded
 from kedge.core.optimizers import SGD
@@ -133,6 +133,39 @@ def test_runs_that_differ(case: str) -> None:
         "stages": [task_of(dyn, seed, rounds=1 + seed, after=fedavg()) for seed in range(3)],
     }[case]
     check(tasks)
+
+
+SERVER_RULES = (fedexp(), fedavg(), fedavgm(), fednova())  # their clients' steps are those of FedAvg
+
+
+@pytest.mark.parametrize("kind", [Stacked, Captured])
+def test_methods_with_the_same_steps_train_in_one_stack(kind: type[Stacked]) -> None:
+    with on_the_cpu():
+        pack = check([task_of(method, seed) for method in SERVER_RULES for seed in range(2)], kind)
+    assert len(pack.stacks) == 1
+
+
+def test_two_rules_with_one_slot_train_in_stacks_of_their_own() -> None:
+    pack = check([task_of(fedexp(rule=rule), 0) for rule in ("paper", "fedbug-code")] * 2)
+    assert len(pack.stacks) == 2
+
+
+def test_an_upload_of_another_method_rejects_no_client() -> None:
+    """The square of an update may overflow where the update does not; only FedExP sends that."""
+    local = Local(1, 1000, SGD(1e200))
+    far = [replace(task_of(method, 1, rounds=1), seed=1) for method in (fedavg(), fedexp(), fedavgm())]
+    far = [
+        replace(task, stages=tuple(replace(s, local=local) for s in task.stages), on_divergence="drop")
+        for task in far
+    ]
+    found, pack = together(far)
+    assert len(pack.stacks) == 1
+    for task, progress in zip(far, found, strict=True):
+        alone = run(task, Stacked(task.model, task.federation))
+        assert alone.history[0]["rejected"] == progress.history[0]["rejected"]
+        left, right = (flatten(one.server.shared) for one in (alone, progress))
+        assert all(torch.allclose(v, right[k], rtol=1e-12, atol=0) for k, v in left.items())
+    assert [bool(one.history[0]["rejected"]) for one in found] == [False, True, False]
 
 
 @pytest.mark.parametrize(("room", "alone"), [(8, 0), (4, 0), (3, 4 * 3)])

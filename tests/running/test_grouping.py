@@ -39,6 +39,24 @@ def test_these_may_not(settings: dict[str, Any]) -> None:
     assert kind(experiment()) != kind(experiment(**settings))
 
 
+@pytest.mark.parametrize(
+    ("left", "right", "alike"),
+    [
+        ("fedavg", "fedexp", True),
+        ("fedavgm(beta=0.5)", "fedadam", True),
+        ("fedbug(ratio=0.2) + fedavg", "fedbug(ratio=0.2) + fedexp", True),
+        ("fedavg -> feddyn@2", "fedavgm -> feddyn@2", True),
+        ("fedavg", "fednova", True),
+        ("fedavg", "fedprox", False),
+        ("feddyn(alpha=0.1)", "feddyn(alpha=0.2)", False),
+        ("feddyn", "feddyn-no-reg", False),
+        ("fedbug(ratio=0.2) + fedavg", "fedbug(ratio=0.4) + fedavg", False),
+    ],
+)
+def test_methods_that_differ_on_the_server_only_train_in_one_pack(left: str, right: str, alike: bool) -> None:
+    assert (kind(experiment(method=left)) == kind(experiment(method=right))) is alike
+
+
 def test_groups_keep_the_order_and_the_engine_a_run_began_with(tmp_path: Path) -> None:
     own = [experiment(seed=n, method="fedavg" if n % 2 else "fedprox") for n in range(6)]
     some = members(tmp_path, own)

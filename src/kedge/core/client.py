@@ -7,6 +7,7 @@ or on another machine.
 from __future__ import annotations  # dynamo does not evaluate the annotations of inner functions
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -117,6 +118,23 @@ def by_autograd(objective: Objective, leaves: Leaves) -> tuple[Leaves, Aux]:
 def overrides(correction: Correction, hook: str) -> bool:
     """Whether the correction has this hook of its own."""
     return getattr(type(correction), hook) is not getattr(Correction, hook)
+
+
+STEP_HOOKS = ("reach", "init_client", "broadcast", "loss", "gradient", "decay", "advance", "send")
+
+
+def acts_in_steps(correction: Correction) -> bool:
+    """Whether a correction affects a client's steps, memory or delta; else only its upload or the server."""
+    return correction.needs_class_means or any(overrides(correction, hook) for hook in STEP_HOOKS)
+
+
+def step_part(algorithm: Algorithm) -> Algorithm:
+    """The algorithm without its name and the corrections that do not act in steps.
+
+    Algorithms with equal step parts train with the same program: FedAvg, FedAvgM and FedExP.
+    """
+    acting = tuple(c for c in algorithm.corrections if acts_in_steps(c))
+    return replace(algorithm, name="", corrections=acting)
 
 
 def clipped(grads: Leaves, limit: float, extra: tuple[str, ...]) -> Leaves:

@@ -1,10 +1,10 @@
 """Several runs at once: clients of different runs are rows of one stack.
 
 A run with one client a round cannot fill a machine; seeds and cells of a sweep can, together. Every run
-goes through its own loop until it asks for a round. When all have asked, the rows of those whose programs
-are the same train side by side, each row with the weights, learning rate and chance of its run. What comes
-out for a run does not depend on the others but for rounding: a product of more rows may be summed in another
-order.
+goes through its own loop until it asks for a round. When all have asked, the rows of those whose steps are
+the same program (joint_programs.py) train side by side, each row with the weights, learning rate and chance
+of its run. What comes out for a run does not depend on the others but for rounding: a product of more rows
+may be summed in another order.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.algorithm import Algorithm, Stage
 from kedge.core.frozen import same_frozen
-from kedge.core.optimizers import SGD, Adam
 from kedge.core.server import Reply
 from kedge.core.tree import Leaves, together
 from kedge.data.batches import Plan
@@ -36,13 +35,13 @@ from kedge.engines.engine import (
     trained,
 )
 from kedge.engines.joining import joined, known_together, membership, merged, of_run, spread
+from kedge.engines.joint_programs import JointPrograms, own_end, own_totals, with_slots
 from kedge.engines.rows import RowCounts
 from kedge.engines.stacked import Stacked
 
 Build = Callable[[Federation], Stacked]
-Program = tuple[Algorithm, Local]
-# Rows with the same kind train side by side; the number is the run's entry in `Pack.frozen`.
-Kind = tuple[Program, int]
+# Rows of the same kind train side by side: the number of their program, and the run's entry in `Pack.frozen`.
+Kind = tuple[int, int]
 
 
 class Waiting(NamedTuple):
@@ -84,7 +83,7 @@ class Pack:
             for engine in engines
         ]
         self.stacks: list[tuple[Kind, Stacked]] = []
-        self.programs: dict[int, tuple[Stage, Program]] = {}  # by the stage's id, which it keeps
+        self.programs = JointPrograms()
         self.rows = RowCounts(engines, most)
         self.ahead: dict[tuple[int, ...], Ahead] = {}  # by runs
         self.held: Any = None  # plans of the last round, given back while the device trains
@@ -152,13 +151,14 @@ class Pack:
             rows.append([*clients, *[clients[0]] * (0 if place else padding)])
             firsts.append(at)
             at += len(rows[-1])
-        begun, plans = self.begun(asked, rows)
+        begun, plans = self.begun(asked, rows, stack.stage.algorithm)
         since = stack.mark()
         carry = stack.advanced(stack.stage, stack.model, begun, stack.compiled)
         ends = [first + len(a.clients) for a, first in zip(asked, firsts, strict=True)]
         living = membership(tuple(firsts), tuple(ends), at, begun.lr.device)
         slots, uploads, admitted, totals = stack.ended(begun, carry, living)
-        sums = [of_run(totals, number) for number in range(len(asked))]
+        methods = [engine.stage.algorithm for engine in engines]
+        sums = [own_totals(of_run(totals, number), method) for number, method in enumerate(methods)]
         means = [{slot: divided(*one) for slot, one in own.items()} for own in sums]
         opened = [{k for mask in set(plan.masks) for k in trainable(stack.model, mask)} for plan in plans]
         averages = [
@@ -177,11 +177,11 @@ class Pack:
         fine = all(told[0])  # else one run's NaN is in the sums of all
         replies = []
         for place, ((_, engine, _, clients, _), first) in enumerate(zip(asked, firsts, strict=True)):
-            mean = Mean(engine.stage.algorithm)
-            after = engine.taken(
-                clients, first, mean, begun.facts, carry, slots, uploads, admitted, told,
-                sums[place] if fine else None,
-            )  # fmt: skip
+            mean = Mean(methods[place])
+            own, total = (slots, uploads, admitted, told), sums[place]
+            if not fine and methods[place] != stack.stage.algorithm:
+                own = own_end(methods[place], carry, begun.shared, slots, uploads)
+            after = engine.taken(clients, first, mean, begun.facts, carry, *own, total if fine else None)
             for kept in after:
                 engine.memories.keep(*kept)
             found = (means[place], averages[place]) if fine else (None, None)
@@ -192,19 +192,22 @@ class Pack:
         """The rows to add to `rows` rows of these runs."""
         return self.rows.padded(self.kind(asked[0]), [a.number for a in asked], rows) - rows
 
-    def begun(self, asked: Sequence[Waiting], rows: Sequence[list[int]]) -> tuple[Begun, list[Plan]]:
-        """The rows of all before their first step, and the plan of each run."""
+    def begun(
+        self, asked: Sequence[Waiting], rows: Sequence[list[int]], algorithm: Algorithm
+    ) -> tuple[Begun, list[Plan]]:
+        """All rows before their first step, with memories for `algorithm`; and the plan of each run."""
         offsets = [self.offsets[a.number] for a in asked]
         coming = [Coming(a.order, own, len(a.clients)) for a, own in zip(asked, rows, strict=True)]
         ahead = self.ahead.pop(tuple(a.number for a in asked), None)
         if ahead is None or not foreseen(ahead, asked, coming):
             ahead = self.known(asked, coming)
         carries = [
-            engine.start(engine.stage, order, own, False, bare=True)
+            with_slots(engine.start(engine.stage, order, own, False, bare=True), algorithm)
             for (_, engine, order, *_), own in zip(asked, rows, strict=True)
         ]
         members = [[a.engine.federation.clients[c] for c in own] for a, own in zip(asked, rows, strict=True)]
-        orders = [a.order for a in asked]
+        casts = [{c.name: a.order.cast.get(c.name, {}) for c in algorithm.corrections} for a in asked]
+        orders = [a.order._replace(cast=cast) for a, cast in zip(asked, casts, strict=True)]
         as_averaged = all(o.shared is own for o, own in zip(orders, ahead.averages, strict=False))
         shared = ahead.rows if as_averaged else None
         return joined(orders, carries, members, offsets, ahead.whole, shared), ahead.plans
@@ -240,28 +243,21 @@ class Pack:
                 known = known._replace(averages=averages, rows=spread(averages, [1] * len(averages)))
             self.ahead[who] = known
 
-    def program(self, stage: Stage) -> Program:
-        """The stage's program; of equal ones always the same, which are soon compared."""
-        if id(stage) not in self.programs:
-            own = program_of(stage)
-            same = (known for _, known in self.programs.values() if known == own)
-            self.programs[id(stage)] = stage, next(same, own)
-        return self.programs[id(stage)][1]
-
     def kind(self, one: Waiting) -> Kind:
         """The kind of a run: runs of one kind can train side by side."""
-        return self.program(one.engine.stage), self.frozen[one.number]
+        return self.programs.number(one.engine.stage), self.frozen[one.number]
 
     def stack(self, one: Waiting, width: int) -> Stacked:
         """The common stack of this width for runs of the same kind as `one`."""
         kind, like = self.kind(one), one.engine
+        joint = self.programs.stage(kind[0], like.stage)
         for known, stack in self.stacks:
-            if known == kind and stack.width == width:
+            if known == kind and stack.width == width and stack.stage.algorithm == joint.algorithm:
                 return stack
         stack = self.build(self.whole)
         stack.network = like.network
         params = {**like.memories.local}
-        stack.begin(like.stage, params, frozenset())
+        stack.begin(joint, params, frozenset())
         stack.model, stack.width = like.model, width
         most = 3 + len(set(self.frozen)) - 1
         self.stacks = [*self.stacks[-most:], (kind, stack)]  # a run of stages comes back to none before these
@@ -276,11 +272,3 @@ def foreseen(ahead: Ahead, asked: Sequence[Waiting], coming: Sequence[Coming]) -
 
     same = all(stage is a.engine.stage for stage, a in zip(ahead.stages, asked, strict=True))
     return same and list(map(key, ahead.coming)) == list(map(key, coming))
-
-
-def program_of(stage: Stage) -> Program:
-    """The stage but for what is a tensor in a step: the learning rate."""
-    local, optimizer = stage.local, stage.local.optimizer
-    if isinstance(optimizer, SGD | Adam):
-        local = replace(local, optimizer=replace(optimizer, lr=1.0, decay=1.0))
-    return stage.algorithm, local

@@ -1,20 +1,25 @@
 """Which runs may train side by side, and how many of them fit into memory.
 
 They must have the network, data, training and engine in common, and all that makes the program of a step:
-method, schedule, kind of optimizer, what is watched. Seed, learning rate, partition, participation, rounds
-and evaluation are each run's own. Runs of different programs would only wait for each other.
+what a client's steps compute by method and schedule, the kind of optimizer, what is watched. The server's
+rules, seed, learning rate, partition, participation, rounds and evaluation are each run's own. Runs of
+different programs would only wait for each other.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from kedge.algorithms import METHODS, SCHEDULES
 from kedge.core.algorithm import Stage, fitted
+from kedge.core.client import step_part
+from kedge.core.errors import RequestError
 from kedge.core.tree import flatten, only
 from kedge.engines.auto import COPIES, parameter_count, rows_at_once
 from kedge.engines.memory import Memories
+from kedge.running.assemble import algorithm_of
 from kedge.running.config import Experiment
 from kedge.running.execute import recorded
 from kedge.running.sources import CodeChoice
@@ -52,9 +57,9 @@ def groups(members: Iterable[Member]) -> list[list[Member]]:
     return found
 
 
-def alike(members: Sequence[Member], keys: Sequence[str]) -> list[list[Member]]:
+def alike(members: Sequence[Member], keys: Sequence[Hashable]) -> list[list[Member]]:
     """Members with the same key, together."""
-    found: dict[str, list[Member]] = {}
+    found: dict[Hashable, list[Member]] = {}
     for member, key in zip(members, keys, strict=True):
         found.setdefault(key, []).append(member)
     return list(found.values())
@@ -65,20 +70,34 @@ def settings(engine: dict[str, Any] | None) -> str:
     return json.dumps({k: v for k, v in engine.items() if k not in ("packed", "reason")}) if engine else ""
 
 
-def kind(experiment: Experiment) -> str:
+def kind(experiment: Experiment) -> tuple[Hashable, ...]:
     """What the runs of a pack have in common."""
-    return json.dumps(
-        {
-            "model": experiment.model,
-            "data": experiment.data,
-            "training": asdict(experiment.training),
-            "engine": asdict(experiment.engine),
-            "stages": [(method, schedule, rule) for method, schedule, _, rule in experiment.stages],
-            "optimizer": {k: v for k, v in experiment.optimizer.items() if k not in TENSORS},
-            "watched": [experiment.evaluation.all, experiment.measure.drift, experiment.measure.spread],
-        },
-        sort_keys=True,
-    )
+    common = {
+        "model": experiment.model,
+        "data": experiment.data,
+        "training": asdict(experiment.training),
+        "engine": asdict(experiment.engine),
+        "rules": [rule for *_, rule in experiment.stages],
+        "optimizer": {k: v for k, v in experiment.optimizer.items() if k not in TENSORS},
+        "watched": [experiment.evaluation.all, experiment.measure.drift, experiment.measure.spread],
+    }
+    steps = [step_key(method, schedule) for method, schedule, *_ in experiment.stages]
+    return (json.dumps(common, sort_keys=True), *steps)
+
+
+def step_key(method: dict[str, Any], schedule: dict[str, Any]) -> Hashable:
+    """A value that is equal for methods and schedules whose steps are the same program.
+
+    Your own code is compared by its name and arguments, and so is a method with wrong arguments: the run that
+    uses them raises the error.
+    """
+    tables = json.dumps([method, schedule], sort_keys=True)
+    if method["name"] not in METHODS or schedule["name"] not in SCHEDULES:
+        return tables
+    try:
+        return step_part(algorithm_of(method, schedule))
+    except RequestError:
+        return tables
 
 
 def fitting(task: Task, chunk: int = 0) -> int:

@@ -1,0 +1,91 @@
+"""Methods whose steps are the same program train in one stack: FedAvg beside FedAvgM and FedExP.
+
+The stack computes the uploads of all of its methods for every row; each run takes those of its own method.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.client import Carry, step_part
+from kedge.core.optimizers import SGD, Adam
+from kedge.core.tree import Leaves, finite_rows, only
+from kedge.engines.engine import Told, Totals, told_of
+
+Program = tuple[Algorithm, Local]
+
+
+class JointPrograms:
+    """The programs of a pack by number; a stage with further corrections at its end may join one."""
+
+    def __init__(self) -> None:
+        self.programs: list[Program] = []
+        self.numbers: dict[int, tuple[Stage, int]] = {}  # by the stage's id, which it keeps
+
+    def number(self, stage: Stage) -> int:
+        """The number of the program that trains this stage."""
+        if id(stage) not in self.numbers:
+            self.numbers[id(stage)] = stage, self.add(program_of(stage))
+        return self.numbers[id(stage)][1]
+
+    def add(self, own: Program) -> int:
+        """Join a program to the first one it fits, or append it; return its number."""
+        for number, known in enumerate(self.programs):
+            algorithm = joint_algorithm(known[0], own[0])
+            if algorithm and known[1] == own[1]:
+                self.programs[number] = algorithm, known[1]
+                return number
+        self.programs.append(own)
+        return len(self.programs) - 1
+
+    def stage(self, number: int, like: Stage) -> Stage:
+        """A stage like this one, with the corrections of every stage that has this program."""
+        return replace(like, algorithm=self.programs[number][0])
+
+
+def program_of(stage: Stage) -> Program:
+    """The stage but for what is a tensor in a step: the learning rate."""
+    local, optimizer = stage.local, stage.local.optimizer
+    if isinstance(optimizer, SGD | Adam):
+        local = replace(local, optimizer=replace(optimizer, lr=1.0, decay=1.0))
+    return stage.algorithm, local
+
+
+def joint_algorithm(left: Algorithm, right: Algorithm) -> Algorithm | None:
+    """`left` with the corrections of `right`; None if their steps differ, or two corrections share a slot."""
+    if left == right:
+        return left
+    if step_part(left) != step_part(right):
+        return None
+    known = {c.name: c for c in left.corrections}
+    if any(known.get(c.name, c) != c for c in right.corrections):
+        return None
+    return replace(left, corrections=tuple((known | {c.name: c for c in right.corrections}).values()))
+
+
+def with_slots(carry: Carry, algorithm: Algorithm) -> Carry:
+    """The carry with an empty memory for each correction of `algorithm` that the carry's method lacks."""
+    return {**carry, "state": {c.name: carry["state"].get(c.name, {}) for c in algorithm.corrections}}
+
+
+def own_totals(totals: Totals, algorithm: Algorithm) -> Totals:
+    """Of the weighted sums, those of this method's uploads."""
+    return {slot: totals[slot] for slot in ("", *slot_names(algorithm))}
+
+
+def own_end(
+    algorithm: Algorithm, carry: Carry, shared: Leaves, slots: dict[str, Any], uploads: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any], Tensor, Told]:
+    """Memories and uploads of this method only, and which rows are finite in them."""
+    names = slot_names(algorithm)
+    slots, uploads = only(slots, names), {**uploads, "slots": only(uploads["slots"], names)}
+    local = {k: v for k, v in carry["params"].items() if k not in shared}
+    admitted = finite_rows({"slots": slots, "uploads": uploads, "local": local})
+    return slots, uploads, admitted, told_of(uploads, admitted)
+
+
+def slot_names(algorithm: Algorithm) -> list[str]:
+    """The slots of this method's corrections."""
+    return [c.name for c in algorithm.corrections]
