@@ -11,8 +11,6 @@ from tests.residual import Residual
 from torch import nn
 
 from kedge.core.errors import RequestError
-from kedge.core.model import from_module, seeded
-from kedge.core.units import units_of
 from kedge.models import MODELS
 from kedge.models.alexnet import alexnet_bn
 from kedge.models.cnn import lenet5, shallow_cnn, small_cnn, standard_cnn
@@ -20,6 +18,8 @@ from kedge.models.inertial import pamap2_net
 from kedge.models.mlp import mlp
 from kedge.models.resnet import Block, Norm, Stem, option_a, resnet18, resnet20, resnet34
 from kedge.models.vgg import vgg11
+from kedge.nn.from_module import from_module, seeded
+from kedge.nn.units import units_of
 
 CIFAR, TINY, MNIST = (3, 32, 32), (3, 64, 64), (1, 28, 28)
 SHAPES: dict[str, tuple[int, ...]] = {"vgg11": CIFAR, "alexnet-bn": TINY, "pamap2-net": (27, 1, 200)}

@@ -25,7 +25,7 @@ from kedge.algorithms.texts import cells_in, texts
 from kedge.audit.audit import chosen
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.errors import RequestError
-from kedge.core.model import Batch, Model, Output, from_module, seeded
+from kedge.core.model import Batch, Model, Output
 from kedge.core.schedules import Clock, Schedule, all_units
 from kedge.core.server import broadcast, opened, server_update
 from kedge.core.tree import Leaves, Tree, flatten
@@ -34,6 +34,7 @@ from kedge.data.federation import federate
 from kedge.engines.engine import Order
 from kedge.engines.sequential import Sequential
 from kedge.models.mlp import mlp
+from kedge.nn.from_module import from_module, seeded
 
 FOLDER = Path(__file__).parent
 PACKAGES = Path(kedge.__file__).parent.parent

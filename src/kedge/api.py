@@ -16,17 +16,18 @@ from kedge.algorithms import fedavg
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune
 from kedge.core.errors import DataError, RequestError
 from kedge.core.frozen import place_frozen
-from kedge.core.layers import private_copy
-from kedge.core.model import Batch, Statistics, from_module, seeded
-from kedge.core.naming import FORWARD_ERRORS, error_text
+from kedge.core.model import Batch, Statistics
 from kedge.core.optimizers import SGD, Optimizer
-from kedge.core.precision import DTYPES, Precision, in_precision
-from kedge.core.units import Granularity
 from kedge.data.augment import Augment
 from kedge.data.dataset import Dataset
 from kedge.data.federation import joined
 from kedge.measure.latest import Latest
 from kedge.measure.wanted import Measure
+from kedge.nn.from_module import from_module, seeded
+from kedge.nn.layers import private_copy
+from kedge.nn.naming import FORWARD_ERRORS, error_text
+from kedge.nn.precision import DTYPES, Precision, in_precision
+from kedge.nn.units import Granularity
 from kedge.running.assemble import (
     adapted,
     algorithm_of,

@@ -8,7 +8,7 @@ from torch import nn
 import kedge
 from kedge.core.algorithm import Algorithm
 from kedge.core.schedules import Clock, Mask
-from kedge.core.units import Granularity
+from kedge.nn.units import Granularity
 
 
 def clients(*shape: int) -> list[kedge.Dataset]:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from kedge.core.algorithm import Algorithm, Local, Stage
-from kedge.core.model import Model, Statistics, from_module, seeded
+from kedge.core.model import Model, Statistics
 from kedge.core.server import Server, broadcast, opened, server_update
 from kedge.core.tree import Tree, cast, flatten
 from kedge.data.datasets import synthetic
@@ -15,6 +15,7 @@ from kedge.data.federation import Federation
 from kedge.engines.engine import Engine, Order
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
+from kedge.nn.from_module import from_module, seeded
 
 CLASSES = 3
 PLAIN = Algorithm("plain")

@@ -13,11 +13,12 @@ from tests.contract.problem import (
 from torch import Tensor, nn
 
 from kedge.core.algorithm import Local
-from kedge.core.model import Model, from_module, seeded
+from kedge.core.model import Model
 from kedge.core.optimizers import SGD
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.models.resnet import resnet18
+from kedge.nn.from_module import from_module, seeded
 
 
 class Block(nn.Module):

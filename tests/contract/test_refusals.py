@@ -14,9 +14,9 @@ import kedge
 from kedge.algorithms import METHODS, fedavg, fedbabu, feddyn, fedprox, moon, scaffold
 from kedge.core.algorithm import Algorithm, Stage
 from kedge.core.errors import RequestError
-from kedge.core.model import from_module, seeded
 from kedge.core.schedules import Clock, Mask, over
 from kedge.data.dataset import Dataset
+from kedge.nn.from_module import from_module, seeded
 from kedge.running.assemble import adapted, assemble, check_schedules, rebuilding
 from kedge.running.config import resolve
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from kedge.algorithms import fedavg
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune
 from kedge.core.frozen import place_frozen
-from kedge.core.model import Model, from_module, seeded
+from kedge.core.model import Model
 from kedge.core.optimizers import SGD
 from kedge.core.schedules import Clock
 from kedge.core.server import broadcast, opened
@@ -22,6 +22,7 @@ from kedge.data.federation import Federation
 from kedge.engines.engine import Order, trainable
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
+from kedge.nn.from_module import from_module, seeded
 
 LOCAL = Local(2, 4, SGD(0.1, weight_decay=1e-2, decay=0.9), clip=1.0)
 Kind = type[Sequential] | type[Stacked]

@@ -10,10 +10,11 @@ from torch import nn
 
 from kedge.algorithms import fedavg, fedbug, scaffold
 from kedge.core.algorithm import Local
-from kedge.core.model import Model, from_module, seeded
+from kedge.core.model import Model
 from kedge.core.optimizers import SGD
-from kedge.core.units import Granularity
 from kedge.models.resnet import resnet18, resnet20
+from kedge.nn.from_module import from_module, seeded
+from kedge.nn.units import Granularity
 
 IMAGE = (1, 8, 8)
 each_granularity = pytest.mark.parametrize("granularity", ["module", "block"])

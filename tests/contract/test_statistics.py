@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from kedge.algorithms import fedavg
 from kedge.core.algorithm import Local
-from kedge.core.model import Model, Statistics, from_module
+from kedge.core.model import Model, Statistics
 from kedge.core.optimizers import SGD
 from kedge.core.server import Server
 from kedge.data.federation import Federation
 from kedge.engines.engine import Engine
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
+from kedge.nn.from_module import from_module
 
 each_engine = pytest.mark.parametrize("kind", [Sequential, Stacked])
 TWO = [[0, 1, 2, 3]] * 2

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from kedge.core.errors import RequestError
-from kedge.core.model import Batch, Output, from_module, seeded
+from kedge.core.model import Batch, Output
 from kedge.core.selections import body, everything, head
+from kedge.nn.from_module import from_module, seeded
 
 
 def batch(x: Tensor, weight: Tensor | None = None, key: tuple[int, int] = (1, 2)) -> Batch:

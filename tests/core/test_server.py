@@ -7,10 +7,11 @@ from torch import nn
 from kedge.algorithms import fedavg, feddyn, fedprox, scaffold
 from kedge.core.algorithm import by_size, equal
 from kedge.core.correction import Cohort, Correction
-from kedge.core.model import Model, from_module
+from kedge.core.model import Model
 from kedge.core.selections import body
 from kedge.core.server import Reply, Server, broadcast, hand_over, keep, opened, server_update, weights
 from kedge.core.tree import Leaves, Tree, scale
+from kedge.nn.from_module import from_module
 
 
 @pytest.fixture

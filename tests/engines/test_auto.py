@@ -10,11 +10,11 @@ from kedge.algorithms import fedavg, fedbug
 from kedge.bench.workloads import OVERHEAD, Workload
 from kedge.core.algorithm import Local, Stage
 from kedge.core.errors import RequestError
-from kedge.core.precision import in_precision
 from kedge.engines import auto
 from kedge.engines.auto import Choice, build, choose, pads_batches
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
+from kedge.nn.precision import in_precision
 
 SMALL = replace(OVERHEAD, clients=6, per_round=4)
 

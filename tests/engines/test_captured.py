@@ -19,9 +19,7 @@ from kedge.core.algorithm import Algorithm, Local, Stage, Tune
 from kedge.core.client import Carry
 from kedge.core.errors import RequestError
 from kedge.core.frozen import place_frozen
-from kedge.core.model import from_module, seeded
 from kedge.core.optimizers import SGD, Adam, Optimizer
-from kedge.core.precision import DTYPES, Precision, computing_in, in_precision
 from kedge.core.server import opened
 from kedge.core.tree import cast, flatten
 from kedge.data.augment import Augment
@@ -36,6 +34,8 @@ from kedge.engines.pack import Pack
 from kedge.engines.rows import RowCounts
 from kedge.engines.sequential import Sequential
 from kedge.models import MODELS
+from kedge.nn.from_module import from_module, seeded
+from kedge.nn.precision import DTYPES, Precision, computing_in, in_precision
 from kedge.running.runner import asking, run
 from kedge.running.sampling import Participation
 from kedge.running.task import Interrupted, Progress, Task

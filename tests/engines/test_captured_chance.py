@@ -14,8 +14,8 @@ from tests.engines.test_captured import apart, captured, final, on_gpu, referenc
 
 from kedge.core.algorithm import Local, Stage
 from kedge.core.optimizers import SGD
-from kedge.core.precision import DTYPES, Precision, computing_in, in_precision
 from kedge.engines.stacked import Stacked
+from kedge.nn.precision import DTYPES, Precision, computing_in, in_precision
 from kedge.running.forward_check import with_checked_forward
 from kedge.running.runner import run
 from kedge.running.sampling import Participation

@@ -8,7 +8,6 @@ import torch
 from kedge.algorithms import METHODS as BUILT_IN
 from kedge.algorithms import fedavg, fedbug, feddyn, scaffold
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune
-from kedge.core.model import from_module, seeded
 from kedge.core.optimizers import SGD
 from kedge.core.tree import finite, flatten
 from kedge.data.augment import Augment
@@ -19,6 +18,7 @@ from kedge.engines.engine import Engine
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.models import MODELS
+from kedge.nn.from_module import from_module, seeded
 from kedge.running.runner import run
 from kedge.running.sampling import Participation
 from kedge.running.task import Task

@@ -15,7 +15,6 @@ from torch.func import vmap
 
 import kedge
 from kedge.core.algorithm import Local, Stage
-from kedge.core.model import from_module
 from kedge.core.optimizers import SGD
 from kedge.data.federation import joined
 from kedge.engines import auto
@@ -23,6 +22,7 @@ from kedge.engines.auto import Choice, choose
 from kedge.engines.fallback import collect_fallback_operators
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
+from kedge.nn.from_module import from_module
 
 CLIENTS = [dataset("bag", size, seed) for seed, size in enumerate((16, 12, 8))]
 FILE = """

@@ -9,13 +9,13 @@ from torch import nn
 
 import kedge
 from kedge.core.algorithm import Local, Stage
-from kedge.core.model import from_module
 from kedge.core.optimizers import SGD
 from kedge.data.federation import Federation, joined
 from kedge.engines import auto
 from kedge.engines.auto import Choice, choose
 from kedge.engines.lockstep import expected_longest, steps_of_round
 from kedge.engines.stacked import Stacked
+from kedge.nn.from_module import from_module
 
 
 def federation(*sizes: int) -> Federation:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kedge.algorithms import METHODS, fedavg, fedavgm, fedbug, feddyn, fedexp, fednova, scaffold
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune
-from kedge.core.model import Model, from_module, seeded
+from kedge.core.model import Model
 from kedge.core.optimizers import SGD
 from kedge.core.server import Reply
 from kedge.core.tree import flatten
@@ -24,6 +24,7 @@ from kedge.engines.engine import Order
 from kedge.engines.pack import Pack, Waiting
 from kedge.engines.stacked import Stacked
 from kedge.models import MODELS
+from kedge.nn.from_module import from_module, seeded
 from kedge.running.runner import asking, run
 from kedge.running.sampling import Participation
 from kedge.running.task import Progress, Task

@@ -12,9 +12,8 @@ from torch._dynamo.utils import counters
 from kedge.algorithms import fedavg, fedbug, feddyn
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.frozen import place_frozen
-from kedge.core.model import Batch, from_module, seeded
+from kedge.core.model import Batch
 from kedge.core.optimizers import SGD
-from kedge.core.precision import in_precision
 from kedge.core.schedules import all_units
 from kedge.core.server import broadcast, opened
 from kedge.core.tree import Leaves, cast, flatten, tree_map
@@ -32,6 +31,8 @@ from kedge.engines.rounding import inputs
 from kedge.engines.stacked import Stacked
 from kedge.engines.tracing import traced, without_advice, written_down
 from kedge.models import MODELS
+from kedge.nn.from_module import from_module, seeded
+from kedge.nn.precision import in_precision
 
 
 @pytest.mark.parametrize(

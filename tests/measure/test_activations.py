@@ -5,8 +5,8 @@ from tests.contract.problem import network
 from torch import nn
 from torch.nn import functional as F
 
-from kedge.core.model import from_module
 from kedge.measure.activations import features_of, of_units
+from kedge.nn.from_module import from_module
 
 
 def same(x: torch.Tensor) -> torch.Tensor:

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from kedge.core.algorithm import logits
-from kedge.core.model import from_module, seeded
 from kedge.data.datasets import synthetic
 from kedge.data.federation import federate
 from kedge.measure.evaluate import HeldOut, Local, Own, groups, of_clients, rows
 from kedge.models import MODELS
+from kedge.nn.from_module import from_module, seeded
 
 
 @pytest.mark.parametrize("norm", ["none", "batch"])

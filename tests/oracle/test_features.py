@@ -24,9 +24,10 @@ from kedge.core.client import Carry, local_step
 from kedge.core.correction import End, Step
 from kedge.core.errors import RequestError
 from kedge.core.losses import weighted_mean
-from kedge.core.model import Statistics, from_module, seeded
+from kedge.core.model import Statistics
 from kedge.core.optimizers import SGD
 from kedge.core.tree import Leaves, Tree
+from kedge.nn.from_module import from_module, seeded
 
 
 def cosines(step: Step) -> tuple[Tensor, Tensor]:

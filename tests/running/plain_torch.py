@@ -12,13 +12,13 @@ from torch.nn import functional as F
 from kedge.audit.bed import Given
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.correction import Correction, End
-from kedge.core.model import from_module, seeded
 from kedge.core.optimizers import SGD
 from kedge.core.tree import Leaves, Tree, zeros
 from kedge.data.datasets import synthetic
 from kedge.data.federation import Federation
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
+from kedge.nn.from_module import from_module, seeded
 from kedge.running.task import Task
 
 Kind = type[Sequential] | type[Stacked]

@@ -14,11 +14,11 @@ import kedge
 from kedge.algorithms import fedavg, fedper, scaffold
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.frozen import frozen_leaves
-from kedge.core.model import from_module, seeded
 from kedge.data.datasets import synthetic
 from kedge.data.federation import Federation, federate
 from kedge.engines.pack import Pack
 from kedge.measure.macs import chain_macs
+from kedge.nn.from_module import from_module, seeded
 from kedge.running.assemble import assemble
 from kedge.running.costing import planned
 from kedge.running.execute import execute, resume

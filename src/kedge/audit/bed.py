@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.correction import Correction, Step
 from kedge.core.losses import weighted_mean
-from kedge.core.model import Model, from_module
+from kedge.core.model import Model
 from kedge.core.optimizers import SGD
 from kedge.core.server import Server
 from kedge.core.tree import Leaves, Tree
@@ -26,6 +26,7 @@ from kedge.data.federation import Federation, joined
 from kedge.engines.engine import Engine
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
+from kedge.nn.from_module import from_module
 from kedge.running.runner import run
 from kedge.running.sampling import Participation
 from kedge.running.task import Task

@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 from kedge.core.algorithm import Algorithm, Local, Stage
-from kedge.core.model import Model, Statistics, from_module, seeded
+from kedge.core.model import Model, Statistics
 from kedge.data.datasets import synthetic
 from kedge.data.federation import Federation
 from kedge.engines.engine import Engine
+from kedge.nn.from_module import from_module, seeded
 from kedge.running.runner import run
 from kedge.running.task import Progress, Task
 

@@ -18,13 +18,13 @@ from kedge.audit.bed import ORACLES
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.methods import under
 from kedge.core.algorithm import Algorithm, Local, Stage
-from kedge.core.model import from_module, seeded
 from kedge.core.schedules import Clock
 from kedge.data.dataset import Dataset
 from kedge.data.federation import Federation
 from kedge.measure.cost import Cost, relative_cost
 from kedge.measure.macs import chain_macs, forward_macs
 from kedge.models.cnn import shallow_cnn
+from kedge.nn.from_module import from_module, seeded
 from kedge.running.config import resolve
 from kedge.running.costing import planned
 from kedge.running.sampling import Participation

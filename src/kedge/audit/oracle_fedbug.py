@@ -16,12 +16,12 @@ from kedge.audit.oracle_averaging import TOLERANCE
 from kedge.core.algorithm import Algorithm, Local
 from kedge.core.correction import Step
 from kedge.core.losses import weighted_mean
-from kedge.core.model import from_module
 from kedge.core.optimizers import SGD
 from kedge.core.schedules import Schedule
 from kedge.data.batches import Plan, plan
 from kedge.data.dataset import Dataset
 from kedge.data.federation import joined
+from kedge.nn.from_module import from_module
 
 TRAP = (5, 0.7, 250)  # floating point opens the second of 5 units in step 35 already
 

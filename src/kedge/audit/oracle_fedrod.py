@@ -11,9 +11,10 @@ from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.oracle_averaging import TOLERANCE
 from kedge.core.algorithm import Algorithm, Local
 from kedge.core.client import Differentiate, by_autograd, by_transform, local_step, started
-from kedge.core.model import Batch, from_module
+from kedge.core.model import Batch
 from kedge.core.optimizers import SGD
 from kedge.core.tree import Leaves, sub
+from kedge.nn.from_module import from_module
 
 WAYS: dict[str, Differentiate] = {"transform": by_transform, "autograd": by_autograd}
 CERTAIN = 1e3  # logits ± this have a cross-entropy of 0

@@ -13,12 +13,13 @@ from kedge.audit.oracle_averaging import TOLERANCE
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.correction import Step
 from kedge.core.losses import weighted_mean
-from kedge.core.model import Model, from_module
+from kedge.core.model import Model
 from kedge.core.optimizers import SGD
 from kedge.core.server import Reply
 from kedge.data.dataset import Dataset
 from kedge.data.federation import Federation, joined
 from kedge.engines.engine import Engine, Order
+from kedge.nn.from_module import from_module
 from kedge.running.runner import run
 from kedge.running.task import Task
 

@@ -20,7 +20,6 @@ from kedge.audit.oracle_averaging import TOLERANCE
 from kedge.core.algorithm import Algorithm, Local
 from kedge.core.correction import Step
 from kedge.core.losses import weighted_mean
-from kedge.core.model import from_module
 from kedge.core.optimizers import SGD
 from kedge.core.schedules import BottomUp
 from kedge.data.dataset import Dataset
@@ -37,6 +36,7 @@ from kedge.measure.linear import (
     next_round,
 )
 from kedge.measure.linear_theory import cosine, printed, printed_minimum, theoretical
+from kedge.nn.from_module import from_module
 
 FLOW: dict[str, Any] = ORACLES["linear_two_layer_flow"]
 DESCENT: dict[str, Any] = ORACLES["linear_two_layer_gd_one_round"]

@@ -15,12 +15,13 @@ from kedge.audit.finding import Finding, Pair, apart, compared
 from kedge.audit.oracle_averaging import TOLERANCE
 from kedge.audit.oracle_fedbug import Product, squared
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune
-from kedge.core.model import Model, from_module
+from kedge.core.model import Model
 from kedge.core.optimizers import SGD
 from kedge.core.tree import flatten
 from kedge.data.dataset import Dataset
 from kedge.data.federation import Federation, joined
 from kedge.engines.engine import Engine, Order
+from kedge.nn.from_module import from_module
 from kedge.running.runner import run
 from kedge.running.task import Task
 

@@ -17,9 +17,10 @@ from kedge.audit.finding import Finding, agreed
 from kedge.audit.network import CLASSES, convolutions, federation, normalized, trained
 from kedge.audit.oracle_averaging import TOLERANCE
 from kedge.core.algorithm import Algorithm, Local
-from kedge.core.model import Statistics, seeded
+from kedge.core.model import Statistics
 from kedge.core.optimizers import SGD
 from kedge.core.tree import Leaves
+from kedge.nn.from_module import seeded
 
 SIZES, ROUNDS, STEPS, RATE = (6, 9), 3, 3, 0.1
 Out = tuple[Tensor, Tensor]  # features, logits

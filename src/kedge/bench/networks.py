@@ -25,15 +25,15 @@ from kedge.bench.loops import Round, plain_loop
 from kedge.bench.profile import Profile, by_kernel
 from kedge.bench.workloads import Workload
 from kedge.core.algorithm import Algorithm, Stage
-from kedge.core.model import from_module
 from kedge.core.optimizers import SGD
-from kedge.core.precision import DTYPES, Precision, computing_in, in_precision
 from kedge.data.dataset import Dataset
 from kedge.data.federation import Federation
 from kedge.engines.captured import Captured
 from kedge.engines.engine import Engine, ran_out
 from kedge.engines.programs import bucket
 from kedge.engines.stacked import Stacked
+from kedge.nn.from_module import from_module
+from kedge.nn.precision import DTYPES, Precision, computing_in, in_precision
 from kedge.running.sampling import Participation
 from kedge.running.task import Task
 

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from kedge.bench.bench import synchronize
 from kedge.bench.loops import Round
-from kedge.core.precision import Precision
+from kedge.nn.precision import Precision
 
 LARGEST = 12
 BETWEEN = "between operators"

@@ -7,9 +7,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from kedge.bench.bench import rounds_of
 from kedge.bench.workloads import Workload
 from kedge.core.algorithm import Algorithm, Stage
-from kedge.core.model import from_module, seeded
 from kedge.core.optimizers import SGD
 from kedge.engines.sequential import Sequential
+from kedge.nn.from_module import from_module, seeded
 from kedge.running.task import Task
 
 

@@ -9,11 +9,11 @@ from torch import nn
 
 from kedge.core.algorithm import Local
 from kedge.core.errors import RequestError
-from kedge.core.model import from_module, seeded
 from kedge.core.optimizers import SGD
 from kedge.data.dataset import Dataset
 from kedge.data.federation import Federation
 from kedge.models import MODELS
+from kedge.nn.from_module import from_module, seeded
 from kedge.running.sampling import Participation
 from kedge.running.task import Task
 

@@ -35,8 +35,8 @@ from kedge.cli.bench_tables import (
 )
 from kedge.cli.options import Debug, Json, console, guarded, say, show
 from kedge.core.errors import RequestError, nearest
-from kedge.core.precision import DTYPES, Precision
 from kedge.engines.programs import bucket
+from kedge.nn.precision import DTYPES, Precision
 from kedge.running.assemble import NO_CUDA, device_of
 from kedge.running.config import EngineChoice
 from kedge.running.schema import checked, parameters

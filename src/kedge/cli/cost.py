@@ -8,7 +8,7 @@ import typer
 
 from kedge.cli.options import Debug, Json, check_png, console, guarded, notes, show
 from kedge.cli.run import check_methods, variants
-from kedge.core.precision import Precision
+from kedge.nn.precision import Precision
 from kedge.report.cost_plot import drawing
 from kedge.report.cost_table import WHAT, phase_table
 from kedge.report.costs import phases, short, total

@@ -1,22 +1,16 @@
-"""Model: a pure function of parameters and buffers, made from any nn.Module.
+"""Model: a pure function of parameters and buffers.
 
-Parameters and buffers go in, outputs and new buffers come out; nothing is remembered. Layers that would
-break purity or padding are exchanged in a private copy of the module (`layers.py`).
+Parameters and buffers go in; outputs and new buffers come out. A model keeps no state of its own.
+`kedge.nn.from_module` makes one from any `nn.Module`.
 """
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-import torch
-from torch import Tensor, nn
-from torch.func import functional_call
+from torch import Tensor
 
-from kedge.core.chance import Purpose, words
-from kedge.core.layers import exchange_layers, private_copy, tap_features
 from kedge.core.tree import Leaves
-from kedge.core.units import Granularity, check_trainable, only_trainable, units_of
 
 Statistics = Literal["shared", "local", "frozen"]
 
@@ -57,84 +51,3 @@ class Model:
     frozen: Leaves = field(default_factory=dict)  # the frozen parameters as `apply` reads them (frozen.py)
     parameters: tuple[str, ...] = ()  # every parameter, trainable or frozen, in the network's order
     tied: tuple[tuple[str, str], ...] = ()  # (further name, first name) of tensors with several names
-
-
-def from_module(
-    module: nn.Module,
-    build: Callable[[], nn.Module] | None = None,
-    statistics: Statistics = "shared",
-    units: Granularity = "listed",
-) -> Model:
-    """The pure model of a module; `build` makes a fresh one for each seed, else its weights are kept.
-
-    Parameters with requires_grad=False are frozen: not in `init` and `units`, but read by `apply`.
-    """
-    check_trainable(module)
-    own = private_copy(module)
-    weight_names, key_names = exchange_layers(own, frozen_statistics=statistics == "frozen")
-    tapped = tap_features(own)
-    injected = {*weight_names, *key_names, *((tapped,) if tapped else ())}
-    modes = {True: own.train(), False: copy.deepcopy(own).eval()}
-    frozen: Leaves = {k: p for k, p in own.named_parameters() if not p.requires_grad}
-    floating = {k for k, v in own.named_buffers() if v.is_floating_point() and k not in injected}
-    constants = {k: v for k, v in own.named_buffers() if k not in floating and k not in injected}
-    constants |= {k: p.detach() for k, p in frozen.items()}
-
-    def init(seed: int) -> tuple[Leaves, Leaves]:
-        fresh = module if build is None else seeded(build, seed)
-        buffers = dict(fresh.named_buffers())
-        return (
-            {k: v.detach().clone() for k, v in fresh.named_parameters() if k not in frozen},
-            {k: buffers[k].detach().clone() for k in sorted(floating)},
-        )
-
-    def apply(params: Leaves, buffers: Leaves, batch: Batch, train: bool) -> tuple[Output, Leaves]:
-        state = {**frozen, **params, **buffers}
-        for name in weight_names:
-            state[name] = batch.weight
-        for number, name in enumerate(key_names):
-            state[name] = torch.cat([batch.key, batch.key.new_full((1,), number)])
-        if tapped:
-            state[tapped] = batch.weight
-        # functional_call writes attributes that forward() assigned (statistics, features) back into `state`.
-        out = functional_call(modes[train], state, (batch.x,))
-        moved = {k: state[k].detach() for k in buffers}
-        if isinstance(out, Output):
-            return out, moved
-        features = state[tapped] if tapped else out
-        return Output(features.flatten(1), out), moved
-
-    return Model(
-        init=init,
-        apply=apply,
-        units=only_trainable(units_of(module, units), frozen),  # not of `own`: its norm layers are replaced
-        statistics=statistics,
-        random=bool(key_names),
-        classifier=classifier_of(own, tapped),
-        constants=tuple(constants.items()),
-        frozen=frozen,
-        parameters=tuple(k for k, _ in own.named_parameters()),
-        tied=tied_names(module),
-    )
-
-
-def tied_names(module: nn.Module) -> tuple[tuple[str, str], ...]:
-    """Pairs (further name, first name) of the tensors with several names in the state_dict."""
-    first = {id(v): k for k, v in (*module.named_parameters(), *module.named_buffers())}
-    every = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
-    return tuple((k, first[id(v)]) for k, v in every if first[id(v)] != k)
-
-
-def classifier_of(module: nn.Module, tapped: str | None) -> tuple[str, ...]:
-    """The parameters of the layer whose input was tapped."""
-    if tapped is None:
-        return ()
-    path = tapped.removesuffix("features")
-    return tuple(k for k, _ in module.named_parameters() if k in (f"{path}weight", f"{path}bias"))
-
-
-def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """A module whose initial weights depend on the seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(words(seed, Purpose.INIT)[0]))
-        return build()

@@ -14,7 +14,6 @@ from torch.func import vmap
 from kedge.core.algorithm import Stage
 from kedge.core.errors import RequestError
 from kedge.core.model import Batch, Model
-from kedge.core.naming import error_text
 from kedge.core.schedules import Clock
 from kedge.core.server import broadcast, opened
 from kedge.core.tree import cast
@@ -29,6 +28,7 @@ from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.engines.streams import best
 from kedge.engines.unstackable import NotCompiled, unstackable
+from kedge.nn.naming import error_text
 
 COMPILE_SECONDS = 20.0  # a program's usual cost
 UNROLL_SECONDS = 2.0  # added to it for each time step of a recurrent layer

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kedge.core.errors import CheckpointError, DataError, Diverged, RequestError
-from kedge.core.naming import error_text
 from kedge.engines.engine import ran_out
 from kedge.engines.unstackable import NotCompiled, unstackable
+from kedge.nn.naming import error_text
 
 OURS = (RequestError, DataError, Diverged, CheckpointError)
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-import kedge.core.operators  # noqa: F401  # defines torch.ops.kedge
+import kedge.nn.gpu.operators  # noqa: F401  # defines torch.ops.kedge
 
 aten = torch.ops.aten
 THROUGH = {aten.alias.default, aten.detach.default, aten.view.default}

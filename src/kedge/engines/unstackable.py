@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kedge.core.errors import CheckpointError, Diverged, RequestError
-from kedge.core.naming import failing_part
+from kedge.nn.naming import failing_part
 
 VMAP = ("vmap", "Batching rule not implemented", "functorch", "data pointer of Tensor", "FunctionalTensor")
 COMPILER = ("torch._dynamo", "torch._inductor", "torch._subclasses", "torch.fx", "torch._functorch")

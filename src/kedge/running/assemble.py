@@ -13,14 +13,15 @@ from kedge.algorithms.plateau import Plateau
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune, fitted
 from kedge.core.errors import DataError, RequestError
 from kedge.core.frozen import frozen_note, place_frozen
-from kedge.core.model import Batch, Model, from_module, seeded
-from kedge.core.naming import FORWARD_ERRORS, error_text
-from kedge.core.precision import DTYPES, Precision, in_precision
+from kedge.core.model import Batch, Model
 from kedge.core.schedules import Clock, over
-from kedge.core.units import check_trainable
 from kedge.data.federation import Federation
 from kedge.measure.latest import Latest
 from kedge.models import MODELS
+from kedge.nn.from_module import from_module, seeded
+from kedge.nn.naming import FORWARD_ERRORS, error_text
+from kedge.nn.precision import DTYPES, Precision, in_precision
+from kedge.nn.units import check_trainable
 from kedge.running.config import EngineChoice, Evaluation, Experiment, label_of, options_of
 from kedge.running.dealing import federation_of
 from kedge.running.document import OPTIMIZERS

@@ -10,13 +10,13 @@ import tomli_w
 
 from kedge.core.errors import RequestError
 from kedge.core.model import Statistics
-from kedge.core.precision import Precision
-from kedge.core.units import Granularity
 from kedge.data.augment import Augment
 from kedge.data.dataset import normalized
 from kedge.data.datasets import BUILT_IN, folder
 from kedge.data.local_tests import LocalTests
 from kedge.measure.wanted import Measure
+from kedge.nn.precision import Precision
+from kedge.nn.units import Granularity
 from kedge.running.document import FACTORIES, STAGED, expanded
 from kedge.running.factories import factory_of
 from kedge.running.protocols import under_protocol

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from kedge.core.errors import DataError, RequestError
-from kedge.core.precision import computing_in
 from kedge.data.saved import FILE
 from kedge.engines.auto import Choice, build, choose
 from kedge.engines.compiling import compile_failure
 from kedge.engines.fallback import without_torch_warnings
 from kedge.engines.unstackable import explain_stacking_errors
+from kedge.nn.precision import computing_in
 from kedge.running.assemble import NO_CUDA, assemble
 from kedge.running.checkpoint import newest_facts
 from kedge.running.config import EngineChoice, Experiment, resolve

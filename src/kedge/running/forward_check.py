@@ -2,7 +2,7 @@
 
 The forward pass must be a function of parameters, buffers, samples and key only: it may not use a generator
 of its own or of the process, or change anything in place. The error for a module that does names the module.
-torch's random functions are replaced by functions of the key where possible (core/random_functions.py).
+torch's random functions are replaced by functions of the key where possible (nn/random_functions.py).
 """
 
 import random
@@ -23,11 +23,11 @@ from torch.utils._pytree import tree_leaves
 
 from kedge.core.errors import RequestError
 from kedge.core.model import Batch, Model
-from kedge.core.naming import FORWARD_ERRORS, error_text, part_name
-from kedge.core.random_functions import KEYED_FUNCTIONS, with_keyed_functions
-from kedge.core.recurrent import Recurrent
 from kedge.core.tree import Leaves
 from kedge.data.federation import Federation
+from kedge.nn.naming import FORWARD_ERRORS, error_text, part_name
+from kedge.nn.random_functions import KEYED_FUNCTIONS, with_keyed_functions
+from kedge.nn.recurrent import Recurrent
 
 SAMPLES = 4
 TRIES = 4  # of a forward pass that draws: a branch may depend on a number that is drawn

@@ -17,7 +17,6 @@ import torch
 
 from kedge.core.errors import RequestError
 from kedge.core.model import Model
-from kedge.core.precision import computing_in
 from kedge.data.federation import Federation
 from kedge.engines.auto import Choice, build
 from kedge.engines.captured import Ahead
@@ -28,6 +27,7 @@ from kedge.engines.pack import Pack
 from kedge.engines.programs import never_fall_back
 from kedge.engines.stacked import Stacked
 from kedge.engines.unstackable import unstackable
+from kedge.nn.precision import computing_in
 from kedge.running.bar import Bar, Together
 from kedge.running.execute import (
     choice_of,

@@ -1,0 +1,1 @@
+"""Networks as pure functions: layers that draw from a key, know padding, and stack well."""

@@ -1,0 +1,56 @@
+"""What is computed in: fp64, fp32, tf32 (products on tensor cores), bf16 (autocast, weights in fp32)."""
+
+from __future__ import annotations  # so dynamo does not evaluate annotations of inner functions
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Literal
+
+import torch
+
+from kedge.core.model import Batch, Model, Output
+from kedge.core.tree import Leaves
+from kedge.nn.transforms import call_with_autocast_first, under_vmap
+
+Precision = Literal["fp64", "fp32", "tf32", "bf16"]
+DTYPES: dict[str, torch.dtype] = {
+    "fp64": torch.float64,
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.float32,  # of weights, statistics and everything between the layers' products
+}
+
+
+@contextmanager
+def computing_in(precision: Precision) -> Iterator[None]:
+    """Set what the GPU's products may round to, and that they sum in one order; put back afterwards.
+
+    torch rounds convolutions to tf32 unless told not to.
+    """
+    cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = cuda.allow_tf32, cudnn.allow_tf32, cudnn.deterministic
+    fast = precision in ("tf32", "bf16")
+    cuda.allow_tf32, cudnn.allow_tf32, cudnn.deterministic = fast, fast, True
+    try:
+        yield
+    finally:
+        cuda.allow_tf32, cudnn.allow_tf32, cudnn.deterministic = before
+
+
+def in_precision(model: Model, precision: Precision) -> Model:
+    """The model with its products in this precision; what it is given and gives stays as it is."""
+    if precision != "bf16":
+        return model
+
+    def apply(params: Leaves, buffers: Leaves, batch: Batch, train: bool) -> tuple[Output, Leaves]:
+        def rounded() -> tuple[Output, Leaves]:
+            with torch.autocast(batch.x.device.type, torch.bfloat16, cache_enabled=False):
+                return model.apply(params, buffers, batch, train)
+
+        out, moved = call_with_autocast_first(rounded, batch.x) if under_vmap() else rounded()
+        extra = {k: v.to(batch.x.dtype) for k, v in out.extra.items()}
+        whole = Output(out.features.to(batch.x.dtype), out.logits.to(batch.x.dtype), extra)
+        return whole, {k: v.to(buffers[k].dtype) for k, v in moved.items()}
+
+    return replace(model, apply=apply, half=True)
