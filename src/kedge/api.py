@@ -18,6 +18,7 @@ from kedge.core.errors import DataError, RequestError
 from kedge.core.frozen import place_frozen
 from kedge.core.model import Batch, Statistics
 from kedge.core.optimizers import SGD, Optimizer
+from kedge.core.sampling import Participation
 from kedge.data.augment import Augment
 from kedge.data.dataset import Dataset
 from kedge.data.federation import joined
@@ -49,7 +50,6 @@ from kedge.running.marker import Marker, read_marker
 from kedge.running.probing import check_measures, watched
 from kedge.running.result import Result
 from kedge.running.resumed_code import update_record, use_code
-from kedge.running.sampling import Participation
 from kedge.running.sources import CodeChoice, colon_names, contents
 from kedge.running.task import Task
 

@@ -13,12 +13,12 @@ from kedge.algorithms import fedavg, feddyn
 from kedge.core.algorithm import Local, Stage
 from kedge.core.model import Model
 from kedge.core.optimizers import SGD
+from kedge.core.sampling import Participation
 from kedge.data.federation import Federation
 from kedge.engines.engine import Engine
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.running.runner import run
-from kedge.running.sampling import Participation
 from kedge.running.task import Interrupted, Observer, Task
 
 LOCAL = Local(2, 4, SGD(0.1, weight_decay=1e-2, decay=0.9), clip=0.5)

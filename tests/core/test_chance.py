@@ -4,7 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kedge.core.chance import (
+from kedge.core.errors import RequestError, nearest
+from kedge.core.random import (
     MASK,
     Purpose,
     bits,
@@ -15,7 +16,6 @@ from kedge.core.chance import (
     uniforms,
     words,
 )
-from kedge.core.errors import RequestError, nearest
 
 # Random123's kat_vectors, philox4x32 with 10 rounds: counter, key, answer.
 KNOWN = [
@@ -94,7 +94,7 @@ def test_bits_join_the_first_two_words() -> None:
 def test_uniforms_stay_inside_the_open_interval(drawn: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """All bits zero and all bits one are the ends; a plain (b + 0.5)/2^53 would round the latter to 1."""
     half = np.asarray(drawn & MASK, dtype=np.uint64)
-    monkeypatch.setattr("kedge.core.chance.philox", lambda counter, key: (half,) * 4)
+    monkeypatch.setattr("kedge.core.random.philox", lambda counter, key: (half,) * 4)
     assert 0 < float(uniforms(0, Purpose.INIT)) < 1
     assert np.isfinite(normals(0, Purpose.INIT))
 

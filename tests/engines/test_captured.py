@@ -20,6 +20,7 @@ from kedge.core.client import Carry
 from kedge.core.errors import RequestError
 from kedge.core.frozen import place_frozen
 from kedge.core.optimizers import SGD, Adam, Optimizer
+from kedge.core.sampling import Participation
 from kedge.core.server import opened
 from kedge.core.tree import cast, flatten
 from kedge.data.augment import Augment
@@ -37,7 +38,6 @@ from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded
 from kedge.nn.precision import DTYPES, Precision, computing_in, in_precision
 from kedge.running.runner import asking, run
-from kedge.running.sampling import Participation
 from kedge.running.task import Interrupted, Progress, Task
 
 on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]

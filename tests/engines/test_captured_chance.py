@@ -14,11 +14,11 @@ from tests.engines.test_captured import apart, captured, final, on_gpu, referenc
 
 from kedge.core.algorithm import Local, Stage
 from kedge.core.optimizers import SGD
+from kedge.core.sampling import Participation
 from kedge.engines.stacked import Stacked
 from kedge.nn.precision import DTYPES, Precision, computing_in, in_precision
 from kedge.running.forward_check import with_checked_forward
 from kedge.running.runner import run
-from kedge.running.sampling import Participation
 from kedge.running.task import Interrupted, Task
 
 KINDS = ["encoder layer", "decoder layer", "attention", "lstm", "gru", "F.dropout", "randn_like"]

@@ -9,6 +9,7 @@ from kedge.algorithms import METHODS as BUILT_IN
 from kedge.algorithms import fedavg, fedbug, feddyn, scaffold
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune
 from kedge.core.optimizers import SGD
+from kedge.core.sampling import Participation
 from kedge.core.tree import finite, flatten
 from kedge.data.augment import Augment
 from kedge.data.datasets import synthetic
@@ -20,7 +21,6 @@ from kedge.engines.stacked import Stacked
 from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded
 from kedge.running.runner import run
-from kedge.running.sampling import Participation
 from kedge.running.task import Task
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]

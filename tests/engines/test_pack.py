@@ -13,6 +13,7 @@ from kedge.algorithms import METHODS, fedavg, fedavgm, fedbug, feddyn, fedexp, f
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune
 from kedge.core.model import Model
 from kedge.core.optimizers import SGD
+from kedge.core.sampling import Participation
 from kedge.core.server import Reply
 from kedge.core.tree import flatten
 from kedge.data.augment import Augment
@@ -26,7 +27,6 @@ from kedge.engines.stacked import Stacked
 from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded
 from kedge.running.runner import asking, run
-from kedge.running.sampling import Participation
 from kedge.running.task import Progress, Task
 
 

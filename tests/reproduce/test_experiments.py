@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from kedge.core.errors import DataError
+from kedge.core.sampling import Participation
 from kedge.measure.cells import parsed
 from kedge.reproduce.comparisons import comparisons
 from kedge.reproduce.measured import Measured, Place
@@ -12,7 +13,6 @@ from kedge.reproduce.paper import cell_of, document_of, names, paper_of
 from kedge.running.config import Experiment
 from kedge.running.document import SHIPPED, read
 from kedge.running.grid import cells
-from kedge.running.sampling import Participation
 
 Document = dict[str, Any]
 

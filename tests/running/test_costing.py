@@ -19,6 +19,7 @@ from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.client import Carry, Fixed
 from kedge.core.correction import ClassMeans, Correction
 from kedge.core.model import Model, Statistics
+from kedge.core.sampling import Participation
 from kedge.core.schedules import Clock, Mask
 from kedge.core.server import Reply
 from kedge.core.tree import Tree, flatten
@@ -29,7 +30,6 @@ from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.running.costing import MEASURES, Ledger, Place, planned
 from kedge.running.runner import run
-from kedge.running.sampling import Participation
 from kedge.running.task import Task
 
 LOCAL = Local(epochs=2, batch=4)  # clients of 1, 2, 5 and 9 samples: short batches, one to six steps

@@ -7,6 +7,7 @@ from tests.contract.test_resume import LOCAL
 import kedge
 from kedge.algorithms import fedavg, feddyn, fedper
 from kedge.core.algorithm import Algorithm, Stage
+from kedge.core.sampling import Participation
 from kedge.core.server import broadcast, opened
 from kedge.core.tree import add, cast, scale, sub
 from kedge.engines.engine import Order
@@ -17,7 +18,6 @@ from kedge.measure.features import interaction
 from kedge.measure.similarity import linear_cka
 from kedge.running.looking import spread, trained
 from kedge.running.runner import run
-from kedge.running.sampling import Participation
 from kedge.running.task import Task
 
 MEASURE = kedge.Measure(features_every=1, components=3, correlation=0.8)

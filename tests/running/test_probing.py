@@ -21,6 +21,7 @@ from kedge.algorithms import fedavg, fedbug, feddyn, fedper, scaffold
 from kedge.core.algorithm import Algorithm, Stage
 from kedge.core.errors import RequestError
 from kedge.core.model import Model
+from kedge.core.sampling import Participation
 from kedge.core.server import broadcast
 from kedge.core.tree import cast, only, sub
 from kedge.data.federation import Federation
@@ -33,7 +34,6 @@ from kedge.running.document import override, read
 from kedge.running.looking import trained
 from kedge.running.probing import probe, shared_units, watched
 from kedge.running.runner import run
-from kedge.running.sampling import Participation
 from kedge.running.task import Task
 
 Made = Callable[[Model, Federation], Engine]

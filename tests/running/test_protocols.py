@@ -10,13 +10,13 @@ import pytest
 from tests.cli.command import kedge
 
 from kedge.core.errors import RequestError
+from kedge.core.sampling import Participation
 from kedge.core.schedules import Clock
 from kedge.running.assemble import assemble
 from kedge.running.config import Experiment, resolve
 from kedge.running.document import override, read
 from kedge.running.folder import read_lines
 from kedge.running.protocols import PROTOCOLS
-from kedge.running.sampling import Participation
 
 Document = dict[str, Any]
 

@@ -13,13 +13,13 @@ import kedge
 from kedge.algorithms import fedavg, feddyn
 from kedge.core.algorithm import Stage
 from kedge.core.errors import RequestError
+from kedge.core.sampling import Participation
 from kedge.engines.sequential import Sequential
 from kedge.running.assemble import assemble
 from kedge.running.config import resolve
 from kedge.running.document import override, read
 from kedge.running.folder import locked
 from kedge.running.runner import run
-from kedge.running.sampling import Participation
 
 SMALL: dict[str, Any] = {
     "model.name": "mlp",
@@ -45,7 +45,7 @@ def test_bernoulli_participation_varies_and_is_never_empty() -> None:
 
 
 def test_exact_participation_does_not_depend_on_how_orders_are_drawn_together() -> None:
-    from kedge.core.chance import Purpose, permutation
+    from kedge.core.random import Purpose, permutation
 
     rule = Participation(per_round=4)
     for round in (0, 31, 32, 100):

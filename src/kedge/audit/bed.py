@@ -19,6 +19,7 @@ from kedge.core.correction import Correction, Step
 from kedge.core.losses import weighted_mean
 from kedge.core.model import Model
 from kedge.core.optimizers import SGD
+from kedge.core.sampling import Participation
 from kedge.core.server import Server
 from kedge.core.tree import Leaves, Tree
 from kedge.data.dataset import Dataset
@@ -28,7 +29,6 @@ from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.nn.from_module import from_module
 from kedge.running.runner import run
-from kedge.running.sampling import Participation
 from kedge.running.task import Task
 
 ORACLES: dict[str, Any] = json.loads(files("kedge.audit").joinpath("oracles.json").read_text())

@@ -18,6 +18,7 @@ from kedge.audit.bed import ORACLES
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.methods import under
 from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.sampling import Participation
 from kedge.core.schedules import Clock
 from kedge.data.dataset import Dataset
 from kedge.data.federation import Federation
@@ -27,7 +28,6 @@ from kedge.models.cnn import shallow_cnn
 from kedge.nn.from_module import from_module, seeded
 from kedge.running.config import resolve
 from kedge.running.costing import planned
-from kedge.running.sampling import Participation
 from kedge.running.task import Task
 
 THAW = (0, 100, 200)

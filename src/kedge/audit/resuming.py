@@ -17,11 +17,11 @@ from kedge.audit.network import RAGGED, federation, normalized
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.model import Model
 from kedge.core.optimizers import SGD
+from kedge.core.sampling import Participation
 from kedge.core.tree import Leaves, flatten
 from kedge.data.federation import Federation
 from kedge.engines.engine import Engine
 from kedge.running.runner import run
-from kedge.running.sampling import Participation
 from kedge.running.task import History, Interrupted, Observer, Task
 
 ROUNDS, STOP = 4, 2

@@ -26,6 +26,7 @@ from kedge.bench.profile import Profile, by_kernel
 from kedge.bench.workloads import Workload
 from kedge.core.algorithm import Algorithm, Stage
 from kedge.core.optimizers import SGD
+from kedge.core.sampling import Participation
 from kedge.data.dataset import Dataset
 from kedge.data.federation import Federation
 from kedge.engines.captured import Captured
@@ -34,7 +35,6 @@ from kedge.engines.programs import bucket
 from kedge.engines.stacked import Stacked
 from kedge.nn.from_module import from_module
 from kedge.nn.precision import DTYPES, Precision, computing_in, in_precision
-from kedge.running.sampling import Participation
 from kedge.running.task import Task
 
 POOL = 50_000  # images, uint8, shared by all clients

@@ -10,11 +10,11 @@ from torch import nn
 from kedge.core.algorithm import Local
 from kedge.core.errors import RequestError
 from kedge.core.optimizers import SGD
+from kedge.core.sampling import Participation
 from kedge.data.dataset import Dataset
 from kedge.data.federation import Federation
 from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded
-from kedge.running.sampling import Participation
 from kedge.running.task import Task
 
 LR = 0.1

@@ -10,8 +10,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from kedge.core.chance import Purpose, normals, permutation
 from kedge.core.errors import RequestError
+from kedge.core.random import Purpose, normals, permutation
 
 Indices = NDArray[np.int64]
 

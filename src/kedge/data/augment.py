@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kedge.core.chance import Purpose, bits
+from kedge.core.random import Purpose, bits
 
 Augment = Literal["none", "flip", "flip-crop"]
 PAD = 4

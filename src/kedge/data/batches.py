@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kedge.core.algorithm import Local
-from kedge.core.chance import Purpose, bits, words
+from kedge.core.random import Purpose, bits, words
 from kedge.core.schedules import Clock, Mask, Schedule
 from kedge.data.augment import Augment, moves
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from kedge.core.chance import Purpose, normals, permutation
 from kedge.core.errors import RequestError, nearest
+from kedge.core.random import Purpose, normals, permutation
 from kedge.data.cifar import cifar10, cifar100
 from kedge.data.covidx import covidx
 from kedge.data.dataset import Dataset, Source

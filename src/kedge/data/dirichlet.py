@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from kedge.core.chance import Integers, Purpose, normals, uniforms
+from kedge.core.random import Integers, Purpose, normals, uniforms
 
 LEAST_ALPHA = 1e-100  # log(u)/α stays a float below it, and one entry takes everything long before
 

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kedge.core.chance import Purpose, permutation
 from kedge.core.errors import RequestError
+from kedge.core.random import Purpose, permutation
 from kedge.data.dataset import Dataset, Source
 
 Ints = NDArray[np.int64]

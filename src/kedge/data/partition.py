@@ -11,8 +11,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kedge.core.chance import Purpose, permutation
 from kedge.core.errors import RequestError
+from kedge.core.random import Purpose, permutation
 from kedge.data.allotment import (
     Draw,
     Indices,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kedge.core.chance import Purpose, uniforms
 from kedge.core.errors import RequestError
+from kedge.core.random import Purpose, uniforms
 from kedge.data.allotment import (
     Draw,
     Indices,

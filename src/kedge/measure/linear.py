@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kedge.core.chance import Purpose, uniforms
+from kedge.core.random import Purpose, uniforms
 
 LEAST = 1e-12  # client discrepancy below which ratios are rounding
 NEVER = math.inf  # as a number of frozen steps: v never trains

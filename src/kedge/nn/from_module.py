@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from kedge.core.chance import Purpose, words
 from kedge.core.model import Batch, Model, Output, Statistics
+from kedge.core.random import Purpose, words
 from kedge.core.tree import Leaves
 from kedge.nn.layers import exchange_layers, private_copy, tap_features
 from kedge.nn.units import Granularity, check_trainable, only_trainable, units_of

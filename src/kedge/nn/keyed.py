@@ -11,7 +11,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from kedge.core.chance import IntOrTensor, torch_words
+from kedge.core.random import IntOrTensor, torch_words
 
 # The random bits of a number.
 BITS = {torch.float64: 32, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}

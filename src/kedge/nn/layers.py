@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils.weight_norm import WeightNorm
 
-from kedge.core.chance import torch_words
 from kedge.core.errors import RequestError
+from kedge.core.random import torch_words
 from kedge.nn.attention import Decoder, Encoder, KeyedAttention, disable_fused_paths
 from kedge.nn.gpu.convolution import stacked_convolution
 from kedge.nn.gpu.first_layer import pools, stacked_pooled_convolution

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 from kedge.core.errors import RequestError
+from kedge.core.sampling import Participation
 from kedge.running.config import Checkpoints, Experiment, factory_table
-from kedge.running.sampling import Participation
 
 Scale = Literal["smoke", "small", "full"]
 TENTH = 10

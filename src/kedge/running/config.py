@@ -10,6 +10,7 @@ import tomli_w
 
 from kedge.core.errors import RequestError
 from kedge.core.model import Statistics
+from kedge.core.sampling import Participation
 from kedge.data.augment import Augment
 from kedge.data.dataset import normalized
 from kedge.data.datasets import BUILT_IN, folder
@@ -20,7 +21,6 @@ from kedge.nn.units import Granularity
 from kedge.running.document import FACTORIES, STAGED, expanded
 from kedge.running.factories import factory_of
 from kedge.running.protocols import under_protocol
-from kedge.running.sampling import Participation
 from kedge.running.schema import filled, parameters
 
 GIVEN = {"model": ("shape", "classes"), "data": ("name", "source")}  # arguments that the program supplies

@@ -7,11 +7,11 @@ from typing import Any, Literal
 from kedge.core.algorithm import Stage, Tune
 from kedge.core.errors import RequestError
 from kedge.core.model import Model
+from kedge.core.sampling import Participation
 from kedge.core.server import Server
 from kedge.data.federation import Federation
 from kedge.measure.wanted import Measure
 from kedge.nn.precision import Precision
-from kedge.running.sampling import Participation
 
 History = list[dict[str, Any]]
 

@@ -7,8 +7,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kedge.core.chance import Purpose, permutation, uniforms
 from kedge.core.errors import RequestError
+from kedge.core.random import Purpose, permutation, uniforms
 
 BLOCK = 32  # rounds whose orders are drawn together; the result does not depend on it
 
