@@ -22,7 +22,6 @@ from kedge.algorithms import (
     fedtr,
     lg_fedavg,
     moon,
-    plateau,
     proposition1,
     scaffold,
     scheduled,
@@ -35,6 +34,7 @@ from kedge.core.model import Output
 from kedge.core.optimizers import SGD, Adam
 from kedge.data.dataset import Dataset
 from kedge.measure.wanted import Measure
+from kedge.rules import plateau
 from kedge.running.result import Result
 from kedge.version import __version__
 

@@ -22,7 +22,6 @@ from kedge.algorithms.fedrep import fedrep
 from kedge.algorithms.fedrod import fedrod
 from kedge.algorithms.fedtr import fedtr
 from kedge.algorithms.fix_last import fix_last
-from kedge.algorithms.gradient_spread import GradientSpread
 from kedge.algorithms.layer_expansion import anti, vanilla
 from kedge.algorithms.lg_fedavg import lg_fedavg
 from kedge.algorithms.moon import moon
@@ -30,6 +29,7 @@ from kedge.algorithms.top_down import top_down
 from kedge.core.algorithm import Algorithm
 from kedge.measure.latest import Latest
 from kedge.measure.updates import Updates
+from kedge.rules.gradient_spread import GradientSpread
 from kedge.running.imported import imported_method
 
 BUILT_IN: dict[str, Algorithm] = {

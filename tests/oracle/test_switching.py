@@ -7,11 +7,11 @@ from functools import partial
 import pytest
 
 from kedge.algorithms import fedavg, feddyn
-from kedge.algorithms.gradient_spread import GradientSpread
-from kedge.algorithms.switching import History, Proposition1
 from kedge.audit import oracle_switching as switching
 from kedge.audit.finding import Finding
 from kedge.core.algorithm import Algorithm
+from kedge.rules.gradient_spread import GradientSpread
+from kedge.rules.proposition1 import History, Proposition1
 
 
 class WithItself(Proposition1):

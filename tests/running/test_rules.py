@@ -11,10 +11,10 @@ from tests.running.plain_torch import COHORTS, ENGINES, SIZES, Kind, Witness, al
 
 import kedge
 from kedge.algorithms import feddyn
-from kedge.algorithms.plateau import Plateau
-from kedge.algorithms.switching import Proposition1
 from kedge.core.errors import RequestError
 from kedge.core.tree import Leaves
+from kedge.rules.plateau import Plateau
+from kedge.rules.proposition1 import Proposition1
 from kedge.running.runner import run
 
 ORACLE = json.loads((Path(kedge.__file__).parent / "audit/oracles.json").read_text())["prop1_switching"]

@@ -362,7 +362,7 @@ def test_a_schedule_in_a_later_stage_and_a_model_are_stored_too(place: Path) -> 
 
 def test_an_optimizer_and_a_rule_of_one_s_own_run_and_are_stored(place: Path) -> None:
     (place / "parts.py").write_text(
-        "from kedge.algorithms.plateau import Plateau\n"
+        "from kedge.rules.plateau import Plateau\n"
         "from kedge.core.optimizers import SGD\n"
         "def half(lr: float = 0.2) -> SGD:\n    return SGD(lr=lr / 2)\n"
         "def soon(patience: int = 1) -> Plateau:\n    return Plateau(patience=patience)\n"

@@ -13,9 +13,9 @@ from tests.running.plain_torch import ENGINES, Kind, task_of
 
 import kedge
 from kedge.algorithms import RULES, fedavg, feddyn, feddyn_no_reg, scaffold
-from kedge.algorithms.switching import Proposition1
 from kedge.core.algorithm import Algorithm
 from kedge.core.errors import RequestError
+from kedge.rules.proposition1 import Proposition1
 from kedge.running.assemble import assemble
 from kedge.running.config import resolve
 from kedge.running.document import override, read

@@ -24,13 +24,13 @@ from kedge.algorithms.fix_last import fix_last, fix_last_two
 from kedge.algorithms.layer_expansion import anti, vanilla
 from kedge.algorithms.lg_fedavg import lg_fedavg
 from kedge.algorithms.moon import moon
-from kedge.algorithms.plateau import Plateau, plateau
 from kedge.algorithms.scaffold import scaffold
 from kedge.algorithms.scheduled import scheduled
-from kedge.algorithms.switching import Proposition1, proposition1, threshold_of
 from kedge.algorithms.top_down import top_down
 from kedge.core.algorithm import Algorithm
 from kedge.core.schedules import Schedule, all_units
+from kedge.rules.plateau import Plateau, plateau
+from kedge.rules.proposition1 import Proposition1, proposition1, threshold_of
 
 __all__ = [
     "METHODS",

@@ -12,13 +12,13 @@ from kedge.algorithms.fedpvr import fedpvr
 from kedge.algorithms.fedtr import TrackedFeatures, fedtr
 from kedge.algorithms.moon import Projected, moon
 from kedge.algorithms.scaffold import scaffold
-from kedge.algorithms.switching import Proposition1
 from kedge.audit import oracle_fedtr as tr
 from kedge.audit import oracle_moon, oracle_scaffold, reductions, sent_statistics
 from kedge.audit import oracle_switching as switching
 from kedge.audit.finding import Finding
 from kedge.core.algorithm import Algorithm
 from kedge.core.schedules import OnlyLast
+from kedge.rules.proposition1 import Proposition1
 
 Rows = list[tuple[str, str, Callable[[], Finding]]]
 

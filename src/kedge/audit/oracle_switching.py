@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from kedge.algorithms.switching import Proposition1
 from kedge.audit.bed import ENGINES, ORACLES, Given, bed_q, local_q, moments
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.oracle_averaging import TOLERANCE
@@ -18,6 +17,7 @@ from kedge.core.algorithm import Algorithm, Stage
 from kedge.core.model import Model
 from kedge.data.federation import Federation
 from kedge.engines.engine import Engine
+from kedge.rules.proposition1 import Proposition1
 from kedge.running.runner import run
 from kedge.running.task import Task
 

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from kedge.algorithms.feddyn import DynamicRegularizer
-from kedge.algorithms.gradient_spread import GradientSpread
 from kedge.core.algorithm import Algorithm, Stage, fitted
 from kedge.core.correction import Cohort, Correction
 from kedge.core.errors import RequestError
@@ -26,6 +25,7 @@ from kedge.engines.engine import Asked, Asking, Engine, Order
 from kedge.measure.local_drift import drifting, local_drift
 from kedge.measure.updates import KINDS, Updates
 from kedge.measure.wanted import Measure
+from kedge.rules.gradient_spread import GradientSpread
 from kedge.running.looking import Look, looked, samples
 from kedge.running.measuring import evaluates, number
 from kedge.running.task import Progress, Task

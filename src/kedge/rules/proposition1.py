@@ -16,9 +16,9 @@ from math import inf
 from typing import Any, Literal
 
 from kedge.algorithms.feddyn import DynamicRegularizer
-from kedge.algorithms.gradient_spread import GradientSpread
 from kedge.core.algorithm import Algorithm
 from kedge.core.errors import RequestError
+from kedge.rules.gradient_spread import GradientSpread
 
 History = Sequence[Mapping[str, Any]]
 
