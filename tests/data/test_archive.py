@@ -14,7 +14,7 @@ from tests.data.serving import Site, served
 
 import kedge
 from kedge.core.errors import DataError
-from kedge.data.archive import Archive, cache_folder, fetch, located
+from kedge.data.download.archive import Archive, cache_folder, fetch, located
 
 CONTENT = bytes(range(256)) * 4000  # about a megabyte
 MD5 = f"md5:{hashlib.md5(CONTENT).hexdigest()}"
@@ -238,7 +238,7 @@ def test_two_processes_fetch_a_file_once(cache: Path) -> None:
             "import sys, types\n"
             "package = sys.modules['kedge'] = types.ModuleType('kedge')\n"
             f"package.__path__ = {list(kedge.__path__)!r}\n"
-            "from kedge.data.archive import Archive, fetch\n"
+            "from kedge.data.download.archive import Archive, fetch\n"
             f"file = fetch('mine', {archive(site.url('file.bin'))!r})\n"
             "print(len(file.read_bytes()))"
         )

@@ -11,8 +11,8 @@ from tests.data.official import drawn
 from tests.data.serving import served
 
 from kedge.core.errors import DataError
-from kedge.data import cifar
 from kedge.data.datasets import load
+from kedge.data.sources import cifar
 
 real = pytest.mark.skipif(not os.environ.get("KEDGE_DATA"), reason="KEDGE_DATA names no folder of real data")
 TRAIN = (drawn(23, 3, 32, 32), drawn(23, seed=1) % 10)

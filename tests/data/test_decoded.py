@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kedge.core.errors import DataError
-from kedge.data.decoded import Arrays, kept
+from kedge.data.download.decoded import Arrays, kept
 
 
 def make() -> Arrays:

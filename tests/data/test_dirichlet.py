@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from kedge.data.dirichlet import dirichlet, log_gammas
+from kedge.data.partitions.dirichlet import dirichlet, log_gammas
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.3, 1.0, 10.0])

@@ -11,8 +11,8 @@ from tests.data.official import drawn
 from tests.data.serving import served
 
 from kedge.core.errors import DataError
-from kedge.data import idx
 from kedge.data.datasets import load
+from kedge.data.sources import idx
 
 real = pytest.mark.skipif(not os.environ.get("KEDGE_DATA"), reason="KEDGE_DATA names no folder of real data")
 TRAIN = (drawn(7, 28, 28), drawn(7, seed=1) % 10)

@@ -11,9 +11,9 @@ from tests.data import official
 from tests.data.official import drawn
 from tests.data.serving import served
 
-from kedge.data import cifar, idx, medmnist
 from kedge.data.datasets import load
-from kedge.data.known import from_medmnist, from_torchvision
+from kedge.data.download.known import from_medmnist, from_torchvision
+from kedge.data.sources import cifar, idx, medmnist
 
 TORCHVISION = """
 class CIFAR10:

@@ -15,7 +15,7 @@ from kedge.core.errors import RequestError
 from kedge.data.dataset import Dataset, Source
 from kedge.data.federation import Federation, federate
 from kedge.data.local_tests import LocalTests, dealt_labels, largest_remainder, matched
-from kedge.data.partition import Dirichlet, DirichletClasses, Iid
+from kedge.data.partitions.partition import Dirichlet, DirichletClasses, Iid
 from kedge.running.config import resolve
 from kedge.running.dealing import federation_of
 

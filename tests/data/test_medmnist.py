@@ -9,8 +9,8 @@ from tests.data.official import drawn
 from tests.data.serving import served
 
 from kedge.core.errors import DataError
-from kedge.data import medmnist
 from kedge.data.datasets import load
+from kedge.data.sources import medmnist
 
 PARTS = {
     part: (drawn(n, 28, 28, seed=n), drawn(n, seed=n + 1) % 11)

@@ -7,7 +7,7 @@ import pytest
 from tests.data.official import tarred, unpacked, zipped
 
 from kedge.core.errors import DataError
-from kedge.data.members import opened
+from kedge.data.sources.members import opened
 
 FILES = {"top/train/a.txt": b"one", "top/test/a.txt": b"two", "top/b": bytes(1000)}
 ADDED = {"__MACOSX/top/b": b"", "top/._b": b"", "top/.DS_Store": b""}

@@ -11,9 +11,9 @@ from tests.data import official
 from tests.data.serving import served
 
 from kedge.core.errors import DataError, RequestError
-from kedge.data import pamap2
 from kedge.data.datasets import load
-from kedge.data.partition import Natural
+from kedge.data.partitions.partition import Natural
+from kedge.data.sources import pamap2
 
 Floats = NDArray[np.float64]
 KEPT = [1, 2, 3, 4, 6, 7, 13, 16, 17, 24]
@@ -182,7 +182,7 @@ def test_uci_s_zip_is_fetched_and_cut_once(
         small = replace(pamap2.ARCHIVE, addresses=(site.url(pamap2.ARCHIVE.file),))
         monkeypatch.setattr(pamap2, "ARCHIVE", small)
         assert starts(load("pamap2").test.x) == [800]
-    monkeypatch.setattr("kedge.data.pamap2.windows", None)  # from here on nothing can be cut
+    monkeypatch.setattr("kedge.data.sources.pamap2.windows", None)  # from here on nothing can be cut
     assert starts(load("pamap2").test.x) == [800]
     assert (cache / "pamap2" / f"{pamap2.ARCHIVE.file}.sha256").exists()
     monkeypatch.undo()

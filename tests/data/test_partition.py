@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from tests.golden import partitions as golden
 
 from kedge.core.errors import RequestError
-from kedge.data.allotment import lognormal_sizes
-from kedge.data.partition import (
+from kedge.data.partitions.allotment import lognormal_sizes
+from kedge.data.partitions.partition import (
     PARTITIONS,
     Dirichlet,
     DirichletClasses,

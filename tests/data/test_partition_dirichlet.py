@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 import kedge
 from kedge.core.errors import RequestError
-from kedge.data.partition import Dirichlet, DirichletClasses
-from kedge.data.partition_dirichlet import cut, filled
+from kedge.data.partitions.label_skew import cut, filled
+from kedge.data.partitions.partition import Dirichlet, DirichletClasses
 
 Labels = NDArray[np.int64]
 TEN = np.repeat(np.arange(10), 5000)  # as many as CIFAR-10, in the worst order

@@ -11,8 +11,8 @@ from kedge.core.errors import DataError, RequestError
 from kedge.data.dataset import Dataset, Source
 from kedge.data.federation import Federation, federate
 from kedge.data.local_tests import LocalTests, dealt_labels
-from kedge.data.partition import Dirichlet, Saved
-from kedge.data.saved import FILE, Holdings, checksum, holdings, read
+from kedge.data.partitions.partition import Dirichlet, Saved
+from kedge.data.partitions.saved import FILE, Holdings, checksum, holdings, read
 
 LABELS = np.arange(40) % 4
 WAYS: list[tuple[LocalTests, float]] = [("split", 0.25), ("merged", 0.25), ("matched", 0.0)]

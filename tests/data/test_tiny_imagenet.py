@@ -10,8 +10,8 @@ from tests.data.official import drawn, picture, pixels
 from tests.data.serving import served
 
 from kedge.core.errors import DataError, RequestError
-from kedge.data import tiny_imagenet
 from kedge.data.datasets import load
+from kedge.data.sources import tiny_imagenet
 
 CLASSES = ("n01443537", "n02132136", "n09193705")
 TRAIN = {c: [picture(drawn(16, 16, 3, seed=10 * k + j)) for j in range(3)] for k, c in enumerate(CLASSES)}
@@ -52,7 +52,9 @@ def test_the_zip_is_fetched_and_decoded_once(
         )
         monkeypatch.setattr(tiny_imagenet, "ARCHIVE", small)
         first = load("tiny-imagenet")
-    monkeypatch.setattr("kedge.data.tiny_imagenet.pictures", None)  # from here on nothing can be decoded
+    monkeypatch.setattr(
+        "kedge.data.sources.tiny_imagenet.pictures", None
+    )  # from here on nothing can be decoded
     again = load("tiny-imagenet")
     np.testing.assert_array_equal(first.train.x, again.train.x)
     assert len(list((cache / "tiny-imagenet").glob("decoded-*"))) == 1

@@ -10,9 +10,9 @@ from tests.data import official
 from tests.data.serving import served
 
 from kedge.core.errors import DataError
-from kedge.data import uci_har
 from kedge.data.datasets import load
-from kedge.data.partition import Natural
+from kedge.data.partitions.partition import Natural
+from kedge.data.sources import uci_har
 
 real = pytest.mark.skipif(not os.environ.get("KEDGE_DATA"), reason="KEDGE_DATA names no folder of real data")
 DRAW = np.random.default_rng(0)

@@ -18,12 +18,12 @@ from tests.data.official import drawn
 from tests.data.test_pamap2 import activities, protocol, ramp
 
 from kedge.core.errors import DataError
-from kedge.data import cifar, idx, medmnist, tiny_imagenet, uci_har
-from kedge.data.archive import Archive
 from kedge.data.dataset import Source
 from kedge.data.datasets import load
+from kedge.data.download.archive import Archive
 from kedge.data.folder import npz_arrays
-from kedge.data.members import opened
+from kedge.data.sources import cifar, idx, medmnist, tiny_imagenet, uci_har
+from kedge.data.sources.members import opened
 
 IMAGES = (drawn(20, 3, 32, 32), drawn(20, seed=1) % 10)
 GREY = (drawn(7, 28, 28), drawn(7, seed=1) % 10)

@@ -26,7 +26,7 @@ from kedge.core.tree import cast, flatten
 from kedge.data.augment import Augment
 from kedge.data.datasets import synthetic
 from kedge.data.federation import federate
-from kedge.data.partition import DirichletClasses
+from kedge.data.partitions.partition import DirichletClasses
 from kedge.engines.auto import choose
 from kedge.engines.captured import Captured
 from kedge.engines.engine import Asked, Chores, Engine, Order, trained

@@ -14,7 +14,7 @@ from kedge.core.tree import finite, flatten
 from kedge.data.augment import Augment
 from kedge.data.datasets import synthetic
 from kedge.data.federation import federate
-from kedge.data.partition import DirichletClasses
+from kedge.data.partitions.partition import DirichletClasses
 from kedge.engines.engine import Engine
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked

@@ -19,7 +19,7 @@ from kedge.core.tree import flatten
 from kedge.data.augment import Augment
 from kedge.data.datasets import synthetic
 from kedge.data.federation import Federation, federate
-from kedge.data.partition import DirichletClasses
+from kedge.data.partitions.partition import DirichletClasses
 from kedge.engines.captured import Captured
 from kedge.engines.engine import Order
 from kedge.engines.pack import Pack, Waiting

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kedge.data.dataset import Dataset, Source
 from kedge.data.federation import federate
 from kedge.data.local_tests import LocalTests, dealt_labels
-from kedge.data.partition import (
+from kedge.data.partitions.partition import (
     Dirichlet,
     DirichletClasses,
     Iid,

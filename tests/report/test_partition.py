@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from kedge.data.partition import PARTITIONS
+from kedge.data.partitions.partition import PARTITIONS
 from kedge.report.partition import Deal, counted, document, number, rounded
 from kedge.report.partition_page import page
 from kedge.report.partition_plot import drawing

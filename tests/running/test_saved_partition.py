@@ -12,7 +12,7 @@ from tests.data import official
 
 import kedge as library
 from kedge.core.errors import DataError
-from kedge.data.saved import FILE, read
+from kedge.data.partitions.saved import FILE, read
 from kedge.running.config import resolve
 from kedge.running.dealing import federation_of
 from kedge.running.document import override

@@ -8,7 +8,7 @@ import numpy as np
 from kedge.audit.bed import ORACLES
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.core.sampling import Participation
-from kedge.data.partition_dirichlet import cut
+from kedge.data.partitions.label_skew import cut
 
 ROUNDS = 2000
 DEVIATIONS = 5.0

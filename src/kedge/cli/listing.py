@@ -16,7 +16,7 @@ from kedge.cli.options import Debug, Json, console, guarded, show
 from kedge.core.errors import RequestError, nearest
 from kedge.data.datasets import BUILT_IN
 from kedge.data.folder import available
-from kedge.data.partition import PARTITIONS
+from kedge.data.partitions.partition import PARTITIONS
 from kedge.engines.captured import Captured
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked

@@ -9,7 +9,7 @@ import typer
 
 from kedge.cli.options import Debug, Json, console, guarded, notes, show
 from kedge.core.errors import RequestError
-from kedge.data.partition import PARTITIONS
+from kedge.data.partitions.partition import PARTITIONS
 from kedge.report.partition import Deal, document
 from kedge.report.partition_page import page
 from kedge.report.partition_plot import drawing

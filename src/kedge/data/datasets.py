@@ -9,15 +9,15 @@ import numpy as np
 
 from kedge.core.errors import RequestError, nearest
 from kedge.core.random import Purpose, normals, permutation
-from kedge.data.cifar import cifar10, cifar100
-from kedge.data.covidx import covidx
 from kedge.data.dataset import Dataset, Source
 from kedge.data.folder import folder, npz, stand_in
-from kedge.data.idx import fashion_mnist, mnist
-from kedge.data.medmnist import organamnist, organcmnist, organsmnist
-from kedge.data.pamap2 import pamap2
-from kedge.data.tiny_imagenet import tiny_imagenet
-from kedge.data.uci_har import uci_har
+from kedge.data.sources.cifar import cifar10, cifar100
+from kedge.data.sources.covidx import covidx
+from kedge.data.sources.idx import fashion_mnist, mnist
+from kedge.data.sources.medmnist import organamnist, organcmnist, organsmnist
+from kedge.data.sources.pamap2 import pamap2
+from kedge.data.sources.tiny_imagenet import tiny_imagenet
+from kedge.data.sources.uci_har import uci_har
 
 __all__ = ["BUILT_IN", "Dataset", "Source", "digits", "folder", "load", "synthetic"]
 

@@ -12,8 +12,8 @@ from kedge.data.dataset import Source, normalized
 from kedge.data.datasets import BUILT_IN, load
 from kedge.data.federation import Federation, federate
 from kedge.data.local_tests import dealt_labels
-from kedge.data.partition import PARTITIONS, Saved
-from kedge.data.saved import FILE, Holdings, holdings, inputs_of, read
+from kedge.data.partitions.partition import PARTITIONS, Saved
+from kedge.data.partitions.saved import FILE, Holdings, holdings, inputs_of, read
 from kedge.running.config import Experiment, options_of
 from kedge.running.factories import factory_of
 from kedge.running.folder import write

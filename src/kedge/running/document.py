@@ -16,7 +16,7 @@ from kedge.algorithms import METHODS, RULES, SCHEDULES
 from kedge.core.errors import RequestError, nearest
 from kedge.core.optimizers import SGD, Adam
 from kedge.data.datasets import BUILT_IN
-from kedge.data.partition import PARTITIONS
+from kedge.data.partitions.partition import PARTITIONS
 from kedge.models import MODELS
 from kedge.running.factories import role_of
 

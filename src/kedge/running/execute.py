@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from kedge.core.errors import DataError, RequestError
-from kedge.data.saved import FILE
+from kedge.data.partitions.saved import FILE
 from kedge.engines.auto import Choice, build, choose
 from kedge.engines.compiling import compile_failure
 from kedge.engines.fallback import without_torch_warnings

@@ -12,7 +12,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from kedge.core.errors import RequestError
-from kedge.data.partition import PARTITIONS
+from kedge.data.partitions.partition import PARTITIONS
 from kedge.running.assemble import rebuilding, stages_of
 from kedge.running.config import Experiment, options_of, resolve
 from kedge.running.document import override, written

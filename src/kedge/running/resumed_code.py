@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from kedge.core.errors import CheckpointError, RequestError
-from kedge.data.progress import say
+from kedge.data.download.progress import say
 from kedge.running import checkpoint
 from kedge.running.dependencies import root_of
 from kedge.running.imported import PINNED, Pin, parted, source_of

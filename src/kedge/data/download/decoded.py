@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kedge.core.errors import DataError
-from kedge.data.archive import cache_folder, locked, writable
+from kedge.data.download.archive import cache_folder, locked, writable
 
 Arrays = dict[str, NDArray[np.generic]]
 

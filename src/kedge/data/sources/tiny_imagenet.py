@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kedge.core.errors import DataError
-from kedge.data.archive import Archive, Given, located
 from kedge.data.dataset import Dataset, Source
-from kedge.data.decoded import Arrays, kept
+from kedge.data.download.archive import Archive, Given, located
+from kedge.data.download.decoded import Arrays, kept
 from kedge.data.folder import PIXELS
-from kedge.data.members import Members, opened
-from kedge.data.pictures import pictures
+from kedge.data.sources.members import Members, opened
+from kedge.data.sources.pictures import pictures
 
 ARCHIVE = Archive(
     "tiny-imagenet-200.zip",

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kedge.core.errors import DataError, RequestError
-from kedge.data.members import Members
-from kedge.data.progress import counting
+from kedge.data.download.progress import counting
+from kedge.data.sources.members import Members
 
 Mode = Literal["RGB", "L"]
 

@@ -7,7 +7,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from kedge.data.progress import Done, downloading
+from kedge.data.download.progress import Done, downloading
 
 TIMEOUT = 30.0  # seconds without a byte
 AT_ONCE = 2**18  # bytes

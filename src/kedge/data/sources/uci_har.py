@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kedge.core.errors import DataError
-from kedge.data.archive import Archive, Given, located
 from kedge.data.dataset import Dataset, Source
-from kedge.data.members import Members, opened
+from kedge.data.download.archive import Archive, Given, located
+from kedge.data.sources.members import Members, opened
 
 ARCHIVE = Archive(
     "human+activity+recognition+using+smartphones.zip",

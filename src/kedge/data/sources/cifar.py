@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kedge.core.errors import DataError
-from kedge.data.archive import Archive, Given, check_content, located, published
 from kedge.data.dataset import Dataset, Source
+from kedge.data.download.archive import Archive, Given, check_content, located, published
+from kedge.data.download.known import from_torchvision
 from kedge.data.folder import KNOWN
-from kedge.data.known import from_torchvision
-from kedge.data.members import Members, opened
+from kedge.data.sources.members import Members, opened
 
 ADDRESS = "https://www.cs.toronto.edu/~kriz/"
 ARCHIVES = {

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kedge.core.errors import RequestError
 from kedge.core.random import Purpose, permutation
-from kedge.data.allotment import (
+from kedge.data.partitions.allotment import (
     Draw,
     Indices,
     equal_slices,
@@ -24,8 +24,8 @@ from kedge.data.allotment import (
     require_sigma,
     shuffled_classes,
 )
-from kedge.data.partition_dirichlet import Dirichlet, DirichletClasses
-from kedge.data.saved import Saved
+from kedge.data.partitions.label_skew import Dirichlet, DirichletClasses
+from kedge.data.partitions.saved import Saved
 
 __all__ = [
     "PARTITIONS",

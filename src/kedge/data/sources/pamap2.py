@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kedge.core.errors import DataError, RequestError
-from kedge.data.archive import Archive, Given, located
 from kedge.data.dataset import Dataset, Source
-from kedge.data.decoded import Arrays, kept
-from kedge.data.members import Members, opened
-from kedge.data.progress import counting, say
+from kedge.data.download.archive import Archive, Given, located
+from kedge.data.download.decoded import Arrays, kept
+from kedge.data.download.progress import counting, say
+from kedge.data.sources.members import Members, opened
 
 ARCHIVE = Archive(
     "pamap2+physical+activity+monitoring.zip",

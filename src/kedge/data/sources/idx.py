@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kedge.core.errors import DataError
-from kedge.data.archive import Archive, Given, check_content, existing, fetch
 from kedge.data.dataset import Dataset, Source
+from kedge.data.download.archive import Archive, Given, check_content, existing, fetch
+from kedge.data.download.known import from_torchvision
 from kedge.data.folder import KNOWN
-from kedge.data.known import from_torchvision
-from kedge.data.members import Members, opened
+from kedge.data.sources.members import Members, opened
 
 PARTS = {"train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
          "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")}  # fmt: skip

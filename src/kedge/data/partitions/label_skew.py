@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kedge.core.errors import RequestError
 from kedge.core.random import Purpose, uniforms
-from kedge.data.allotment import (
+from kedge.data.partitions.allotment import (
     Draw,
     Indices,
     lognormal_sizes,
@@ -23,7 +23,7 @@ from kedge.data.allotment import (
     require_sigma,
     shuffled_classes,
 )
-from kedge.data.dirichlet import dirichlet
+from kedge.data.partitions.dirichlet import dirichlet
 
 # DirichletClasses gives up after so many draws, or so many proportions drawn: counts, so that machines agree.
 ATTEMPTS = 5000

@@ -12,10 +12,10 @@ from typing import Literal
 import numpy as np
 
 from kedge.core.errors import DataError
-from kedge.data.archive import Archive, Given, located
 from kedge.data.dataset import Dataset, Source
+from kedge.data.download.archive import Archive, Given, located
+from kedge.data.download.known import from_medmnist
 from kedge.data.folder import PIXELS, Arrays, npz_arrays
-from kedge.data.known import from_medmnist
 
 Validation = Literal["leave", "train"]
 SUMS = {

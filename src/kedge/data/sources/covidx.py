@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kedge.core.errors import DataError, RequestError
-from kedge.data.archive import Given, cache_folder, existing
 from kedge.data.dataset import Dataset, Source
-from kedge.data.decoded import Arrays, kept
+from kedge.data.download.archive import Given, cache_folder, existing
+from kedge.data.download.decoded import Arrays, kept
+from kedge.data.download.progress import say
 from kedge.data.folder import PIXELS
-from kedge.data.members import Members, opened
-from kedge.data.pictures import pictures
-from kedge.data.progress import say
+from kedge.data.sources.members import Members, opened
+from kedge.data.sources.pictures import pictures
 
 CLASSES = ("normal", "pneumonia", "COVID-19")
 PICTURES = (".png", ".jpg", ".jpeg")

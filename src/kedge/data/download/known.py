@@ -5,7 +5,7 @@ import importlib
 import io
 from typing import Any
 
-from kedge.data.archive import Archive
+from kedge.data.download.archive import Archive
 
 
 def from_torchvision(kind: str, archive: Archive) -> Archive:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kedge.core.errors import DataError
-from kedge.data.download import Refused, download
-from kedge.data.progress import say
+from kedge.data.download.download import Refused, download
+from kedge.data.download.progress import say
 
 try:
     import fcntl

@@ -1,0 +1,1 @@
+"""Split a dataset among clients."""
