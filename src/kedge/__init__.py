@@ -22,10 +22,8 @@ from kedge.algorithms import (
     fedtr,
     lg_fedavg,
     moon,
-    proposition1,
     scaffold,
     scheduled,
-    threshold_of,
 )
 from kedge.api import run, train
 from kedge.core.algorithm import Tune
@@ -34,7 +32,7 @@ from kedge.core.model import Output
 from kedge.core.optimizers import SGD, Adam
 from kedge.data.dataset import Dataset
 from kedge.measure.wanted import Measure
-from kedge.rules import plateau
+from kedge.rules import plateau, proposition1, threshold_of
 from kedge.running.result import Result
 from kedge.version import __version__
 

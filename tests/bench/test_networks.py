@@ -15,7 +15,7 @@ from kedge.bench.networks import Setting, Warm, Way, fitting, speeds, timed, way
 from kedge.bench.profile import Profile
 from kedge.cli.bench import asked, check_streams, numbers_of_streams
 from kedge.core.errors import RequestError
-from kedge.engines.tracing import traced
+from kedge.engines.cuda.tracing import traced
 
 
 def test_rows_are_compared_with_the_plain_loop_and_with_central(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from kedge.bench.packing import alone, distance, packing, stack, together
 from kedge.core.errors import RequestError
 from kedge.core.server import Reply
 from kedge.engines.engine import Asking
-from kedge.engines.pack import Pack, Waiting
+from kedge.engines.pack.pack import Pack, Waiting
 from kedge.engines.stacked import Stacked
 
 COMMAND = import_module("kedge.cli.bench")

@@ -28,10 +28,10 @@ from kedge.core.model import Batch, Model
 from kedge.core.optimizers import SGD
 from kedge.core.tree import cast
 from kedge.data.federation import Federation
+from kedge.engines.cuda.tracing import written_down
 from kedge.engines.engine import Engine
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
-from kedge.engines.tracing import written_down
 from kedge.nn.random_functions import with_keyed_functions
 from kedge.running.forward_check import with_checked_forward
 from kedge.running.task import Task

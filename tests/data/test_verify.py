@@ -15,7 +15,7 @@ import pytest
 from tests.cli.command import kedge
 from tests.data import official
 from tests.data.official import drawn
-from tests.data.test_pamap2 import activities, protocol, ramp
+from tests.data.sources.test_pamap2 import activities, protocol, ramp
 
 from kedge.core.errors import DataError
 from kedge.data.dataset import Source

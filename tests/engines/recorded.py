@@ -13,8 +13,8 @@ import torch
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 
-from kedge.engines import captured, graphs, lanes
-from kedge.engines.graphs import put
+from kedge.engines.cuda import captured, graphs, lanes
+from kedge.engines.cuda.graphs import put
 
 
 class Recorded:

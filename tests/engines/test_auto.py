@@ -10,8 +10,8 @@ from kedge.algorithms import fedavg, fedbug
 from kedge.bench.workloads import OVERHEAD, Workload
 from kedge.core.algorithm import Local, Stage
 from kedge.core.errors import RequestError
-from kedge.engines import auto
-from kedge.engines.auto import Choice, build, choose, pads_batches
+from kedge.engines import choose as auto
+from kedge.engines.choose import Choice, build, choose, pads_batches
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.nn.precision import in_precision

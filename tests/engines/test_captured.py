@@ -27,12 +27,12 @@ from kedge.data.augment import Augment
 from kedge.data.datasets import synthetic
 from kedge.data.federation import federate
 from kedge.data.partitions.partition import DirichletClasses
-from kedge.engines.auto import choose
-from kedge.engines.captured import Captured
+from kedge.engines.choose import choose
+from kedge.engines.cuda.captured import Captured
+from kedge.engines.cuda.graphs import in_place
 from kedge.engines.engine import Asked, Chores, Engine, Order, trained
-from kedge.engines.graphs import in_place
-from kedge.engines.pack import Pack
-from kedge.engines.rows import RowCounts
+from kedge.engines.pack.pack import Pack
+from kedge.engines.pack.rows import RowCounts
 from kedge.engines.sequential import Sequential
 from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded
@@ -341,7 +341,7 @@ class TestAnywhere:
             found = final(task, engine)
             assert engine.lanes
             assert all(lanes.rounded for lanes in engine.lanes.values())
-            monkeypatch.setattr("kedge.engines.lanes.rounded", lambda graph, first: [])
+            monkeypatch.setattr("kedge.engines.cuda.lanes.rounded", lambda graph, first: [])
             expected = final(task, captured(task, streams=streams))
         assert all(torch.equal(v, expected[k]) for k, v in found.items())
 

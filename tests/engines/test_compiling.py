@@ -10,10 +10,10 @@ from tests.zoo.trial import dataset
 from torch import Tensor, nn
 
 import kedge
-from kedge.engines import auto
-from kedge.engines.auto import Choice
+from kedge.engines import choose as auto
+from kedge.engines.choose import Choice
 from kedge.engines.compiling import explain_capture_errors
-from kedge.engines.graphs import Replayed
+from kedge.engines.cuda.graphs import Replayed
 from kedge.engines.unstackable import NotCompiled
 from kedge.running import execute
 
@@ -69,7 +69,7 @@ def test_auto_goes_on_where_nothing_can_be_captured(monkeypatch: pytest.MonkeyPa
     choose = auto.choose
     monkeypatch.setattr(execute, "choose", lambda *given: first.pop() if first else choose(*given))
     with on_the_cpu(written_down=True), monkeypatch.context() as patch:
-        patch.setattr("kedge.engines.lanes.written_down", fails)
+        patch.setattr("kedge.engines.cuda.lanes.written_down", fails)
         result = train("auto")
     assert result.engine["name"] in ("sequential", "stacked")
     assert all(torch.allclose(v, right.model[k], atol=1e-6) for k, v in result.model.items())

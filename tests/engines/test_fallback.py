@@ -17,8 +17,8 @@ import kedge
 from kedge.core.algorithm import Local, Stage
 from kedge.core.optimizers import SGD
 from kedge.data.federation import joined
-from kedge.engines import auto
-from kedge.engines.auto import Choice, choose
+from kedge.engines import choose as auto
+from kedge.engines.choose import Choice, choose
 from kedge.engines.fallback import collect_fallback_operators
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked

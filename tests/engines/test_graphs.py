@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from kedge.engines.graphs import put
+from kedge.engines.cuda.graphs import put
 
 
 def test_values_are_put_by_name_whatever_their_order_layout_and_kind() -> None:

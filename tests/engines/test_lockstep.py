@@ -11,8 +11,8 @@ import kedge
 from kedge.core.algorithm import Local, Stage
 from kedge.core.optimizers import SGD
 from kedge.data.federation import Federation, joined
-from kedge.engines import auto
-from kedge.engines.auto import Choice, choose
+from kedge.engines import choose as auto
+from kedge.engines.choose import Choice, choose
 from kedge.engines.lockstep import expected_longest, steps_of_round
 from kedge.engines.stacked import Stacked
 from kedge.nn.from_module import from_module

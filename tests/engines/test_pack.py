@@ -20,9 +20,9 @@ from kedge.data.augment import Augment
 from kedge.data.datasets import synthetic
 from kedge.data.federation import Federation, federate
 from kedge.data.partitions.partition import DirichletClasses
-from kedge.engines.captured import Captured
+from kedge.engines.cuda.captured import Captured
 from kedge.engines.engine import Order
-from kedge.engines.pack import Pack, Waiting
+from kedge.engines.pack.pack import Pack, Waiting
 from kedge.engines.stacked import Stacked
 from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded

@@ -11,8 +11,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import pad
 
 from kedge.core.tree import sqnorm
-from kedge.engines.rewriting import aten, calls, rewritten, without_padding
-from kedge.engines.rounding import inputs, reading_copies, rounded
+from kedge.engines.cuda.rewriting import aten, calls, rewritten, without_padding
+from kedge.engines.cuda.rounding import inputs, reading_copies, rounded
 
 WIDE = [1, 1, 0, 2]  # around the last two axes
 

@@ -9,9 +9,9 @@ from tests.engines.test_pack import state, task_of
 
 from kedge.algorithms import fedavg
 from kedge.core.sampling import Participation
-from kedge.engines.captured import Captured
-from kedge.engines.pack import Pack
-from kedge.engines.rows import FORESEEN, RowCounts
+from kedge.engines.cuda.captured import Captured
+from kedge.engines.pack.pack import Pack
+from kedge.engines.pack.rows import FORESEEN, RowCounts
 from kedge.engines.stacked import Stacked
 from kedge.running.runner import asking, run
 from kedge.running.task import Progress

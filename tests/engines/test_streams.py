@@ -11,9 +11,10 @@ from tests.engines.recorded import on_the_cpu
 from kedge.algorithms import fedavg
 from kedge.bench.workloads import WORKLOADS
 from kedge.core.algorithm import Stage
-from kedge.engines import auto, streams
-from kedge.engines.captured import Captured
-from kedge.engines.streams import best, tried
+from kedge.engines import choose as auto
+from kedge.engines.cuda import streams
+from kedge.engines.cuda.captured import Captured
+from kedge.engines.cuda.streams import best, tried
 
 
 def test_a_few_numbers_are_tried() -> None:

@@ -21,15 +21,15 @@ from kedge.data.augment import Augment
 from kedge.data.batches import plan
 from kedge.data.datasets import synthetic
 from kedge.data.federation import federate
-from kedge.engines.captured import step
+from kedge.engines.cuda.captured import step
+from kedge.engines.cuda.frozen_inputs import make_frozen_inputs
+from kedge.engines.cuda.graphs import in_place
+from kedge.engines.cuda.lanes import Lanes
+from kedge.engines.cuda.rounding import inputs
+from kedge.engines.cuda.tracing import traced, without_advice, written_down
 from kedge.engines.engine import Order, trainable
-from kedge.engines.frozen_inputs import make_frozen_inputs
-from kedge.engines.graphs import in_place
-from kedge.engines.lanes import Lanes
 from kedge.engines.programs import cpu_keeps_rounding
-from kedge.engines.rounding import inputs
 from kedge.engines.stacked import Stacked
-from kedge.engines.tracing import traced, without_advice, written_down
 from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded
 from kedge.nn.precision import in_precision

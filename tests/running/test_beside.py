@@ -17,7 +17,7 @@ from kedge.core.algorithm import Tune
 from kedge.core.errors import Diverged
 from kedge.core.server import Rejection, Reply, server_update
 from kedge.engines.engine import Order
-from kedge.engines.pack import Pack
+from kedge.engines.pack.pack import Pack
 from kedge.engines.stacked import Stacked
 from kedge.measure.latest import Latest
 from kedge.running.runner import asking, run

@@ -15,8 +15,8 @@ from tests.running.short import experiment, members
 
 from kedge.core.errors import Diverged, RequestError
 from kedge.data.federation import Federation
-from kedge.engines.auto import Choice
-from kedge.engines.pack import Pack
+from kedge.engines.choose import Choice
+from kedge.engines.pack.pack import Pack
 from kedge.running import execute as executing
 from kedge.running import packing, runner
 from kedge.running.bar import Together
@@ -292,7 +292,7 @@ def test_where_stacking_does_not_pay_runs_go_one_after_another(
 def test_an_engine_that_cannot_be_is_the_error_of_all_its_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("kedge.engines.auto.has_compiler", lambda: False)
+    monkeypatch.setattr("kedge.engines.choose.has_compiler", lambda: False)
     own = [experiment(seed=seed, engine__compile="on") for seed in range(2)] + [experiment(seed=2)]
     ended = carried(members(tmp_path, own))
     assert all("no C++ compiler is found here" in str(ended[name]) for name in ("run0", "run1"))

@@ -7,7 +7,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from kedge.engines.graphs import captured
+from kedge.engines.cuda.graphs import captured
 from kedge.running import checkpoint
 from kedge.running.saver import copy_stream, written
 

@@ -12,9 +12,10 @@ from tests.contract.test_resume import both_ways, stop_after
 from tests.running.plain_torch import ENGINES, Kind, task_of
 
 import kedge
-from kedge.algorithms import RULES, fedavg, feddyn, feddyn_no_reg, scaffold
+from kedge.algorithms import fedavg, feddyn, feddyn_no_reg, scaffold
 from kedge.core.algorithm import Algorithm
 from kedge.core.errors import RequestError
+from kedge.rules import RULES
 from kedge.rules.proposition1 import Proposition1
 from kedge.running.assemble import assemble
 from kedge.running.config import resolve

@@ -7,7 +7,7 @@ from tests.zoo import table, trial
 from tests.zoo.modules import ZOO, has_torchvision
 from tests.zoo.trial import CLIENTS, TOLERANCES, Cell, cell, distance, reference, trained
 
-from kedge.engines.captured import Captured
+from kedge.engines.cuda.captured import Captured
 from kedge.running import execute
 
 PLAIN = [name for name, member in ZOO.items() if not member.external]

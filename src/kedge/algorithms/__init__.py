@@ -29,12 +29,9 @@ from kedge.algorithms.scheduled import scheduled
 from kedge.algorithms.top_down import top_down
 from kedge.core.algorithm import Algorithm
 from kedge.core.schedules import Schedule, all_units
-from kedge.rules.plateau import Plateau, plateau
-from kedge.rules.proposition1 import Proposition1, proposition1, threshold_of
 
 __all__ = [
     "METHODS",
-    "RULES",
     "SCHEDULES",
     "fedadam",
     "fedavg",
@@ -57,11 +54,8 @@ __all__ = [
     "fedtr",
     "lg_fedavg",
     "moon",
-    "plateau",
-    "proposition1",
     "scaffold",
     "scheduled",
-    "threshold_of",
 ]
 
 
@@ -102,9 +96,4 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "fix-last-two": fix_last_two,
     "vanilla": vanilla,
     "anti": anti,
-}
-
-RULES: dict[str, Callable[..., Proposition1 | Plateau]] = {
-    "plateau": plateau,
-    "proposition1": proposition1,
 }

@@ -14,8 +14,8 @@ from kedge.bench.workloads import Workload
 from kedge.core.algorithm import Stage
 from kedge.core.server import Server, broadcast, opened, server_update
 from kedge.core.tree import cast
-from kedge.engines.auto import build, choose
-from kedge.engines.captured import Captured
+from kedge.engines.choose import build, choose
+from kedge.engines.cuda.captured import Captured
 from kedge.engines.engine import Asked, Asking, Engine, Order, answered
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked

@@ -16,8 +16,8 @@ from kedge.core.client import Carry, local_step, started
 from kedge.core.model import Batch, Model
 from kedge.core.tree import cast
 from kedge.data.federation import Federation
-from kedge.engines.graphs import captured, in_place
-from kedge.engines.tracing import traced
+from kedge.engines.cuda.graphs import captured, in_place
+from kedge.engines.cuda.tracing import traced
 
 
 def central_step(

@@ -29,7 +29,7 @@ from kedge.core.optimizers import SGD
 from kedge.core.sampling import Participation
 from kedge.data.dataset import Dataset
 from kedge.data.federation import Federation
-from kedge.engines.captured import Captured
+from kedge.engines.cuda.captured import Captured
 from kedge.engines.engine import Engine, ran_out
 from kedge.engines.programs import bucket
 from kedge.engines.stacked import Stacked

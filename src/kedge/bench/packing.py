@@ -16,9 +16,9 @@ from kedge.bench.bench import asking_round, begun_on, synchronize
 from kedge.bench.networks import BATCH, Setting, fitting
 from kedge.core.tree import Leaves
 from kedge.data.federation import Federation
-from kedge.engines.captured import Ahead, Captured
+from kedge.engines.cuda.captured import Ahead, Captured
 from kedge.engines.engine import Asking, Engine, answered
-from kedge.engines.pack import Pack
+from kedge.engines.pack.pack import Pack
 from kedge.engines.stacked import Stacked
 from kedge.nn.precision import Precision, computing_in
 from kedge.running.task import Task

@@ -26,7 +26,7 @@ from kedge.bench.peers_pfl import pfl_research
 from kedge.bench.workloads import Workload
 from kedge.core.algorithm import Stage
 from kedge.data.federation import Federation
-from kedge.engines.auto import Choice, build, choose
+from kedge.engines.choose import Choice, build, choose
 from kedge.nn.precision import Precision, computing_in, in_precision
 from kedge.running.task import Task
 

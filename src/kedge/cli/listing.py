@@ -10,17 +10,18 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from kedge.algorithms import METHODS, RULES, SCHEDULES
+from kedge.algorithms import METHODS, SCHEDULES
 from kedge.algorithms.texts import cells_in, texts
 from kedge.cli.options import Debug, Json, console, guarded, show
 from kedge.core.errors import RequestError, nearest
 from kedge.data.datasets import BUILT_IN
 from kedge.data.folder import available
 from kedge.data.partitions.partition import PARTITIONS
-from kedge.engines.captured import Captured
+from kedge.engines.cuda.captured import Captured
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.models import MODELS
+from kedge.rules import RULES
 from kedge.running.document import OPTIMIZERS, SHIPPED
 from kedge.running.protocols import PROTOCOLS
 

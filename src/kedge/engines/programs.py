@@ -17,8 +17,8 @@ from kedge.core.model import Batch, Model
 from kedge.core.server import weights
 from kedge.core.tree import Leaves, Tree, finite_rows, tree_map, where
 from kedge.data.federation import Federation
+from kedge.engines.cuda.tracing import without_advice
 from kedge.engines.engine import Totals, lr_times, weighted_totals
-from kedge.engines.tracing import without_advice
 
 BUCKETS = (1, 2, 4, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 512, 1024)
 

@@ -21,7 +21,6 @@ from kedge.core.server import Reply
 from kedge.core.tree import Leaves, Tree, row, tree_map
 from kedge.data.batches import Plan, plan, step_counts, survey
 from kedge.data.federation import Federation
-from kedge.engines.begun import Begun, Coming, Known, first_carry
 from kedge.engines.engine import (
     NO_CHORES,
     Mean,
@@ -37,6 +36,7 @@ from kedge.engines.engine import (
 )
 from kedge.engines.memory import Memories
 from kedge.engines.programs import bucket, compiled, stacked_end, stacked_step, stacked_survey
+from kedge.engines.round_start import Begun, Coming, Known, first_carry
 
 
 class Stacked:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from kedge.algorithms import METHODS, RULES, SCHEDULES
+from kedge.algorithms import METHODS, SCHEDULES
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune, fitted
 from kedge.core.errors import DataError, RequestError
 from kedge.core.frozen import frozen_note, place_frozen
@@ -21,6 +21,7 @@ from kedge.nn.from_module import from_module, seeded
 from kedge.nn.naming import FORWARD_ERRORS, error_text
 from kedge.nn.precision import DTYPES, Precision, in_precision
 from kedge.nn.units import check_trainable
+from kedge.rules import RULES
 from kedge.rules.plateau import Plateau
 from kedge.running.config import EngineChoice, Evaluation, Experiment, label_of, options_of
 from kedge.running.dealing import federation_of

@@ -13,7 +13,7 @@ import torch
 
 from kedge.core.errors import DataError, RequestError
 from kedge.data.partitions.saved import FILE
-from kedge.engines.auto import Choice, build, choose
+from kedge.engines.choose import Choice, build, choose
 from kedge.engines.compiling import compile_failure
 from kedge.engines.fallback import without_torch_warnings
 from kedge.engines.unstackable import explain_stacking_errors

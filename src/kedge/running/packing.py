@@ -1,7 +1,7 @@
 """Several runs at once, in a thread beside the main one.
 
 A run has its own folder, checkpoints and history and goes through the same loop as alone; only its rounds are
-asked of a common stack (engines/pack.py). Signals come to the main thread alone: it waits, and the runs look
+asked of a common stack (engines/pack/pack.py). Signals come to the main thread alone: it waits, and the runs look
 after every round whether they were asked to stop.
 """
 
@@ -18,12 +18,12 @@ import torch
 from kedge.core.errors import RequestError
 from kedge.core.model import Model
 from kedge.data.federation import Federation
-from kedge.engines.auto import Choice, build
-from kedge.engines.captured import Ahead
+from kedge.engines.choose import Choice, build
 from kedge.engines.compiling import compile_failure
+from kedge.engines.cuda.captured import Ahead
 from kedge.engines.engine import Asking, ran_out
 from kedge.engines.fallback import without_torch_warnings
-from kedge.engines.pack import Pack
+from kedge.engines.pack.pack import Pack
 from kedge.engines.programs import never_fall_back
 from kedge.engines.stacked import Stacked
 from kedge.engines.unstackable import unstackable

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kedge.core.errors import RequestError
 from kedge.core.frozen import same_frozen, with_frozen
-from kedge.engines.joining import same
+from kedge.engines.pack.joining import same
 from kedge.running.config import Experiment
 from kedge.running.execute import begun, taken_up
 from kedge.running.folder import locked

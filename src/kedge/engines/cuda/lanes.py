@@ -17,9 +17,9 @@ from kedge.core.client import Carry
 from kedge.core.tree import tree_map
 from kedge.data.federation import Federation
 from kedge.engines.compiling import explain_capture_errors
-from kedge.engines.graphs import captured, in_place, put
-from kedge.engines.rounding import reading_copies, rounded
-from kedge.engines.tracing import compiled, written_down
+from kedge.engines.cuda.graphs import captured, in_place, put
+from kedge.engines.cuda.rounding import reading_copies, rounded
+from kedge.engines.cuda.tracing import compiled, written_down
 
 ALL = slice(None)
 UNROLLED = 8  # steps of the longer graph that is captured beside the one of a single step

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.nn import Parameter
 
-from kedge.engines.rewriting import again
-from kedge.engines.rounding import HALF, inputs, roundings
+from kedge.engines.cuda.rewriting import again
+from kedge.engines.cuda.rounding import HALF, inputs, roundings
 
 
 def make_frozen_inputs(module: GraphModule) -> list[Tensor]:

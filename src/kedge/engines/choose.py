@@ -19,14 +19,14 @@ from kedge.core.server import broadcast, opened
 from kedge.core.tree import cast
 from kedge.data.batches import step_counts
 from kedge.data.federation import Federation
-from kedge.engines.captured import Ahead, Captured
+from kedge.engines.cuda.captured import Ahead, Captured
+from kedge.engines.cuda.streams import best
 from kedge.engines.engine import Engine, Order, ran_out
 from kedge.engines.fallback import collect_fallback_operators
 from kedge.engines.lockstep import client_steps, steps_of_round
 from kedge.engines.programs import bucket, cpu_keeps_rounding
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
-from kedge.engines.streams import best
 from kedge.engines.unstackable import NotCompiled, unstackable
 from kedge.nn.naming import error_text
 

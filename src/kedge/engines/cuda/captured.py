@@ -25,11 +25,11 @@ from kedge.core.server import Reply
 from kedge.core.tree import Leaves
 from kedge.data.batches import Plan
 from kedge.data.federation import Federation
-from kedge.engines.begun import Begun, Coming, Known
+from kedge.engines.cuda.graphs import Beside, Replayed
+from kedge.engines.cuda.lanes import Lanes
 from kedge.engines.engine import Order, ran_out, staged, trainable
-from kedge.engines.graphs import Beside, Replayed
-from kedge.engines.lanes import Lanes
 from kedge.engines.programs import stacked_step
+from kedge.engines.round_start import Begun, Coming, Known
 from kedge.engines.stacked import Stacked
 
 Result = TypeVar("Result")

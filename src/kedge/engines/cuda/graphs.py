@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from kedge.engines.compiling import explain_capture_errors
-from kedge.engines.tracing import traced
+from kedge.engines.cuda.tracing import traced
 
 
 def captured(

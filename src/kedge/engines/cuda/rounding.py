@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch.fx import GraphModule, Node
 
-from kedge.engines.rewriting import again, aten, calls
+from kedge.engines.cuda.rewriting import again, aten, calls
 
 HALF = torch.bfloat16
 TURNS = {aten.permute.default, aten.transpose.int, aten.t.default}

@@ -12,8 +12,8 @@ from kedge.core.client import Carry
 from kedge.core.tree import Leaves, Tree, stack, tree_map
 from kedge.data.batches import Ints, Plan, lockstep
 from kedge.data.dataset import Dataset
-from kedge.engines.begun import Begun, Known
 from kedge.engines.engine import Order, Totals
+from kedge.engines.round_start import Begun, Known
 
 
 def merged(pools: Sequence[Dataset]) -> tuple[Dataset, list[int]]:

@@ -54,7 +54,7 @@ def test_the_zip_is_fetched_and_decoded_once(
         first = load("tiny-imagenet")
     monkeypatch.setattr(
         "kedge.data.sources.tiny_imagenet.pictures", None
-    )  # from here on nothing can be decoded
+    )  # nothing can be decoded from here on
     again = load("tiny-imagenet")
     np.testing.assert_array_equal(first.train.x, again.train.x)
     assert len(list((cache / "tiny-imagenet").glob("decoded-*"))) == 1

@@ -16,8 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from kedge.engines.frozen_inputs import make_frozen_inputs
-from kedge.engines.rewriting import rewritten
+from kedge.engines.cuda.frozen_inputs import make_frozen_inputs
+from kedge.engines.cuda.rewriting import rewritten
 
 ADVICE = r"\s*Online softmax is disabled", "TensorFloat32 tensor cores", r"`torch\.jit\."
 

@@ -19,7 +19,6 @@ from kedge.core.server import Reply
 from kedge.core.tree import Leaves, together
 from kedge.data.batches import Plan
 from kedge.data.federation import Federation
-from kedge.engines.begun import Begun, Coming, Known
 from kedge.engines.engine import (
     Asked,
     Asking,
@@ -34,9 +33,10 @@ from kedge.engines.engine import (
     trainable,
     trained,
 )
-from kedge.engines.joining import joined, known_together, membership, merged, of_run, spread
-from kedge.engines.joint_programs import JointPrograms, own_end, own_totals, with_slots
-from kedge.engines.rows import RowCounts
+from kedge.engines.pack.joining import joined, known_together, membership, merged, of_run, spread
+from kedge.engines.pack.joint_programs import JointPrograms, own_end, own_totals, with_slots
+from kedge.engines.pack.rows import RowCounts
+from kedge.engines.round_start import Begun, Coming, Known
 from kedge.engines.stacked import Stacked
 
 Build = Callable[[Federation], Stacked]

@@ -1,0 +1,1 @@
+"""Compiled steps, captured as CUDA graphs and replayed."""

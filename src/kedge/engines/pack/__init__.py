@@ -1,0 +1,1 @@
+"""Several runs trained as one stack."""
