@@ -31,7 +31,7 @@ from kedge.core.errors import CheckpointError, DataError, Diverged, RequestError
 from kedge.core.model import Output
 from kedge.core.optimizers import SGD, Adam
 from kedge.data.dataset import Dataset
-from kedge.measure.wanted import Measure
+from kedge.measure.settings import Measure
 from kedge.rules import plateau, proposition1, threshold_of
 from kedge.running.result import Result
 from kedge.version import __version__

@@ -23,7 +23,7 @@ from kedge.data.augment import Augment
 from kedge.data.dataset import Dataset
 from kedge.data.federation import joined
 from kedge.measure.latest import Latest
-from kedge.measure.wanted import Measure
+from kedge.measure.settings import Measure
 from kedge.nn.from_module import from_module, seeded
 from kedge.nn.layers import private_copy
 from kedge.nn.naming import FORWARD_ERRORS, error_text

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kedge.measure.cost import relative_cost
+from kedge.measure.cost.cost import relative_cost
 
 
 def test_the_relative_cost_of_stages_is_the_mean_price_of_their_rounds() -> None:

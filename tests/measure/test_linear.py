@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kedge.measure.linear import (
+from kedge.measure.theory.contraction import cosine, printed, printed_minimum, remaining, theoretical
+from kedge.measure.theory.linear import (
     ADDITIVE,
     LEAST,
     MULTIPLICATIVE,
@@ -25,7 +26,6 @@ from kedge.measure.linear import (
     ratios,
     simulated,
 )
-from kedge.measure.linear_theory import cosine, printed, printed_minimum, remaining, theoretical
 
 BOTH = pytest.mark.parametrize("network", NETWORKS.values(), ids=list(NETWORKS))
 

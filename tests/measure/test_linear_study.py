@@ -8,7 +8,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from kedge.measure.linear import (
+from kedge.measure.theory.contraction import theoretical
+from kedge.measure.theory.linear import (
     ADDITIVE,
     MULTIPLICATIVE,
     NEVER,
@@ -19,8 +20,7 @@ from kedge.measure.linear import (
     ratios,
     simulated,
 )
-from kedge.measure.linear_study import correlation, frozen_steps, known, less, of_seeds, quantile, study
-from kedge.measure.linear_theory import theoretical
+from kedge.measure.theory.study import correlation, frozen_steps, known, less, of_seeds, quantile, study
 
 PAPER = {
     "fedavg": Training(),

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from kedge.measure.macs import chain_macs, counted, forward_macs
+from kedge.measure.cost.macs import chain_macs, counted, forward_macs
 from kedge.models import MODELS
 
 SHAPES = {"shallow-cnn": (1, 28, 28), "standard-cnn": (3, 32, 32), "lenet5": (1, 28, 28), "mlp": (20,)}

@@ -12,7 +12,7 @@ from kedge.algorithms import fedavg
 from kedge.core.algorithm import Local
 from kedge.core.correction import Correction, End, Step
 from kedge.core.tree import Leaves, Tree
-from kedge.measure.rehearsal import Rehearsal, through
+from kedge.measure.cost.rehearsal import Rehearsal, through
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kedge.core.model import Statistics
-from kedge.measure.traffic import Traffic, tensor_bytes
+from kedge.measure.cost.traffic import Traffic, tensor_bytes
 
 LEAVES = {"body.weight": torch.zeros(3, 4), "head.weight": torch.zeros(2, dtype=torch.float64)}
 CAST = {"control": {"c": {"head.weight": torch.zeros(2)}}, "centroids": {"mean": torch.zeros(5)}}

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from kedge.core.errors import RequestError
-from kedge.measure.macs import counted
+from kedge.measure.cost.macs import counted
 from kedge.nn import recurrent
 from kedge.nn.from_module import from_module
 from kedge.nn.layers import KEYED, exchange_layers

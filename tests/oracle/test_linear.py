@@ -10,7 +10,8 @@ from torch import Tensor
 
 from kedge.audit import oracle_linear as oracle
 from kedge.audit.finding import Finding, Pair, compared
-from kedge.measure.linear import (
+from kedge.measure.theory.contraction import cosine, printed, printed_minimum, theoretical
+from kedge.measure.theory.linear import (
     ADDITIVE,
     MULTIPLICATIVE,
     Network,
@@ -19,7 +20,6 @@ from kedge.measure.linear import (
     next_round,
     product_minimum,
 )
-from kedge.measure.linear_theory import cosine, printed, printed_minimum, theoretical
 
 APPENDIX = "additive_bias (appendix model)"
 PRINTED = MULTIPLICATIVE._replace(minimum=printed_minimum)

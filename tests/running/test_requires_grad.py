@@ -17,7 +17,7 @@ from kedge.core.frozen import frozen_leaves
 from kedge.data.datasets import synthetic
 from kedge.data.federation import Federation, federate
 from kedge.engines.pack.pack import Pack
-from kedge.measure.macs import chain_macs
+from kedge.measure.cost.macs import chain_macs
 from kedge.nn.from_module import from_module, seeded
 from kedge.running.assemble import assemble
 from kedge.running.costing import planned

@@ -22,8 +22,8 @@ from kedge.core.sampling import Participation
 from kedge.core.schedules import Clock
 from kedge.data.dataset import Dataset
 from kedge.data.federation import Federation
-from kedge.measure.cost import Cost, relative_cost
-from kedge.measure.macs import chain_macs, forward_macs
+from kedge.measure.cost.cost import Cost, relative_cost
+from kedge.measure.cost.macs import chain_macs, forward_macs
 from kedge.models.cnn import shallow_cnn
 from kedge.nn.from_module import from_module, seeded
 from kedge.running.config import resolve

@@ -24,7 +24,8 @@ from kedge.core.optimizers import SGD
 from kedge.core.schedules import BottomUp
 from kedge.data.dataset import Dataset
 from kedge.data.federation import joined
-from kedge.measure.linear import (
+from kedge.measure.theory.contraction import cosine, printed, printed_minimum, theoretical
+from kedge.measure.theory.linear import (
     ADDITIVE,
     MULTIPLICATIVE,
     NEVER,
@@ -35,7 +36,6 @@ from kedge.measure.linear import (
     flowed,
     next_round,
 )
-from kedge.measure.linear_theory import cosine, printed, printed_minimum, theoretical
 from kedge.nn.from_module import from_module
 
 FLOW: dict[str, Any] = ORACLES["linear_two_layer_flow"]

@@ -20,7 +20,7 @@ from kedge.core.server import Server
 from kedge.engines.engine import Engine
 from kedge.engines.stacked import Stacked
 from kedge.measure.local_drift import drifting, local_drift
-from kedge.measure.wanted import Measure
+from kedge.measure.settings import Measure
 from kedge.running.probing import observed, watcher
 
 BOUND = 1.1  # of a round's time

@@ -11,8 +11,8 @@ import typer
 from kedge.cli.options import Debug, Json, console, guarded, notes, show
 from kedge.cli.partition import save
 from kedge.core.errors import RequestError, nearest
-from kedge.measure.linear import LEAST, NETWORKS, NEVER, Network, Training
-from kedge.measure.linear_study import frozen_steps, study
+from kedge.measure.theory.linear import LEAST, NETWORKS, NEVER, Network, Training
+from kedge.measure.theory.study import frozen_steps, study
 from kedge.report.png import require_matplotlib
 from kedge.report.theory_plot import OTHERWISE, plot
 from kedge.report.theory_table import explained, headline, rendered, verdict

@@ -15,7 +15,7 @@ from kedge.data.augment import Augment
 from kedge.data.dataset import normalized
 from kedge.data.datasets import BUILT_IN, folder
 from kedge.data.local_tests import LocalTests
-from kedge.measure.wanted import Measure
+from kedge.measure.settings import Measure
 from kedge.nn.precision import Precision
 from kedge.nn.units import Granularity
 from kedge.running.document import FACTORIES, STAGED, expanded

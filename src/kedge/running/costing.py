@@ -18,10 +18,10 @@ from kedge.core.selections import everything
 from kedge.core.tree import Leaves, cast
 from kedge.data.batches import collapse, step_counts
 from kedge.engines.engine import trainable
-from kedge.measure.cost import Cost
+from kedge.measure.cost.cost import Cost
+from kedge.measure.cost.rehearsal import Rehearsal
+from kedge.measure.cost.traffic import Traffic, tensor_bytes
 from kedge.measure.latest import Latest
-from kedge.measure.rehearsal import Rehearsal
-from kedge.measure.traffic import Traffic, tensor_bytes
 from kedge.measure.updates import Updates
 from kedge.running.measuring import tune_of
 from kedge.running.task import Task

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kedge.core.errors import CheckpointError, DataError
-from kedge.measure.cost import Cost
+from kedge.measure.cost.cost import Cost
 from kedge.running.folder import Lines, hash_of, line_of, read_lines
 from kedge.running.measuring import Measured, number
 from kedge.running.task import History, Observer

@@ -32,9 +32,9 @@ from kedge.engines.engine import Engine, Order
 from kedge.engines.sequential import Sequential
 from kedge.measure.activations import features_of, of_units
 from kedge.measure.features import NONE, Interaction, interaction
+from kedge.measure.settings import Measure
 from kedge.measure.similarity import average, cka, gram, mean_cka
 from kedge.measure.updates import Updates
-from kedge.measure.wanted import Measure
 from kedge.running.task import Task
 
 

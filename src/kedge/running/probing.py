@@ -23,8 +23,8 @@ from kedge.core.server import Reply, Server
 from kedge.core.tree import tree_map
 from kedge.engines.engine import Asked, Asking, Engine, Order
 from kedge.measure.local_drift import drifting, local_drift
+from kedge.measure.settings import Measure
 from kedge.measure.updates import KINDS, Updates
-from kedge.measure.wanted import Measure
 from kedge.rules.gradient_spread import GradientSpread
 from kedge.running.looking import Look, looked, samples
 from kedge.running.measuring import evaluates, number

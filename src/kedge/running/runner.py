@@ -21,7 +21,7 @@ from kedge.core.server import Reply, broadcast, hand_over, opened, server_update
 from kedge.core.tree import cast, finite
 from kedge.engines.engine import NO_CHORES, Asked, Asking, Chores, Engine, Order, answered
 from kedge.measure.evaluate import HeldOut
-from kedge.measure.wanted import Measure
+from kedge.measure.settings import Measure
 from kedge.running.costing import Ledger, Place
 from kedge.running.history import Entry, Scribe
 from kedge.running.identity import digest_in

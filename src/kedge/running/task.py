@@ -10,7 +10,7 @@ from kedge.core.model import Model
 from kedge.core.sampling import Participation
 from kedge.core.server import Server
 from kedge.data.federation import Federation
-from kedge.measure.wanted import Measure
+from kedge.measure.settings import Measure
 from kedge.nn.precision import Precision
 
 History = list[dict[str, Any]]

@@ -20,7 +20,7 @@ from kedge.core.model import Batch, Model
 from kedge.core.server import broadcast, opened
 from kedge.core.tree import Leaves, cast
 from kedge.data.federation import Federation
-from kedge.measure.macs import counted
+from kedge.measure.cost.macs import counted
 
 SIZES = (1, 2, 3)
 

@@ -19,7 +19,7 @@ cos²θ, α the unknown error of straight trajectories; here α = 0.) The power 
 import torch
 from torch import Tensor
 
-from kedge.measure.linear import Network, Point, Training, product_minimum
+from kedge.measure.theory.linear import Network, Point, Training, product_minimum
 
 
 def cosine(network: Network, point: Point) -> Tensor:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from kedge.core.schedules import BottomUp, Clock
-from kedge.measure.linear import (
+from kedge.measure.theory.contraction import printed, printed_minimum, theoretical
+from kedge.measure.theory.linear import (
     MULTIPLICATIVE,
     NEVER,
     Network,
@@ -25,7 +26,6 @@ from kedge.measure.linear import (
     ratios,
     simulated,
 )
-from kedge.measure.linear_theory import printed, printed_minimum, theoretical
 
 QUARTILES = {"lower": 0.25, "median": 0.5, "upper": 0.75}
 SAME = 1e-9  # a spread below this is rounding

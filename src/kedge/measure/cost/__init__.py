@@ -1,0 +1,1 @@
+"""The cost of training: parameters updated, multiply-adds, bytes."""

@@ -1,0 +1,1 @@
+"""FedBug's linear laboratory."""
