@@ -9,7 +9,7 @@ import kedge
 
 ROOT = Path(kedge.__file__).parent
 FILES = sorted(p for p in ROOT.rglob("*.py"))
-OUTER = {"running", "reproduce", "cli", "report", "audit", "bench", "api", "__init__"}
+OUTER = {"config", "running", "reproduce", "cli", "report", "audit", "bench", "api", "__init__"}
 DOMAIN = {"core", "nn", "algorithms", "rules", "models", "data", "engines", "measure"}
 
 # What each part may import of ours, beside itself.
@@ -23,15 +23,16 @@ ALLOWED: dict[str, set[str]] = {
     "data": {"core"},
     "engines": {"core", "nn", "data"},
     "measure": {"core", "data"},
-    "running": {*DOMAIN, "version"},
-    "audit": {*DOMAIN, "running", "bench", "api"},
-    "bench": {*DOMAIN, "running", "audit", "api"},
-    "reproduce": {*DOMAIN, "version", "running"},
-    "report": {*DOMAIN, "running", "reproduce"},
-    "api": {*DOMAIN, "running", "report", "audit", "bench"},
-    "cli": {*DOMAIN, "version", "running", "reproduce", "report", "audit", "bench", "api"},
+    "config": {*DOMAIN, "version"},
+    "running": {*DOMAIN, "version", "config"},
+    "audit": {*DOMAIN, "config", "running", "bench", "api"},
+    "bench": {*DOMAIN, "config", "running", "audit", "api"},
+    "reproduce": {*DOMAIN, "config", "version", "running"},
+    "report": {*DOMAIN, "config", "running", "reproduce"},
+    "api": {*DOMAIN, "config", "running", "report", "audit", "bench"},
+    "cli": {*DOMAIN, "config", "version", "running", "reproduce", "report", "audit", "bench", "api"},
     "__main__": {"cli"},
-    "__init__": {*DOMAIN, "version", "running", "report", "audit", "bench", "api", "cli"},
+    "__init__": {*DOMAIN, "config", "version", "running", "report", "audit", "bench", "api", "cli"},
 }
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from kedge.algorithms import METHODS
-from kedge.running.config import resolve
-from kedge.running.document import SHIPPED, read
-from kedge.running.grid import cells
+from kedge.config.document import SHIPPED, read
+from kedge.config.experiment import resolve
+from kedge.config.grid import cells
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

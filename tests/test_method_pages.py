@@ -8,9 +8,9 @@ from docs.methods.generate import FIELDS, differing, pages, untold, usage
 
 from kedge.algorithms import METHODS, SCHEDULES
 from kedge.algorithms.texts import cells_in, cells_of, texts
+from kedge.config.document import override, read
+from kedge.config.experiment import resolve
 from kedge.measure.cells import parsed
-from kedge.running.config import resolve
-from kedge.running.document import override, read
 
 TEXTS = texts()
 WRITTEN: dict[str, dict[str, Any]] = {**TEXTS["methods"], **TEXTS["schedules"]}

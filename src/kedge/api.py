@@ -13,6 +13,21 @@ import torch
 from torch import nn
 
 from kedge.algorithms import fedavg
+from kedge.config.assemble import (
+    adapted,
+    algorithm_of,
+    check_augment,
+    check_model,
+    check_precision,
+    check_schedules,
+    check_tuning,
+    device_of,
+)
+from kedge.config.diagnostics import check_measures, watched
+from kedge.config.document import method_tables, override, read
+from kedge.config.experiment import EngineChoice, factory_table, resolve
+from kedge.config.forward_check import preserve_generators, with_checked_forward
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune
 from kedge.core.errors import DataError, RequestError
 from kedge.core.frozen import place_frozen
@@ -29,29 +44,14 @@ from kedge.nn.layers import private_copy
 from kedge.nn.naming import FORWARD_ERRORS, error_text
 from kedge.nn.precision import DTYPES, Precision, in_precision
 from kedge.nn.units import Granularity
-from kedge.running.assemble import (
-    adapted,
-    algorithm_of,
-    check_augment,
-    check_model,
-    check_precision,
-    check_schedules,
-    check_tuning,
-    device_of,
-)
 from kedge.running.bar import Bar
-from kedge.running.config import EngineChoice, factory_table, resolve
-from kedge.running.document import method_tables, override, read
 from kedge.running.execute import execute, held
 from kedge.running.folder import check_free, create, locked
-from kedge.running.forward_check import preserve_generators, with_checked_forward
 from kedge.running.identity import Identity, call_identity, check_identity, differences, raise_differences
 from kedge.running.marker import Marker, read_marker
-from kedge.running.probing import check_measures, watched
 from kedge.running.result import Result
 from kedge.running.resumed_code import update_record, use_code
 from kedge.running.sources import CodeChoice, colon_names, contents
-from kedge.running.task import Task
 
 ANOTHER_CALL = (
     "Call kedge.train with the arguments of the first call; only rounds, engine, device, compile, "

@@ -7,7 +7,7 @@ import pytest
 from tests.cli.command import kedge
 from tests.cli.grids import CELLS, GRID, written
 
-from kedge.running.grid import names as cell_names
+from kedge.config.grid import names as cell_names
 
 
 def test_a_dry_run_shows_the_cells_and_makes_nothing(tmp_path: Path) -> None:

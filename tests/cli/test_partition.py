@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from tests.cli.command import kedge
 
+from kedge.config.dealing import federation_of
+from kedge.config.document import read
+from kedge.config.experiment import resolve
 from kedge.report import png
-from kedge.running.config import resolve
-from kedge.running.dealing import federation_of
-from kedge.running.document import read
 
 
 def test_the_table_names_dataset_partition_and_the_number() -> None:

@@ -26,11 +26,11 @@ from kedge.algorithms.layer_expansion import anti, vanilla
 from kedge.algorithms.lg_fedavg import lg_fedavg
 from kedge.algorithms.moon import moon
 from kedge.algorithms.top_down import top_down
+from kedge.config.imports import imported_method
 from kedge.core.algorithm import Algorithm
 from kedge.measure.latest import Latest
 from kedge.measure.updates import Updates
 from kedge.rules.gradient_spread import GradientSpread
-from kedge.running.imported import imported_method
 
 BUILT_IN: dict[str, Algorithm] = {
     "fedavg": fedavg(),

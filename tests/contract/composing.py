@@ -11,6 +11,9 @@ from tests.contract.problem import PLAIN, distance, everything, federation, netw
 
 from kedge.algorithms import SCHEDULES
 from kedge.audit.bed import Given
+from kedge.config.assemble import adapted, algorithm_of, check_schedules, rebuilding
+from kedge.config.experiment import factory_table
+from kedge.config.task import History, Task
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.model import Model, Statistics
 from kedge.core.optimizers import SGD
@@ -19,10 +22,8 @@ from kedge.data.federation import Federation
 from kedge.engines.engine import Engine
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
-from kedge.running.assemble import adapted, algorithm_of, check_schedules, rebuilding
-from kedge.running.config import factory_table
+from kedge.running.progress import Interrupted, Observer
 from kedge.running.runner import run
-from kedge.running.task import History, Interrupted, Observer, Task
 
 Kind = Callable[[Model, Federation], Engine]
 ENGINES: tuple[Kind, Kind] = (Sequential, Stacked)

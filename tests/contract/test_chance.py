@@ -23,6 +23,8 @@ from torch.func import grad, vmap
 from torch.nn import functional as F
 
 from kedge.algorithms import fedavg
+from kedge.config.forward_check import with_checked_forward
+from kedge.config.task import Task
 from kedge.core.algorithm import Local, Stage
 from kedge.core.model import Batch, Model
 from kedge.core.optimizers import SGD
@@ -33,8 +35,6 @@ from kedge.engines.engine import Engine
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.nn.random_functions import with_keyed_functions
-from kedge.running.forward_check import with_checked_forward
-from kedge.running.task import Task
 
 TIMES, WIDTH = 5, 4
 KEEP = Local(2, 4, SGD(0.1), clip=1.0)

@@ -33,11 +33,11 @@ from tests.contract.problem import (
 
 from kedge.algorithms import METHODS, SCHEDULES
 from kedge.audit.bed import Given
+from kedge.config.task import Task
 from kedge.core.correction import Correction
 from kedge.core.errors import RequestError
 from kedge.core.tree import Tree
 from kedge.engines.sequential import Sequential
-from kedge.running.task import Task
 
 SMALL = {"moon": {"projection": 6}}  # its network, but quick
 PAIRS = list(product(SCHEDULES, METHODS))

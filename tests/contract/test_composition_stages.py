@@ -31,12 +31,13 @@ from kedge.algorithms import (
     scaffold,
 )
 from kedge.algorithms.fedrod import PERSONAL
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, fitted
 from kedge.core.optimizers import SGD
 from kedge.core.selections import head
 from kedge.core.tree import Tree, flatten
+from kedge.running.progress import Progress
 from kedge.running.runner import next_stage
-from kedge.running.task import Progress, Task
 
 SWITCHES = list(
     dict.fromkeys(

@@ -12,13 +12,13 @@ from torch import nn
 
 import kedge
 from kedge.algorithms import METHODS, fedavg, fedbabu, feddyn, fedprox, moon, scaffold
+from kedge.config.assemble import adapted, assemble, check_schedules, rebuilding
+from kedge.config.experiment import resolve
 from kedge.core.algorithm import Algorithm, Stage
 from kedge.core.errors import RequestError
 from kedge.core.schedules import Clock, Mask, over
 from kedge.data.dataset import Dataset
 from kedge.nn.from_module import from_module, seeded
-from kedge.running.assemble import adapted, assemble, check_schedules, rebuilding
-from kedge.running.config import resolve
 
 THREE_UNITS = {"name": "mlp", "hidden": [6, 5]}
 MOMENTUM = {"optimizer": {"name": "sgd", "momentum": 0.9}}

@@ -10,6 +10,7 @@ from tests.contract.algorithms import ALGORITHMS
 from tests.contract.problem import federation, network
 
 from kedge.algorithms import fedavg, feddyn
+from kedge.config.task import Task
 from kedge.core.algorithm import Local, Stage
 from kedge.core.model import Model
 from kedge.core.optimizers import SGD
@@ -18,8 +19,8 @@ from kedge.data.federation import Federation
 from kedge.engines.engine import Engine
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
+from kedge.running.progress import Interrupted, Observer
 from kedge.running.runner import run
-from kedge.running.task import Interrupted, Observer, Task
 
 LOCAL = Local(2, 4, SGD(0.1, weight_decay=1e-2, decay=0.9), clip=0.5)
 SOME = Participation("bernoulli", share=0.6)

@@ -9,6 +9,7 @@ from tests.contract.problem import distance, federation, network, perceptron
 
 from kedge.algorithms import fedavg, feddyn, scaffold
 from kedge.audit.bed import Given
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.optimizers import SGD
 from kedge.core.selections import body, head
@@ -16,7 +17,6 @@ from kedge.core.tree import flatten
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.running.runner import run
-from kedge.running.task import Task
 
 LOCAL = Local(2, 4, SGD(0.1, decay=0.7), clip=1.0)
 each_engine = pytest.mark.parametrize("kind", [Sequential, Stacked])

@@ -6,10 +6,10 @@ import pytest
 import torch
 from tests.data import official
 
+from kedge.config.experiment import factory_table
 from kedge.core.errors import DataError, RequestError
 from kedge.data.datasets import BUILT_IN, Dataset, Source, digits, load, synthetic
 from kedge.data.folder import NAMES
-from kedge.running.config import factory_table
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.uint8, torch.int16])

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import kedge
+from kedge.config.dealing import federation_of
+from kedge.config.experiment import resolve
 from kedge.core.errors import RequestError
 from kedge.data.dataset import Dataset, Source
 from kedge.data.federation import Federation, federate
 from kedge.data.local_tests import LocalTests, dealt_labels, largest_remainder, matched
 from kedge.data.partitions.partition import Dirichlet, DirichletClasses, Iid
-from kedge.running.config import resolve
-from kedge.running.dealing import federation_of
 
 Labels = NDArray[np.int64]
 SMALL: dict[str, Any] = {

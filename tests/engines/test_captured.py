@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from kedge.algorithms import METHODS as BUILT_IN
 from kedge.algorithms import fedavg, fedbug, feddyn, scaffold
 from kedge.algorithms.layer_expansion import vanilla
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune
 from kedge.core.client import Carry
 from kedge.core.errors import RequestError
@@ -37,8 +38,8 @@ from kedge.engines.sequential import Sequential
 from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded
 from kedge.nn.precision import DTYPES, Precision, computing_in, in_precision
+from kedge.running.progress import Interrupted, Progress
 from kedge.running.runner import asking, run
-from kedge.running.task import Interrupted, Progress, Task
 
 on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 METHODS: dict[str, Algorithm] = {

@@ -12,14 +12,15 @@ from tests.contract.test_resume import stop_after
 from tests.engines.recorded import on_the_cpu
 from tests.engines.test_captured import apart, captured, final, on_gpu, reference
 
+from kedge.config.forward_check import with_checked_forward
+from kedge.config.task import Task
 from kedge.core.algorithm import Local, Stage
 from kedge.core.optimizers import SGD
 from kedge.core.sampling import Participation
 from kedge.engines.stacked import Stacked
 from kedge.nn.precision import DTYPES, Precision, computing_in, in_precision
-from kedge.running.forward_check import with_checked_forward
+from kedge.running.progress import Interrupted
 from kedge.running.runner import run
-from kedge.running.task import Interrupted, Task
 
 KINDS = ["encoder layer", "decoder layer", "attention", "lstm", "gru", "F.dropout", "randn_like"]
 

@@ -7,6 +7,7 @@ import torch
 
 from kedge.algorithms import METHODS as BUILT_IN
 from kedge.algorithms import fedavg, fedbug, feddyn, scaffold
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune
 from kedge.core.optimizers import SGD
 from kedge.core.sampling import Participation
@@ -21,7 +22,6 @@ from kedge.engines.stacked import Stacked
 from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded
 from kedge.running.runner import run
-from kedge.running.task import Task
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 

@@ -9,6 +9,7 @@ from tests.contract.problem import EVERYBODY, federation, network, perceptron
 from torch import Tensor
 
 from kedge.algorithms import fedavg, feddyn, scaffold
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.correction import Correction, Step
 from kedge.core.errors import Diverged
@@ -22,7 +23,6 @@ from kedge.engines.engine import Mean, Order, summed
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.running.runner import run
-from kedge.running.task import Task
 
 each_engine = pytest.mark.parametrize("kind", [Sequential, Stacked])
 LOCAL = Local(2, 4, SGD(0.1))

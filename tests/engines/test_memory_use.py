@@ -18,7 +18,7 @@ from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.models import MODELS
 from kedge.running.runner import run
-from kedge.running.task import Task
+from kedge.config.task import Task
 from kedge.core.sampling import Participation
 
 clients, rounds, method, engine = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]

@@ -10,6 +10,7 @@ from tests.engines.recorded import on_the_cpu
 from torch import Tensor
 
 from kedge.algorithms import METHODS, fedavg, fedavgm, fedbug, feddyn, fedexp, fednova, scaffold
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune
 from kedge.core.model import Model
 from kedge.core.optimizers import SGD
@@ -26,8 +27,8 @@ from kedge.engines.pack.pack import Pack, Waiting
 from kedge.engines.stacked import Stacked
 from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded
+from kedge.running.progress import Progress
 from kedge.running.runner import asking, run
-from kedge.running.task import Progress, Task
 
 
 def task_of(

@@ -13,8 +13,8 @@ from kedge.engines.cuda.captured import Captured
 from kedge.engines.pack.pack import Pack
 from kedge.engines.pack.rows import FORESEEN, RowCounts
 from kedge.engines.stacked import Stacked
+from kedge.running.progress import Progress
 from kedge.running.runner import asking, run
-from kedge.running.task import Progress
 
 
 class Foreseen:

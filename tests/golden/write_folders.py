@@ -22,10 +22,10 @@ from kedge.cli.run import prepare as prepare_several
 from kedge.cli.run import variants
 from kedge.cli.sweep import prepare as prepare_sweep
 from kedge.cli.sweep import spread
-from kedge.running.config import resolve
-from kedge.running.document import override, read
+from kedge.config.document import override, read
+from kedge.config.experiment import resolve
 from kedge.running.execute import execute, resume
-from kedge.running.task import Interrupted, Observer
+from kedge.running.progress import Interrupted, Observer
 
 SETTINGS: dict[str, Any] = {
     "rounds": 6,

@@ -29,12 +29,12 @@ from kedge.audit.server_rules import (
     momentum,
     under,
 )
+from kedge.config.document import method_tables
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.correction import Cohort, Correction, End
 from kedge.core.errors import RequestError
 from kedge.core.optimizers import Adam
 from kedge.core.tree import Leaves, Tree, scale
-from kedge.running.document import method_tables
 
 
 class BiasCorrected(ServerAdam):

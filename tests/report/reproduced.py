@@ -6,13 +6,13 @@ from io import StringIO
 from rich.console import Console
 from tests.reproduce.tables import a_paper, a_record, an_entry, measured_with
 
+from kedge.config.grid import cells
 from kedge.report.reproduction_page import page
 from kedge.report.reproduction_table import rendered
 from kedge.reproduce.claims import judged
 from kedge.reproduce.measured import Measured, measured_table
 from kedge.reproduce.paper import Claim, document_of, paper_of
 from kedge.reproduce.records import Record
-from kedge.running.grid import cells
 
 CLAIM = Claim("A|B is above <C*>.", rows=(("A|B", "<C*>"),), within=("x, IID", "x, α = 0.3"))
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from kedge.config import document
 from kedge.reproduce import paper
 from kedge.reproduce.plan import Run, Table, runs_of, table_of
 from kedge.reproduce.records import Record, Sitting
 from kedge.reproduce.work import Work
-from kedge.running import document
 
 EXPERIMENT = """
 name = "{name}"

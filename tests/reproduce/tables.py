@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from kedge.config.grid import Cell, cells
 from kedge.reproduce.measured import Measured, measured_table
 from kedge.reproduce.paper import Claim, Entry, Paper, document_of, paper_of
 from kedge.reproduce.records import Record, Sitting
-from kedge.running.grid import Cell, cells
 
 ACCURACY = "all.global.accuracy"
 SITTING = Sitting(

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
+from kedge.config.document import SHIPPED, read
+from kedge.config.experiment import Experiment
+from kedge.config.grid import cells
 from kedge.core.errors import DataError
 from kedge.core.sampling import Participation
 from kedge.measure.cells import parsed
 from kedge.reproduce.comparisons import comparisons
 from kedge.reproduce.measured import Measured, Place
 from kedge.reproduce.paper import cell_of, document_of, names, paper_of
-from kedge.running.config import Experiment
-from kedge.running.document import SHIPPED, read
-from kedge.running.grid import cells
 
 Document = dict[str, Any]
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import kedge
+from kedge.config.experiment import Experiment, resolve
+from kedge.config.grid import Cell
 from kedge.core.errors import RequestError
 from kedge.data.datasets import load
 from kedge.reproduce.paper import Entry, cell_of, names
 from kedge.reproduce.plan import at_scale, table_of
 from kedge.reproduce.shortened import SHAPES, Scale, small, smoke, with_rounds, write_made
-from kedge.running.config import Experiment, resolve
-from kedge.running.grid import Cell
 
 # Of a sample as a network sees it, and the number of classes; as the datasets' own pages say.
 REAL = {

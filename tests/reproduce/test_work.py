@@ -13,7 +13,7 @@ from kedge.reproduce.plan import Run
 from kedge.reproduce.records import curves_of
 from kedge.reproduce.work import in_order, rounds_in, train
 from kedge.running.grouping import Member, groups
-from kedge.running.task import Interrupted
+from kedge.running.progress import Interrupted
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from tests.reproduce.digits_tables import a_work, recorded, runs, ship, write_ta
 from kedge.reproduce.plan import to_train
 from kedge.reproduce.records import read_records, write_record
 from kedge.reproduce.work import Finished, train
-from kedge.running.task import Interrupted
+from kedge.running.progress import Interrupted
 
 
 @pytest.fixture(autouse=True)

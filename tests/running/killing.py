@@ -12,8 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-from kedge.running.config import resolve
-from kedge.running.document import read
+from kedge.config.document import read
+from kedge.config.experiment import resolve
 from kedge.running.execute import execute, finished, resume
 
 

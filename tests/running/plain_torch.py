@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kedge.audit.bed import Given
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.correction import Correction, End
 from kedge.core.optimizers import SGD
@@ -19,7 +20,6 @@ from kedge.data.federation import Federation
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.nn.from_module import from_module, seeded
-from kedge.running.task import Task
 
 Kind = type[Sequential] | type[Stacked]
 ENGINES: tuple[Kind, ...] = (Sequential, Stacked)

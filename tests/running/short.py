@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kedge.running.config import Experiment, resolve
-from kedge.running.document import override, read
+from kedge.config.document import override, read
+from kedge.config.experiment import Experiment, resolve
 from kedge.running.grouping import Member
 
 SMALL: dict[str, Any] = {

@@ -13,6 +13,7 @@ from tests.running.late import Late
 from tests.running.plain_torch import NO_MOMENTUM, also, task_of
 
 from kedge.algorithms import METHODS, fedavg, fedper
+from kedge.config.task import Task
 from kedge.core.algorithm import Tune
 from kedge.core.errors import Diverged
 from kedge.core.server import Rejection, Reply, server_update
@@ -20,8 +21,8 @@ from kedge.engines.engine import Order
 from kedge.engines.pack.pack import Pack
 from kedge.engines.stacked import Stacked
 from kedge.measure.latest import Latest
+from kedge.running.progress import Interrupted, Observer, Progress
 from kedge.running.runner import asking, run
-from kedge.running.task import Interrupted, Observer, Progress, Task
 
 
 def late(task: Task, trouble: dict[int, Any] | None = None) -> Late:

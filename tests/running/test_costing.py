@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from kedge import measure
 from kedge.algorithms import fedavg, fedbug, feddyn, scaffold
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.client import Carry, Fixed
 from kedge.core.correction import ClassMeans, Correction
@@ -30,7 +31,6 @@ from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.running.costing import MEASURES, Ledger, Place, planned
 from kedge.running.runner import run
-from kedge.running.task import Task
 
 LOCAL = Local(epochs=2, batch=4)  # clients of 1, 2, 5 and 9 samples: short batches, one to six steps
 DOUBLE = 8  # bytes

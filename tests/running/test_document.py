@@ -8,10 +8,10 @@ import pytest
 from tests.cli.command import kedge
 
 import kedge as library
+from kedge.config.document import override, read
+from kedge.config.experiment import Experiment, resolve
+from kedge.config.protocols import PROTOCOLS, Protocol
 from kedge.core.errors import RequestError
-from kedge.running.config import Experiment, resolve
-from kedge.running.document import override, read
-from kedge.running.protocols import PROTOCOLS, Protocol
 
 FEDBUG = {"name": "fedbug", "ratio": 0.25}
 BESIDE = [

@@ -12,10 +12,10 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import kedge
+from kedge.config.forward_check import with_checked_forward
 from kedge.data.federation import joined
 from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded
-from kedge.running.forward_check import with_checked_forward
 
 
 def dataset(seed: int) -> kedge.Dataset:

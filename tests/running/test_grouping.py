@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.running.short import experiment, members
 
-from kedge.running.assemble import assemble
+from kedge.config.assemble import assemble
 from kedge.running.grouping import fitting, groups, kind, shares
 
 

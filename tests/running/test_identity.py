@@ -21,16 +21,16 @@ from tests.running.short import experiment
 from torch import nn
 
 import kedge
+from kedge.config.experiment import resolve
+from kedge.config.imports import imported
 from kedge.core.algorithm import Algorithm
 from kedge.core.errors import CheckpointError, RequestError
 from kedge.core.losses import cross_entropy
 from kedge.core.schedules import all_units
-from kedge.running.config import resolve
 from kedge.running.execute import execute, finished, resume
 from kedge.running.identity import differences, digest_in, experiment_identity, plain_entries
-from kedge.running.imported import imported
 from kedge.running.marker import read_marker
-from kedge.running.task import Interrupted, Observer
+from kedge.running.progress import Interrupted, Observer
 
 GOLDEN = Path(__file__).parent.parent / "golden/v0.1"
 

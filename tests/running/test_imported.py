@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from kedge.config.imports import imported, imported_method
 from kedge.core.algorithm import Algorithm
 from kedge.core.errors import RequestError
-from kedge.running.imported import imported, imported_method
 
 FILE = '''
 """A file of a user."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kedge.running.config import resolve
-from kedge.running.document import read
+from kedge.config.document import read
+from kedge.config.experiment import resolve
 from kedge.running.execute import execute
 
 METHODS = {

@@ -6,6 +6,8 @@ from tests.contract.test_resume import LOCAL
 
 import kedge
 from kedge.algorithms import fedavg, feddyn, fedper
+from kedge.config.diagnostics import spread
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Stage
 from kedge.core.sampling import Participation
 from kedge.core.server import broadcast, opened
@@ -16,9 +18,8 @@ from kedge.engines.stacked import Stacked
 from kedge.measure.activations import features_of, of_units
 from kedge.measure.features import interaction
 from kedge.measure.similarity import linear_cka
-from kedge.running.looking import spread, trained
+from kedge.running.looking import trained
 from kedge.running.runner import run
-from kedge.running.task import Task
 
 MEASURE = kedge.Measure(features_every=1, components=3, correlation=0.8)
 

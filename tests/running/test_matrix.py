@@ -42,8 +42,8 @@ from kedge.core.errors import RequestError
 from kedge.core.selections import everything
 from kedge.core.tree import Leaves
 from kedge.measure.latest import Latest
+from kedge.running.progress import Interrupted
 from kedge.running.runner import run
-from kedge.running.task import Interrupted
 
 each_engine = pytest.mark.parametrize("kind", ENGINES)
 EXACT = 1e-13

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from kedge.config.dealing import federation_of
+from kedge.config.document import override, read
+from kedge.config.experiment import resolve
 from kedge.core.errors import RequestError
-from kedge.running.config import resolve
-from kedge.running.dealing import federation_of
-from kedge.running.document import override, read
 
 FILE = """
 import numpy as np

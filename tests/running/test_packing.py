@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from tests.running.short import experiment, members
 
+from kedge.config.task import Task
 from kedge.core.errors import Diverged, RequestError
 from kedge.data.federation import Federation
 from kedge.engines.choose import Choice
@@ -25,8 +26,8 @@ from kedge.running.folder import locked
 from kedge.running.grouping import Member
 from kedge.running.measuring import measured
 from kedge.running.packing import Abandoned, Outcome, carry_out
+from kedge.running.progress import Interrupted, Progress
 from kedge.running.ready import Ready
-from kedge.running.task import Interrupted, Progress, Task
 
 
 def carried(some: Sequence[Member], **named: Any) -> dict[str, Exception | None]:

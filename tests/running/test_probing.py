@@ -18,6 +18,10 @@ from tests.contract.test_resume import LOCAL, both_ways
 
 import kedge
 from kedge.algorithms import fedavg, fedbug, feddyn, fedper, scaffold
+from kedge.config.diagnostics import shared_units, watched
+from kedge.config.document import override, read
+from kedge.config.experiment import resolve
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Stage
 from kedge.core.errors import RequestError
 from kedge.core.model import Model
@@ -29,12 +33,9 @@ from kedge.engines.engine import Engine, Order, answered
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.measure.drift import client_cosine, cosine, gradient_diversity
-from kedge.running.config import resolve
-from kedge.running.document import override, read
 from kedge.running.looking import trained
-from kedge.running.probing import probe, shared_units, watched
+from kedge.running.probing import probe
 from kedge.running.runner import run
-from kedge.running.task import Task
 
 Made = Callable[[Model, Federation], Engine]
 EVERYTHING = kedge.Measure(drift=True, probe_every=2, features_every=2, components=3)

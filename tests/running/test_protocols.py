@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from tests.cli.command import kedge
 
+from kedge.config.assemble import assemble
+from kedge.config.document import override, read
+from kedge.config.experiment import Experiment, resolve
+from kedge.config.protocols import PROTOCOLS
 from kedge.core.errors import RequestError
 from kedge.core.sampling import Participation
 from kedge.core.schedules import Clock
-from kedge.running.assemble import assemble
-from kedge.running.config import Experiment, resolve
-from kedge.running.document import override, read
 from kedge.running.folder import read_lines
-from kedge.running.protocols import PROTOCOLS
 
 Document = dict[str, Any]
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import kedge
-from kedge.running.config import resolve
-from kedge.running.dealing import federation_of
-from kedge.running.document import override, read
+from kedge.config.dealing import federation_of
+from kedge.config.document import override, read
+from kedge.config.experiment import resolve
 
 FOLDER = os.environ.get("KEDGE_DATA")
 pytestmark = pytest.mark.slow

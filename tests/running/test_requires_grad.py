@@ -12,6 +12,9 @@ from torch import nn
 
 import kedge
 from kedge.algorithms import fedavg, fedper, scaffold
+from kedge.config.assemble import assemble
+from kedge.config.imports import imported
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.frozen import frozen_leaves
 from kedge.data.datasets import synthetic
@@ -19,11 +22,8 @@ from kedge.data.federation import Federation, federate
 from kedge.engines.pack.pack import Pack
 from kedge.measure.cost.macs import chain_macs
 from kedge.nn.from_module import from_module, seeded
-from kedge.running.assemble import assemble
 from kedge.running.costing import planned
 from kedge.running.execute import execute, resume
-from kedge.running.imported import imported
-from kedge.running.task import Task
 
 SOURCE = """
 import torch

@@ -18,7 +18,7 @@ import kedge as library
 from kedge.core.errors import RequestError
 from kedge.running.execute import execute, resume
 from kedge.running.folder import read_lines
-from kedge.running.task import Interrupted, Observer
+from kedge.running.progress import Interrupted, Observer
 
 
 @pytest.fixture(autouse=True)

@@ -11,13 +11,13 @@ import pytest
 
 import kedge
 from kedge.algorithms import fedavg, feddyn
+from kedge.config.assemble import assemble
+from kedge.config.document import override, read
+from kedge.config.experiment import resolve
 from kedge.core.algorithm import Stage
 from kedge.core.errors import RequestError
 from kedge.core.sampling import Participation
 from kedge.engines.sequential import Sequential
-from kedge.running.assemble import assemble
-from kedge.running.config import resolve
-from kedge.running.document import override, read
 from kedge.running.folder import locked
 from kedge.running.runner import run
 

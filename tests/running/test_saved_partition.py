@@ -11,12 +11,12 @@ from tests.cli.command import SMALL, kedge
 from tests.data import official
 
 import kedge as library
+from kedge.config.dealing import federation_of
+from kedge.config.document import override
+from kedge.config.document import read as read_experiment
+from kedge.config.experiment import resolve
 from kedge.core.errors import DataError
 from kedge.data.partitions.saved import FILE, read
-from kedge.running.config import resolve
-from kedge.running.dealing import federation_of
-from kedge.running.document import override
-from kedge.running.document import read as read_experiment
 from kedge.running.execute import resume
 
 QUICK: dict[str, Any] = {

@@ -18,9 +18,9 @@ from kedge.core.errors import Diverged
 from kedge.core.server import Rejection
 from kedge.engines.stacked import Stacked
 from kedge.running import checkpoint
+from kedge.running.progress import Interrupted
 from kedge.running.runner import run
 from kedge.running.saver import Saver
-from kedge.running.task import Interrupted
 
 
 def versions(folder: Path) -> dict[str, dict[str, bytes]]:

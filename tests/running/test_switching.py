@@ -13,15 +13,16 @@ from tests.running.plain_torch import ENGINES, Kind, task_of
 
 import kedge
 from kedge.algorithms import fedavg, feddyn, feddyn_no_reg, scaffold
+from kedge.config.assemble import assemble
+from kedge.config.document import override, read
+from kedge.config.experiment import resolve
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm
 from kedge.core.errors import RequestError
 from kedge.rules import RULES
 from kedge.rules.proposition1 import Proposition1
-from kedge.running.assemble import assemble
-from kedge.running.config import resolve
-from kedge.running.document import override, read
 from kedge.running.execute import execute, resume
-from kedge.running.task import Interrupted, Task
+from kedge.running.progress import Interrupted
 
 each_engine = pytest.mark.parametrize("kind", ENGINES)
 

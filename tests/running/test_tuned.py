@@ -28,10 +28,10 @@ from torch.nn import functional as F
 
 import kedge
 from kedge.algorithms import METHODS, fedavg, fedbabu, fedbug, feddyn, fedper, fedrod
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Stage, Tune
 from kedge.data.federation import Federation
 from kedge.running.runner import run
-from kedge.running.task import Task
 
 each_engine = pytest.mark.parametrize("kind", ENGINES)
 What = Literal["all", "head", "body"]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.correction import Correction, Step
 from kedge.core.losses import weighted_mean
@@ -29,7 +30,6 @@ from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.nn.from_module import from_module
 from kedge.running.runner import run
-from kedge.running.task import Task
 
 ORACLES: dict[str, Any] = json.loads(files("kedge.audit").joinpath("oracles.json").read_text())
 ENGINES: dict[str, Callable[[Model, Federation], Engine]] = {"sequential": Sequential, "stacked": Stacked}

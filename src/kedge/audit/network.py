@@ -6,14 +6,15 @@ import numpy as np
 import torch
 from torch import nn
 
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.model import Model, Statistics
 from kedge.data.datasets import synthetic
 from kedge.data.federation import Federation
 from kedge.engines.engine import Engine
 from kedge.nn.from_module import from_module, seeded
+from kedge.running.progress import Progress
 from kedge.running.runner import run
-from kedge.running.task import Progress, Task
 
 CLASSES = 3
 RAGGED = (1, 3, 7, 12, 20)  # one sample, short last batches, one to many steps

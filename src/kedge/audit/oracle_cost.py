@@ -17,6 +17,8 @@ from kedge.algorithms.layer_expansion import anti, vanilla
 from kedge.audit.bed import ORACLES
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.methods import under
+from kedge.config.experiment import resolve
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.sampling import Participation
 from kedge.core.schedules import Clock
@@ -26,9 +28,7 @@ from kedge.measure.cost.cost import Cost, relative_cost
 from kedge.measure.cost.macs import chain_macs, forward_macs
 from kedge.models.cnn import shallow_cnn
 from kedge.nn.from_module import from_module, seeded
-from kedge.running.config import resolve
 from kedge.running.costing import planned
-from kedge.running.task import Task
 
 THAW = (0, 100, 200)
 PHASES = (0, 100, 200)  # the first round of each, counted from 0

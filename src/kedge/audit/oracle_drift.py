@@ -10,13 +10,13 @@ import torch
 from kedge.algorithms import fedavg
 from kedge.audit.bed import ENGINES, ORACLES, quadratics
 from kedge.audit.finding import Finding, Pair, compared
+from kedge.config.task import Task
 from kedge.core.algorithm import Local, Stage
 from kedge.core.optimizers import SGD
 from kedge.core.tree import Leaves
 from kedge.measure.drift import gradient_diversity, intra_client_cosine, over_clients
 from kedge.measure.updates import Updates
 from kedge.running.runner import run
-from kedge.running.task import Task
 
 GROUP = "drift"
 

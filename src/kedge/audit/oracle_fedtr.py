@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from kedge.audit.bed import ENGINES, ORACLES, Bed, Given, Witness, bed_q, local_q, moments
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.oracle_averaging import TOLERANCE
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.correction import Step
 from kedge.core.losses import weighted_mean
@@ -21,7 +22,6 @@ from kedge.data.federation import Federation, joined
 from kedge.engines.engine import Engine, Order
 from kedge.nn.from_module import from_module
 from kedge.running.runner import run
-from kedge.running.task import Task
 
 GRADIENT = "algorithm1_gradient_d_2_rounds"
 ACCUMULATE = "appendix_rule_d+=delta_w_2_rounds (FedDC-like)"

@@ -12,13 +12,13 @@ from kedge.audit.finding import Finding, Pair, apart, compared
 from kedge.audit.network import federation, perceptron
 from kedge.audit.oracle_averaging import TOLERANCE
 from kedge.audit.oracle_objectives import term
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.correction import Step
 from kedge.core.model import Batch, Output
 from kedge.core.optimizers import SGD
 from kedge.core.tree import Leaves
 from kedge.running.runner import run
-from kedge.running.task import Task
 
 Rows = Sequence[Sequence[float]]
 

@@ -14,6 +14,7 @@ from kedge.audit.bed import ENGINES, ORACLES, Bed, Given, moments
 from kedge.audit.finding import Finding, Pair, apart, compared
 from kedge.audit.oracle_averaging import TOLERANCE
 from kedge.audit.oracle_fedbug import Product, squared
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune
 from kedge.core.model import Model
 from kedge.core.optimizers import SGD
@@ -23,7 +24,6 @@ from kedge.data.federation import Federation, joined
 from kedge.engines.engine import Engine, Order
 from kedge.nn.from_module import from_module
 from kedge.running.runner import run
-from kedge.running.task import Task
 
 GIVEN: Mapping[str, Any] = ORACLES["personalised_two_parameter"]["inputs"]
 EXPECTED: Mapping[str, Any] = ORACLES["personalised_two_parameter"]["expected"]

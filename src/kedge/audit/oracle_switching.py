@@ -13,13 +13,13 @@ import torch
 from kedge.audit.bed import ENGINES, ORACLES, Given, bed_q, local_q, moments
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.oracle_averaging import TOLERANCE
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Stage
 from kedge.core.model import Model
 from kedge.data.federation import Federation
 from kedge.engines.engine import Engine
 from kedge.rules.proposition1 import Proposition1
 from kedge.running.runner import run
-from kedge.running.task import Task
 
 ORACLE: dict[str, Any] = ORACLES["prop1_switching"]
 LHS, FIRST = "lhs_T1..T6 = T*eta*(C_T-mean(C_0..C_{T-1}))", "first_T_with_D_T<=D_{T+1}"

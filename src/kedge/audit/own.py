@@ -11,9 +11,9 @@ from kedge.audit.differences import has_objective
 from kedge.audit.finding import Check
 from kedge.audit.formulas import first_formula
 from kedge.audit.universal import universal
+from kedge.config.imports import imported, imported_method, module_of
 from kedge.core.errors import RequestError
 from kedge.core.schedules import all_units
-from kedge.running.imported import imported, imported_method, module_of
 
 
 class Own(NamedTuple):

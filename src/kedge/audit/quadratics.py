@@ -22,12 +22,12 @@ from kedge.algorithms.feddc import Drift
 from kedge.algorithms.feddyn import DynamicRegularizer
 from kedge.audit.bed import Bed, quadratics
 from kedge.audit.finding import Finding
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.correction import Correction
 from kedge.core.optimizers import SGD
 from kedge.engines.stacked import Stacked
 from kedge.running.runner import run
-from kedge.running.task import Task
 
 CURVATURES = (1.0, 2.0, 5.0)
 CENTERS = ((0.0, 2.0, -1.0), (3.0, -1.0, 0.5), (-2.0, 1.0, 4.0))

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from kedge.algorithms import fedavg, fedbug, feddyn, fedprox
 from kedge.audit.finding import Finding, agreed
 from kedge.audit.network import RAGGED, federation, perceptron, trained
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.model import Model
 from kedge.core.optimizers import SGD
@@ -19,7 +20,6 @@ from kedge.data.batches import plan
 from kedge.data.federation import Federation
 from kedge.engines.sequential import Sequential
 from kedge.running.runner import run
-from kedge.running.task import Task
 
 TOLERANCE = 1e-12
 LOCAL = Local(2, 4, SGD(0.1, weight_decay=1e-2), clip=1.0)

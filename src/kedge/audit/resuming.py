@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from kedge.audit.bed import ENGINES
 from kedge.audit.finding import Finding, apart
 from kedge.audit.network import RAGGED, federation, normalized
+from kedge.config.task import History, Task
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.model import Model
 from kedge.core.optimizers import SGD
@@ -21,8 +22,8 @@ from kedge.core.sampling import Participation
 from kedge.core.tree import Leaves, flatten
 from kedge.data.federation import Federation
 from kedge.engines.engine import Engine
+from kedge.running.progress import Interrupted, Observer
 from kedge.running.runner import run
-from kedge.running.task import History, Interrupted, Observer, Task
 
 ROUNDS, STOP = 4, 2
 LOCAL = Local(2, 5, SGD(0.1, weight_decay=1e-2, decay=0.9), clip=1.0)

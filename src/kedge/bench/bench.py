@@ -11,6 +11,7 @@ import torch
 from kedge.algorithms import fedavg
 from kedge.bench.loops import Round, central, plain_loop
 from kedge.bench.workloads import Workload
+from kedge.config.task import Task
 from kedge.core.algorithm import Stage
 from kedge.core.server import Server, broadcast, opened, server_update
 from kedge.core.tree import cast
@@ -19,7 +20,6 @@ from kedge.engines.cuda.captured import Captured
 from kedge.engines.engine import Asked, Asking, Engine, Order, answered
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
-from kedge.running.task import Task
 
 BLOCK_SECONDS = 0.4
 LONG_RUN = 100_000  # rounds to come, when asking what auto would choose for a long experiment

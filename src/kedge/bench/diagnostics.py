@@ -15,13 +15,14 @@ from kedge.bench.loops import Round
 from kedge.bench.methods import Ratio, summary
 from kedge.bench.work import task_of
 from kedge.bench.workloads import Workload
+from kedge.config.diagnostics import observed
 from kedge.core.algorithm import Algorithm
 from kedge.core.server import Server
 from kedge.engines.engine import Engine
 from kedge.engines.stacked import Stacked
 from kedge.measure.local_drift import drifting, local_drift
 from kedge.measure.settings import Measure
-from kedge.running.probing import observed, watcher
+from kedge.running.probing import watcher
 
 BOUND = 1.1  # of a round's time
 METHODS: dict[str, Algorithm] = {"fedavg": fedavg(), "feddyn": feddyn()}

@@ -17,11 +17,11 @@ from kedge.bench.candidates import BASE, FROZEN, Still, phases, scheduled
 from kedge.bench.methods import Ratio, Verdict, summary, turn, warmed
 from kedge.bench.networks import BATCH, Setting, replaying
 from kedge.bench.work import multiply_adds
+from kedge.config.task import Task
 from kedge.core.schedules import Clock, Mask, all_units
 from kedge.engines.engine import Engine
 from kedge.engines.stacked import Stacked
 from kedge.nn.precision import Precision, computing_in
-from kedge.running.task import Task
 
 CLIENTS = 10
 LONG_ROUND = 1000  # local steps in which FedBug goes through all its phases

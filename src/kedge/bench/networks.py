@@ -24,6 +24,7 @@ from kedge.bench.central import compiled_central
 from kedge.bench.loops import Round, plain_loop
 from kedge.bench.profile import Profile, by_kernel
 from kedge.bench.workloads import Workload
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Stage
 from kedge.core.optimizers import SGD
 from kedge.core.sampling import Participation
@@ -35,7 +36,6 @@ from kedge.engines.programs import bucket
 from kedge.engines.stacked import Stacked
 from kedge.nn.from_module import from_module
 from kedge.nn.precision import DTYPES, Precision, computing_in, in_precision
-from kedge.running.task import Task
 
 POOL = 50_000  # images, uint8, shared by all clients
 BATCH = 50

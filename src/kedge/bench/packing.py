@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from kedge.bench.bench import asking_round, begun_on, synchronize
 from kedge.bench.networks import BATCH, Setting, fitting
+from kedge.config.task import Task
 from kedge.core.tree import Leaves
 from kedge.data.federation import Federation
 from kedge.engines.cuda.captured import Ahead, Captured
@@ -21,7 +22,6 @@ from kedge.engines.engine import Asking, Engine, answered
 from kedge.engines.pack.pack import Pack
 from kedge.engines.stacked import Stacked
 from kedge.nn.precision import Precision, computing_in
-from kedge.running.task import Task
 
 WARM_UP = 2  # rounds
 

@@ -24,11 +24,11 @@ from kedge.bench.loops import Round, central, plain_loop
 from kedge.bench.peers_flower import PeerFailed, flower
 from kedge.bench.peers_pfl import pfl_research
 from kedge.bench.workloads import Workload
+from kedge.config.task import Task
 from kedge.core.algorithm import Stage
 from kedge.data.federation import Federation
 from kedge.engines.choose import Choice, build, choose
 from kedge.nn.precision import Precision, computing_in, in_precision
-from kedge.running.task import Task
 
 PLAIN, CENTRAL, PFL, FLOWER = "plain loop", "central", "pfl-research", "Flower"
 REFERENCES = (PLAIN, CENTRAL, PFL, FLOWER)

@@ -6,11 +6,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from kedge.bench.bench import rounds_of
 from kedge.bench.workloads import Workload
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Stage
 from kedge.core.optimizers import SGD
 from kedge.engines.sequential import Sequential
 from kedge.nn.from_module import from_module, seeded
-from kedge.running.task import Task
 
 
 def multiply_adds(work: Workload, algorithm: Algorithm) -> int:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from kedge.config.task import Task
 from kedge.core.algorithm import Local
 from kedge.core.errors import RequestError
 from kedge.core.optimizers import SGD
@@ -15,7 +16,6 @@ from kedge.data.dataset import Dataset
 from kedge.data.federation import Federation
 from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded
-from kedge.running.task import Task
 
 LR = 0.1
 

@@ -34,12 +34,12 @@ from kedge.cli.bench_tables import (
     told,
 )
 from kedge.cli.options import Debug, Json, console, guarded, say, show
+from kedge.config.assemble import NO_CUDA, device_of
+from kedge.config.experiment import EngineChoice
+from kedge.config.schema import checked, parameters
 from kedge.core.errors import RequestError, nearest
 from kedge.engines.programs import bucket
 from kedge.nn.precision import DTYPES, Precision
-from kedge.running.assemble import NO_CUDA, device_of
-from kedge.running.config import EngineChoice
-from kedge.running.schema import checked, parameters
 
 STANDARD = "standard-cnn"  # the network of freezing and packing
 

@@ -8,15 +8,15 @@ import typer
 
 from kedge.cli.options import Debug, Json, check_png, console, guarded, notes, show
 from kedge.cli.run import check_methods, variants
+from kedge.config.assemble import assemble
+from kedge.config.document import override, read, settings
+from kedge.config.experiment import Experiment
 from kedge.nn.precision import Precision
 from kedge.report.cost_plot import drawing
 from kedge.report.cost_table import WHAT, phase_table
 from kedge.report.costs import phases, short, total
 from kedge.report.png import png
-from kedge.running.assemble import assemble
-from kedge.running.config import Experiment
 from kedge.running.costing import planned, tuned
-from kedge.running.document import override, read, settings
 from kedge.running.folder import write
 
 PAPERS = "papers' count: the parameters updated if all clients took part in every round, as papers count them"

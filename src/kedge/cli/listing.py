@@ -13,6 +13,8 @@ from rich.table import Table
 from kedge.algorithms import METHODS, SCHEDULES
 from kedge.algorithms.texts import cells_in, texts
 from kedge.cli.options import Debug, Json, console, guarded, show
+from kedge.config.document import OPTIMIZERS, SHIPPED
+from kedge.config.protocols import PROTOCOLS
 from kedge.core.errors import RequestError, nearest
 from kedge.data.datasets import BUILT_IN
 from kedge.data.folder import available
@@ -22,8 +24,6 @@ from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.models import MODELS
 from kedge.rules import RULES
-from kedge.running.document import OPTIMIZERS, SHIPPED
-from kedge.running.protocols import PROTOCOLS
 
 KINDS = (
     "methods", "schedules", "rules", "models", "datasets", "partitions", "optimizers", "protocols",

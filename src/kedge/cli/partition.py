@@ -8,6 +8,11 @@ import numpy as np
 import typer
 
 from kedge.cli.options import Debug, Json, console, guarded, notes, show
+from kedge.config.dealing import federation_of
+from kedge.config.document import override, read, settings
+from kedge.config.experiment import Experiment, resolve
+from kedge.config.factories import factory_of
+from kedge.config.schema import parameters
 from kedge.core.errors import RequestError
 from kedge.data.partitions.partition import PARTITIONS
 from kedge.report.partition import Deal, document
@@ -16,12 +21,7 @@ from kedge.report.partition_plot import drawing
 from kedge.report.partition_table import amounts, headline, rendered, verdict
 from kedge.report.png import png as png_of
 from kedge.report.png import require_matplotlib
-from kedge.running.config import Experiment, resolve
-from kedge.running.dealing import federation_of
-from kedge.running.document import override, read, settings
-from kedge.running.factories import factory_of
 from kedge.running.folder import write
-from kedge.running.schema import parameters
 
 NATURAL = "The number is about labels; natural clients may differ in their features as well."
 

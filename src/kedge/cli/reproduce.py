@@ -19,6 +19,8 @@ from kedge.cli.options import Debug, Json, console, guarded, say, show
 from kedge.cli.reproduce_progress import Board
 from kedge.cli.runs import Device, EngineName, Pack, PrecisionName, Quiet, check_pack
 from kedge.cli.signals import INTERRUPTED, stoppable
+from kedge.config.assemble import device_of
+from kedge.config.experiment import EngineChoice
 from kedge.core.errors import RequestError, nearest
 from kedge.report.reproduction import as_dict, overview
 from kedge.report.reproduction_index import check_pages, write_pages
@@ -30,10 +32,8 @@ from kedge.reproduce.plan import Run, Table, distinct, identities_of, runs_of, s
 from kedge.reproduce.records import Record, Sitting, new_file_name, read_records, write_record
 from kedge.reproduce.shortened import SHAPES, Scale, write_made
 from kedge.reproduce.work import Work, train
-from kedge.running.assemble import device_of
-from kedge.running.config import EngineChoice
 from kedge.running.packing import Abandoned
-from kedge.running.task import Interrupted
+from kedge.running.progress import Interrupted
 from kedge.version import __version__
 
 ALL = "all"

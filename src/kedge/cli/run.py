@@ -36,13 +36,13 @@ from kedge.cli.runs import (
     to_go_on,
     use_code_of,
 )
+from kedge.config.document import BY_METHOD, override, settings, with_method
+from kedge.config.experiment import Experiment, resolve
 from kedge.core.errors import RequestError
 from kedge.report.matrix import metric_notes
 from kedge.report.plots import accuracy_plot
 from kedge.report.runs import Run
 from kedge.report.tables import comparison, rendered
-from kedge.running.config import Experiment, resolve
-from kedge.running.document import BY_METHOD, override, settings, with_method
 from kedge.running.execute import finished
 from kedge.running.folder import check_free, create
 from kedge.running.grouping import Member

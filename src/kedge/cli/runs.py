@@ -12,18 +12,18 @@ import typer
 
 from kedge.cli.options import CODES, say
 from kedge.cli.signals import INTERRUPTED, stoppable
+from kedge.config.document import override, read, settings
+from kedge.config.experiment import Experiment
 from kedge.core.errors import RequestError
 from kedge.report.runs import Run, read_run
-from kedge.running.config import Experiment
-from kedge.running.document import override, read, settings
 from kedge.running.execute import experiment_in, finished
 from kedge.running.folder import locked
 from kedge.running.grouping import Member
 from kedge.running.marker import planned_runs
 from kedge.running.packing import Abandoned, Outcome, carry_out
+from kedge.running.progress import Interrupted
 from kedge.running.resumed_code import update_record, use_code
 from kedge.running.sources import CodeChoice
-from kedge.running.task import Interrupted
 
 Sets = Annotated[list[str], typer.Option("--set", help="Any key of the config: --set training.epochs=5.")]
 Seed = Annotated[int | None, typer.Option(help="The random seed.")]

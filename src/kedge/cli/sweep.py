@@ -36,14 +36,14 @@ from kedge.cli.runs import (
     to_go_on,
     use_code_of,
 )
+from kedge.config.document import settings
+from kedge.config.experiment import Experiment, resolve
+from kedge.config.grid import cells, varied_keys
 from kedge.core.errors import RequestError
 from kedge.report.matrix import metric_notes
 from kedge.report.runs import metric_of
 from kedge.report.tables import rendered, row_of
-from kedge.running.config import Experiment, resolve
-from kedge.running.document import settings
 from kedge.running.folder import create
-from kedge.running.grid import cells, varied_keys
 from kedge.running.grouping import Member, groups
 from kedge.running.marker import SWEEP, Marker, planned_runs, read_marker
 from kedge.running.sources import contents, own_names

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import mean, stdev
 
+from kedge.config.grid import Cell
 from kedge.reproduce.paper import Entry, Paper, cell_of
 from kedge.reproduce.records import Record
-from kedge.running.grid import Cell
 
 FULL = "full"  # the scale with the paper's number of rounds
 

@@ -29,10 +29,10 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 
+from kedge.config.document import SHIPPED, read, written
+from kedge.config.grid import Cell
+from kedge.config.schema import filled
 from kedge.core.errors import DataError, RequestError, nearest
-from kedge.running.document import SHIPPED, read, written
-from kedge.running.grid import Cell
-from kedge.running.schema import filled
 
 PUBLISHED = SHIPPED / "published"
 PRINTED = ("block", "row", "column", "value", "std", "metric", "at", "target")  # others: keys of the config

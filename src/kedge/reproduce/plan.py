@@ -7,13 +7,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kedge.config.document import override, written
+from kedge.config.experiment import Experiment
+from kedge.config.grid import Cell, cells
 from kedge.core.errors import RequestError, nearest
 from kedge.reproduce.paper import Paper, cell_of, document_of, paper_of
 from kedge.reproduce.records import Record
 from kedge.reproduce.shortened import Scale, small, smoke
-from kedge.running.config import Experiment
-from kedge.running.document import override, written
-from kedge.running.grid import Cell, cells
 from kedge.running.identity import digest, experiment_identity
 
 # Keys that do not make another run of a table: seeds are counted, and a precision is a matter of rounding.

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from kedge.config.experiment import Checkpoints, Experiment, factory_table
 from kedge.core.errors import RequestError
 from kedge.core.sampling import Participation
-from kedge.running.config import Checkpoints, Experiment, factory_table
 
 Scale = Literal["smoke", "small", "full"]
 TENTH = 10

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from kedge.core.errors import Diverged
 from kedge.running.grouping import Member
 from kedge.running.packing import Outcome, carry_out
-from kedge.running.task import Interrupted
+from kedge.running.progress import Interrupted
 
 LOOK = 0.5  # seconds between looks at the queue, at a signal, and at the first process
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from kedge.running.task import Observer
+from kedge.running.progress import Observer
 
 ACCURACIES = ("distributed.global.accuracy", "distributed.local.accuracy")
 

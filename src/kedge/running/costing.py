@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kedge.config.metrics import tune_of
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Stage, fitted, tuning
 from kedge.core.schedules import Clock, Mask
 from kedge.core.selections import everything
@@ -23,8 +25,6 @@ from kedge.measure.cost.rehearsal import Rehearsal
 from kedge.measure.cost.traffic import Traffic, tensor_bytes
 from kedge.measure.latest import Latest
 from kedge.measure.updates import Updates
-from kedge.running.measuring import tune_of
-from kedge.running.task import Task
 
 MEASURES = (Latest, Updates)  # corrections that correct nothing
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-from kedge.running.imported import IMPORTED_WITH, installed, module_of, parted, source_of
+from kedge.config.imports import IMPORTED_WITH, installed, module_of, parted, source_of
 
 
 class Code(NamedTuple):

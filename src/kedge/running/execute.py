@@ -11,6 +11,11 @@ from typing import Any
 
 import torch
 
+from kedge.config.assemble import NO_CUDA, assemble
+from kedge.config.dealing import holdings_of, without_checksums
+from kedge.config.document import read
+from kedge.config.experiment import EngineChoice, Experiment, resolve
+from kedge.config.task import Task
 from kedge.core.errors import DataError, RequestError
 from kedge.data.partitions.saved import FILE
 from kedge.engines.choose import Choice, build, choose
@@ -18,21 +23,18 @@ from kedge.engines.compiling import compile_failure
 from kedge.engines.fallback import without_torch_warnings
 from kedge.engines.unstackable import explain_stacking_errors
 from kedge.nn.precision import computing_in
-from kedge.running.assemble import NO_CUDA, assemble
 from kedge.running.checkpoint import newest_facts
-from kedge.running.config import EngineChoice, Experiment, resolve
-from kedge.running.dealing import check_kept, holdings_of, without_checksums
-from kedge.running.document import read
 from kedge.running.folder import check_free, create, locked, write
 from kedge.running.history import history_problem, whole_rounds
 from kedge.running.identity import check_identity, experiment_identity
+from kedge.running.kept_partition import check_kept
 from kedge.running.marker import Marker, read_marker
+from kedge.running.progress import Observer
 from kedge.running.result import Result, result_of
 from kedge.running.resumed_code import update_record, use_code
 from kedge.running.runner import run
 from kedge.running.saving import frozen_digest
 from kedge.running.sources import CodeChoice, contents, own_names
-from kedge.running.task import Observer, Task
 from kedge.version import __version__
 
 

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from kedge.algorithms import METHODS, SCHEDULES
+from kedge.config.assemble import algorithm_of
+from kedge.config.experiment import Experiment
+from kedge.config.task import Task
 from kedge.core.algorithm import Stage, fitted
 from kedge.core.client import step_part
 from kedge.core.errors import RequestError
 from kedge.core.tree import flatten, only
 from kedge.engines.choose import COPIES, parameter_count, rows_at_once
 from kedge.engines.memory import Memories
-from kedge.running.assemble import algorithm_of
-from kedge.running.config import Experiment
 from kedge.running.execute import recorded
 from kedge.running.sources import CodeChoice
-from kedge.running.task import Task
 
 MOST = {"cpu": 8, "cuda": 32}  # runs of a pack, unless told otherwise: more gain little
 TENSORS = ("lr", "decay")  # settings of an optimizer that do not change the program of a step

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kedge.config.task import History
 from kedge.core.errors import CheckpointError, DataError
 from kedge.measure.cost.cost import Cost
 from kedge.running.folder import Lines, hash_of, line_of, read_lines
 from kedge.running.measuring import Measured, number
-from kedge.running.task import History, Observer
+from kedge.running.progress import Observer
 
 FILES = ("history", "clients")
 

@@ -21,12 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from kedge.config.experiment import Experiment
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm
 from kedge.core.errors import RequestError
 from kedge.data.federation import Federation
-from kedge.running.config import Experiment
 from kedge.running.marker import read_marker
-from kedge.running.task import Task
 from kedge.version import __version__
 
 Identity = dict[str, Any]

@@ -19,23 +19,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from kedge.config.diagnostics import samples, spread
+from kedge.config.task import Task
 from kedge.core.algorithm import Stage
-from kedge.core.errors import RequestError
 from kedge.core.server import Server
 from kedge.core.tree import Leaves, add
-from kedge.data.federation import Federation
 from kedge.engines.engine import Engine, Order
 from kedge.engines.sequential import Sequential
 from kedge.measure.activations import features_of, of_units
 from kedge.measure.features import NONE, Interaction, interaction
-from kedge.measure.settings import Measure
 from kedge.measure.similarity import average, cka, gram, mean_cka
 from kedge.measure.updates import Updates
-from kedge.running.task import Task
 
 
 class Seen(NamedTuple):
@@ -112,26 +109,6 @@ def seen(task: Task, params: Leaves, buffers: Leaves, units: bool = True) -> See
     some = spread(x, measure.similarity_samples) if units else x[:0]
     grams = of_units(task.model, params, buffers, some, prepare, gram) if len(some) else {}
     return Seen(features_of(task.model, params, buffers, x, prepare), grams)
-
-
-def samples(data: Federation, measure: Measure) -> Tensor:
-    """The common test samples, else those of the local tests; so many of them, from all over the set."""
-    if data.test is not None:
-        return spread(data.test.x, measure.samples)
-    index = np.concatenate(data.local_tests)
-    if not len(index):
-        raise RequestError(
-            f"measure.features_every = {measure.features_every}: features are taken of test samples, and "
-            "there are none. Give a common test set or local tests (evaluation.local_test), or set it to 0."
-        )
-    return spread(data.pool.x[torch.from_numpy(index).to(data.pool.x.device)], measure.samples)
-
-
-def spread(x: Tensor, most: int) -> Tensor:
-    """At most so many of the samples, at equal distances: test sets may be sorted by class."""
-    if len(x) <= most:
-        return x
-    return x[torch.linspace(0, len(x) - 1, most, dtype=torch.float64).round().long().to(x.device)]
 
 
 def features(found: Interaction, models: int) -> dict[str, Any]:

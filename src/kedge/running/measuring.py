@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from kedge.core.algorithm import Algorithm, Stage, Tune, logits
-from kedge.core.server import Server, opened
-from kedge.core.tree import Leaves
+from kedge.config.metrics import tune_of, views
+from kedge.config.task import Task
+from kedge.core.algorithm import Stage, logits
 from kedge.engines.engine import Engine, Order
 from kedge.measure.evaluate import (
     HeldOut,
@@ -31,12 +31,11 @@ from kedge.measure.evaluate import (
     split,
     together,
 )
-from kedge.running.task import Progress, Task
+from kedge.running.progress import Progress
 
 Metrics = dict[str, float]
 ByClient = dict[str, list[float | None]]
 Measured = Callable[[], tuple[Metrics, ByClient]]  # every metric of a round, and the accuracies by client
-KINDS = ("accuracy", "loss")
 
 
 class Looks(NamedTuple):
@@ -128,33 +127,6 @@ def numbers(task: Task, tests: HeldOut, asked: Asked) -> tuple[Metrics, ByClient
         metrics |= personal(task, asked.seen, asked.tuned, ".tuned")
         by_client |= each("personal.local.accuracy.tuned", asked.tuned, population)
     return metrics, by_client
-
-
-def measurable(task: Task, stage: Stage) -> list[str]:
-    """The losses and accuracies that a stage's history will have before the run's last round."""
-    algorithm, data = stage.algorithm, task.federation
-    models = views(algorithm, opened(algorithm, task.model, *task.model.init(task.seed)))
-    names = [f"{model}.global.{kind}" for model in models for kind in KINDS if data.test]
-    if any(len(own) for own in data.local_tests):
-        names += [f"{model}.local.{kind}" for model in models for kind in KINDS]
-        tuned = ("", ".tuned") if task.tune_every and tune_of(task, algorithm) else ("",)
-        ends = [how + who for how in tuned for who in ("", ".seen", ".unseen")]
-        names += [f"personal.local.{kind}{end}" for kind in KINDS for end in ends]
-    return [*names, "train.loss"]
-
-
-def tune_of(task: Task, algorithm: Algorithm) -> Tune | None:
-    """How clients fine-tune: as asked for, or the method's own way."""
-    tune = algorithm.tune if task.tune == "method" else task.tune
-    return tune if isinstance(tune, Tune) else None
-
-
-def views(algorithm: Algorithm, server: Server) -> dict[str, Leaves]:
-    """The models that are one for everybody."""
-    found = {"distributed": server.shared, "average": server.average}
-    for c in algorithm.corrections:
-        found |= c.views(server.shared, server.slots[c.name])
-    return found
 
 
 def personal(task: Task, took_part: frozenset[int], own: dict[int, Local], suffix: str) -> Metrics:

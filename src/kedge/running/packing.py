@@ -1,8 +1,8 @@
 """Several runs at once, in a thread beside the main one.
 
-A run has its own folder, checkpoints and history and goes through the same loop as alone; only its rounds are
-asked of a common stack (engines/pack/pack.py). Signals come to the main thread alone: it waits, and the runs look
-after every round whether they were asked to stop.
+Each run has its own folder, checkpoints and history and goes through the same loop as a run alone; a common
+stack (engines/pack/pack.py) trains its rounds. Only the main thread receives signals: it waits, and each run
+checks after every round whether it should stop.
 """
 
 import queue
@@ -38,9 +38,9 @@ from kedge.running.execute import (
     threads_put_back,
 )
 from kedge.running.grouping import Member, fitting, groups, shares
+from kedge.running.progress import Interrupted, Observer, Progress
 from kedge.running.ready import Ready, make_ready
 from kedge.running.runner import asking
-from kedge.running.task import Interrupted, Observer, Progress
 
 Raised = TypeVar("Raised", bound=BaseException)
 Ended = tuple[int, BaseException | None, str, bool]  # of a run: number, error, traceback, out of memory

@@ -9,66 +9,24 @@ with and without, a run ends in the same bytes.
 import functools
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from kedge.algorithms.feddyn import DynamicRegularizer
-from kedge.core.algorithm import Algorithm, Stage, fitted
-from kedge.core.correction import Cohort, Correction
-from kedge.core.errors import RequestError
-from kedge.core.model import Model
+from kedge.config.task import Task
+from kedge.core.algorithm import Algorithm, Stage
+from kedge.core.correction import Cohort
 from kedge.core.server import Reply, Server
 from kedge.core.tree import tree_map
 from kedge.engines.engine import Asked, Asking, Engine, Order
 from kedge.measure.local_drift import drifting, local_drift
-from kedge.measure.settings import Measure
 from kedge.measure.updates import KINDS, Updates
-from kedge.rules.gradient_spread import GradientSpread
-from kedge.running.looking import Look, looked, samples
+from kedge.running.looking import Look, looked
 from kedge.running.measuring import evaluates, number
-from kedge.running.task import Progress, Task
+from kedge.running.progress import Progress
 
 Numbers = dict[str, float | None]
-
-
-def watched(stages: Sequence[Stage], model: Model, measure: Measure) -> tuple[Stage, ...]:
-    """The stages with the corrections that only look."""
-    found = tuple(replace(stage, algorithm=observed(stage.algorithm, model, measure)) for stage in stages)
-    if measure.spread and not any(
-        c.name == GradientSpread.name for s in found for c in s.algorithm.corrections
-    ):
-        raise RequestError(
-            f"measure.spread = true: C_t is about FedDyn's g_k, which "
-            f"{' -> '.join(stage.algorithm.name for stage in stages)} does not have. Set it to false."
-        )
-    return found
-
-
-def check_measures(task: Task) -> None:
-    """Raise where features are asked for and there is nothing to take them of."""
-    if task.measure.features_every:
-        samples(task.federation, task.measure)
-
-
-def observed(algorithm: Algorithm, model: Model, measure: Measure) -> Algorithm:
-    """The method with the corrections that only look."""
-    added: list[Correction] = []
-    slots = {c.name for c in algorithm.corrections}
-    dynamic = [c for c in algorithm.corrections if isinstance(c, DynamicRegularizer) and c.alpha]
-    if measure.spread and dynamic and GradientSpread.name not in slots:
-        added.append(GradientSpread(dynamic[0].alpha, dynamic[0].scaling))
-    if measure.drift:
-        added.append(Updates(shared_units(algorithm, model)))
-    return replace(algorithm, corrections=(*algorithm.corrections, *added)) if added else algorithm
-
-
-def shared_units(algorithm: Algorithm, model: Model) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The units' names, and their leaves that leave a client; units that do not are not there."""
-    shared = algorithm.shared(fitted(algorithm, model))
-    units = [tuple(k for k in unit if k in shared) for unit in model.units]
-    return tuple((f"unit{place}", leaves) for place, leaves in enumerate(units) if leaves)
 
 
 def watcher(algorithm: Algorithm) -> Updates | None:

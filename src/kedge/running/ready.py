@@ -5,15 +5,15 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import NamedTuple
 
+from kedge.config.experiment import Experiment
+from kedge.config.task import Task
 from kedge.core.errors import RequestError
 from kedge.core.frozen import same_frozen, with_frozen
 from kedge.engines.pack.joining import same
-from kedge.running.config import Experiment
 from kedge.running.execute import begun, taken_up
 from kedge.running.folder import locked
 from kedge.running.grouping import Member
 from kedge.running.identity import differences, experiment_identity
-from kedge.running.task import Task
 
 
 class Ready(NamedTuple):

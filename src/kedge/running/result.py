@@ -6,12 +6,13 @@ from typing import Any
 
 from torch import Tensor
 
+from kedge.config.task import History, Task
 from kedge.core.errors import RequestError
 from kedge.core.tree import Leaves
 from kedge.engines.engine import Engine
 from kedge.measure.cells import Reading, cells, reading
+from kedge.running.progress import Progress
 from kedge.running.saving import last_algorithm, state_dict_of, whole
-from kedge.running.task import History, Progress, Task
 
 
 @dataclass(frozen=True, eq=False)

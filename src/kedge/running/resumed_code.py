@@ -16,11 +16,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from kedge.config.imports import PINNED, Pin, parted, source_of
 from kedge.core.errors import CheckpointError, RequestError
 from kedge.data.download.progress import say
 from kedge.running import checkpoint
 from kedge.running.dependencies import root_of
-from kedge.running.imported import PINNED, Pin, parted, source_of
 from kedge.running.sources import (
     ACTIVE,
     FILE,

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kedge.config.task import Task
 from kedge.core.algorithm import Stage
 from kedge.core.errors import Diverged, RequestError
 from kedge.core.server import Reply, broadcast, hand_over, opened, server_update
@@ -27,9 +28,9 @@ from kedge.running.history import Entry, Scribe
 from kedge.running.identity import digest_in
 from kedge.running.measuring import evaluates, measured, number
 from kedge.running.probing import before_round, drift
+from kedge.running.progress import Interrupted, Observer, Progress
 from kedge.running.saver import Saver
 from kedge.running.saving import load_newest, restored, state_of, write_models
-from kedge.running.task import Interrupted, Observer, Progress, Task
 
 Rest = Callable[[bool], Entry]  # whether the next round trains -> what there is of the last
 

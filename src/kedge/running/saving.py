@@ -8,6 +8,7 @@ from typing import Any
 
 import safetensors.torch
 
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Stage, fitted
 from kedge.core.errors import CheckpointError
 from kedge.core.frozen import frozen_leaves
@@ -18,7 +19,7 @@ from kedge.engines.engine import Engine
 from kedge.running import checkpoint
 from kedge.running.folder import Lines, read_lines, write
 from kedge.running.history import history_problem
-from kedge.running.task import Progress, Task
+from kedge.running.progress import Progress
 
 
 def load_newest(folder: Path, identity: str | None, say: Callable[[str], None]) -> checkpoint.State | None:

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from kedge.config.experiment import Experiment
 from kedge.core.errors import CheckpointError
-from kedge.running.config import Experiment
 from kedge.running.dependencies import Code, code_of, root_of
 from kedge.running.folder import write
 

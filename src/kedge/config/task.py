@@ -1,14 +1,13 @@
-"""What a run is made of: the task, who watches, and where it stands."""
+"""Task: everything that determines the numbers of a run, as objects."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from kedge.core.algorithm import Stage, Tune
 from kedge.core.errors import RequestError
 from kedge.core.model import Model
 from kedge.core.sampling import Participation
-from kedge.core.server import Server
 from kedge.data.federation import Federation
 from kedge.measure.settings import Measure
 from kedge.nn.precision import Precision
@@ -52,28 +51,3 @@ class Task:
     def end(self, stage: int) -> int:
         """The round after which this stage ends at the latest."""
         return sum(one.rounds for one in self.stages[: stage + 1])
-
-
-@dataclass(eq=False)
-class Observer:
-    """Who watches: a line after every round, messages, and whether to stop after the round at hand."""
-
-    line: Callable[[dict[str, Any]], None] = lambda line: None
-    say: Callable[[str], None] = lambda message: None
-    stop: Callable[[], bool] = lambda: False
-
-
-@dataclass(eq=False)
-class Progress:
-    """Where a run stands."""
-
-    server: Server
-    round: int = 0  # rounds done
-    stage: int = 0
-    stage_round: int = 0
-    seen: set[int] = field(default_factory=set)  # clients that took part in a round
-    history: History = field(default_factory=list)
-
-
-class Interrupted(KeyboardInterrupt):
-    """The run was asked to stop, and its state is saved."""

@@ -9,6 +9,16 @@ import torch
 from torch import nn
 
 from kedge.algorithms import METHODS, SCHEDULES
+from kedge.config.dealing import federation_of
+from kedge.config.diagnostics import check_measures, watched
+from kedge.config.document import OPTIMIZERS
+from kedge.config.experiment import EngineChoice, Evaluation, Experiment, label_of, options_of
+from kedge.config.factories import factory_of
+from kedge.config.forward_check import preserve_generators, with_checked_forward
+from kedge.config.metrics import measurable
+from kedge.config.metrics import tune_of as tune_for
+from kedge.config.schema import parameters
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune, fitted
 from kedge.core.errors import DataError, RequestError
 from kedge.core.frozen import frozen_note, place_frozen
@@ -23,16 +33,6 @@ from kedge.nn.precision import DTYPES, Precision, in_precision
 from kedge.nn.units import check_trainable
 from kedge.rules import RULES
 from kedge.rules.plateau import Plateau
-from kedge.running.config import EngineChoice, Evaluation, Experiment, label_of, options_of
-from kedge.running.dealing import federation_of
-from kedge.running.document import OPTIMIZERS
-from kedge.running.factories import factory_of
-from kedge.running.forward_check import preserve_generators, with_checked_forward
-from kedge.running.measuring import measurable
-from kedge.running.measuring import tune_of as tune_for
-from kedge.running.probing import check_measures, watched
-from kedge.running.schema import parameters
-from kedge.running.task import Task
 
 NO_CUDA = "engine.device: 'cuda' is asked for, and torch sees no CUDA device here: this runs on the CPU"
 

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
+from kedge.config.assemble import rebuilding, stages_of
+from kedge.config.document import override, written
+from kedge.config.experiment import Experiment, options_of, resolve
+from kedge.config.factories import factory_of
 from kedge.core.errors import RequestError
 from kedge.data.partitions.partition import PARTITIONS
-from kedge.running.assemble import rebuilding, stages_of
-from kedge.running.config import Experiment, options_of, resolve
-from kedge.running.document import override, written
-from kedge.running.factories import factory_of
 
 EXAMPLE = 'method = ["fedavg", "feddyn"], "partition.alpha" = [0.1, 0.3]'
 REFUSED = {

@@ -1,23 +1,21 @@
 """Who holds what: an experiment's dataset dealt out, and kept with its run."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kedge.core.errors import DataError, RequestError, nearest
+from kedge.config.experiment import Experiment, options_of
+from kedge.config.factories import factory_of
+from kedge.config.schema import parameters
+from kedge.core.errors import RequestError, nearest
 from kedge.data.dataset import Source, normalized
 from kedge.data.datasets import BUILT_IN, load
 from kedge.data.federation import Federation, federate
 from kedge.data.local_tests import dealt_labels
 from kedge.data.partitions.partition import PARTITIONS, Saved
-from kedge.data.partitions.saved import FILE, Holdings, holdings, inputs_of, read
-from kedge.running.config import Experiment, options_of
-from kedge.running.factories import factory_of
-from kedge.running.folder import write
-from kedge.running.schema import parameters
+from kedge.data.partitions.saved import Holdings, holdings, inputs_of
 
 OURS = ("digits", "synthetic")  # datasets that kedge contains or generates
 
@@ -108,18 +106,3 @@ def without_checksums(document: Mapping[str, Any]) -> dict[str, Any]:
     if loader is None or "verify" not in parameters(loader):
         return dict(document)
     return {**document, "data": {**data, "verify": False}}
-
-
-def check_kept(folder: Path, now: Holdings) -> None:
-    """Raise where a run that goes on would deal out other samples than it began with."""
-    if not (folder / FILE).is_file():  # begun by a version that did not save it
-        write(folder / FILE, now.packed())
-    try:
-        problem = read(folder / FILE).difference(now)
-    except DataError as error:
-        raise DataError(f"{error} If there is none, delete the file: the run goes on unchecked.") from error
-    if problem:
-        raise DataError(
-            f"{folder} cannot go on, for the data have changed since it began: {problem} ({FILE}). Bring the "
-            "data back as they were, or begin a new run."
-        )

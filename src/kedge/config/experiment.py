@@ -8,6 +8,10 @@ from typing import Any, Literal
 
 import tomli_w
 
+from kedge.config.document import FACTORIES, STAGED, expanded
+from kedge.config.factories import factory_of
+from kedge.config.protocols import under_protocol
+from kedge.config.schema import filled, parameters
 from kedge.core.errors import RequestError
 from kedge.core.model import Statistics
 from kedge.core.sampling import Participation
@@ -18,10 +22,6 @@ from kedge.data.local_tests import LocalTests
 from kedge.measure.settings import Measure
 from kedge.nn.precision import Precision
 from kedge.nn.units import Granularity
-from kedge.running.document import FACTORIES, STAGED, expanded
-from kedge.running.factories import factory_of
-from kedge.running.protocols import under_protocol
-from kedge.running.schema import filled, parameters
 
 GIVEN = {"model": ("shape", "classes"), "data": ("name", "source")}  # arguments that the program supplies
 BESIDE = {"data": normalized}  # what is done with the things that factories make; it has arguments as well

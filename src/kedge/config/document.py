@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from kedge.algorithms import METHODS, SCHEDULES
+from kedge.config.factories import role_of
 from kedge.core.errors import RequestError, nearest
 from kedge.core.optimizers import SGD, Adam
 from kedge.data.datasets import BUILT_IN
 from kedge.data.partitions.partition import PARTITIONS
 from kedge.models import MODELS
 from kedge.rules import RULES
-from kedge.running.factories import role_of
 
 OPTIMIZERS: dict[str, Any] = {"sgd": SGD, "adam": Adam}
 SWITCH = 0.75  # the share of the rounds after which FedDyn→FedAvg's authors switch

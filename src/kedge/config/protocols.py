@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kedge.algorithms import METHODS
+from kedge.config.factories import factory_of
+from kedge.config.schema import named, parameters
 from kedge.core.errors import RequestError
-from kedge.running.factories import factory_of
-from kedge.running.schema import named, parameters
 
 Table = Mapping[str, Any]
 EITHER = {"per_round", "share"}  # of [participation]: one excludes the other

@@ -4,11 +4,11 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kedge.config.imports import imported
+from kedge.config.schema import named
 from kedge.core.algorithm import Algorithm
 from kedge.core.errors import RequestError
 from kedge.core.schedules import Plain, Schedule
-from kedge.running.imported import imported
-from kedge.running.schema import named
 
 
 def factory_of(key: str, kinds: Mapping[str, Callable[..., Any]], name: Any) -> Callable[..., Any]:

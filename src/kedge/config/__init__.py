@@ -1,0 +1,1 @@
+"""From TOML or Python arguments to one task."""

@@ -1,0 +1,77 @@
+"""The table [measure] in a task: corrections that only measure, and the samples whose features are taken."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kedge.algorithms.feddyn import DynamicRegularizer
+from kedge.config.task import Task
+from kedge.core.algorithm import Algorithm, Stage, fitted
+from kedge.core.correction import Correction
+from kedge.core.errors import RequestError
+from kedge.core.model import Model
+from kedge.data.federation import Federation
+from kedge.measure.settings import Measure
+from kedge.measure.updates import Updates
+from kedge.rules.gradient_spread import GradientSpread
+
+
+def watched(stages: Sequence[Stage], model: Model, measure: Measure) -> tuple[Stage, ...]:
+    """The stages with the corrections that only look."""
+    found = tuple(replace(stage, algorithm=observed(stage.algorithm, model, measure)) for stage in stages)
+    if measure.spread and not any(
+        c.name == GradientSpread.name for s in found for c in s.algorithm.corrections
+    ):
+        raise RequestError(
+            f"measure.spread = true: C_t is about FedDyn's g_k, which "
+            f"{' -> '.join(stage.algorithm.name for stage in stages)} does not have. Set it to false."
+        )
+    return found
+
+
+def check_measures(task: Task) -> None:
+    """Raise where features are asked for and there is nothing to take them of."""
+    if task.measure.features_every:
+        samples(task.federation, task.measure)
+
+
+def observed(algorithm: Algorithm, model: Model, measure: Measure) -> Algorithm:
+    """The method with the corrections that only look."""
+    added: list[Correction] = []
+    slots = {c.name for c in algorithm.corrections}
+    dynamic = [c for c in algorithm.corrections if isinstance(c, DynamicRegularizer) and c.alpha]
+    if measure.spread and dynamic and GradientSpread.name not in slots:
+        added.append(GradientSpread(dynamic[0].alpha, dynamic[0].scaling))
+    if measure.drift:
+        added.append(Updates(shared_units(algorithm, model)))
+    return replace(algorithm, corrections=(*algorithm.corrections, *added)) if added else algorithm
+
+
+def shared_units(algorithm: Algorithm, model: Model) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The units' names, and their leaves that leave a client; units that do not are not there."""
+    shared = algorithm.shared(fitted(algorithm, model))
+    units = [tuple(k for k in unit if k in shared) for unit in model.units]
+    return tuple((f"unit{place}", leaves) for place, leaves in enumerate(units) if leaves)
+
+
+def samples(data: Federation, measure: Measure) -> Tensor:
+    """The common test samples, else those of the local tests; so many of them, from all over the set."""
+    if data.test is not None:
+        return spread(data.test.x, measure.samples)
+    index = np.concatenate(data.local_tests)
+    if not len(index):
+        raise RequestError(
+            f"measure.features_every = {measure.features_every}: features are taken of test samples, and "
+            "there are none. Give a common test set or local tests (evaluation.local_test), or set it to 0."
+        )
+    return spread(data.pool.x[torch.from_numpy(index).to(data.pool.x.device)], measure.samples)
+
+
+def spread(x: Tensor, most: int) -> Tensor:
+    """At most so many of the samples, at equal distances: test sets may be sorted by class."""
+    if len(x) <= most:
+        return x
+    return x[torch.linspace(0, len(x) - 1, most, dtype=torch.float64).round().long().to(x.device)]

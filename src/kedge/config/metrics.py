@@ -1,0 +1,35 @@
+"""The metrics that a run will have: which models are evaluated, and how clients fine-tune."""
+
+from kedge.config.task import Task
+from kedge.core.algorithm import Algorithm, Stage, Tune
+from kedge.core.server import Server, opened
+from kedge.core.tree import Leaves
+
+KINDS = ("accuracy", "loss")
+
+
+def measurable(task: Task, stage: Stage) -> list[str]:
+    """The losses and accuracies that a stage's history will have before the run's last round."""
+    algorithm, data = stage.algorithm, task.federation
+    models = views(algorithm, opened(algorithm, task.model, *task.model.init(task.seed)))
+    names = [f"{model}.global.{kind}" for model in models for kind in KINDS if data.test]
+    if any(len(own) for own in data.local_tests):
+        names += [f"{model}.local.{kind}" for model in models for kind in KINDS]
+        tuned = ("", ".tuned") if task.tune_every and tune_of(task, algorithm) else ("",)
+        ends = [how + who for how in tuned for who in ("", ".seen", ".unseen")]
+        names += [f"personal.local.{kind}{end}" for kind in KINDS for end in ends]
+    return [*names, "train.loss"]
+
+
+def tune_of(task: Task, algorithm: Algorithm) -> Tune | None:
+    """How clients fine-tune: as asked for, or the method's own way."""
+    tune = algorithm.tune if task.tune == "method" else task.tune
+    return tune if isinstance(tune, Tune) else None
+
+
+def views(algorithm: Algorithm, server: Server) -> dict[str, Leaves]:
+    """The models that are one for everybody."""
+    found = {"distributed": server.shared, "average": server.average}
+    for c in algorithm.corrections:
+        found |= c.views(server.shared, server.slots[c.name])
+    return found

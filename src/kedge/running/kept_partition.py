@@ -1,0 +1,22 @@
+"""Compare a resumed run's data with the partition in its folder."""
+
+from pathlib import Path
+
+from kedge.core.errors import DataError
+from kedge.data.partitions.saved import FILE, Holdings, read
+from kedge.running.folder import write
+
+
+def check_kept(folder: Path, now: Holdings) -> None:
+    """Raise where a run that goes on would deal out other samples than it began with."""
+    if not (folder / FILE).is_file():  # begun by a version that did not save it
+        write(folder / FILE, now.packed())
+    try:
+        problem = read(folder / FILE).difference(now)
+    except DataError as error:
+        raise DataError(f"{error} If there is none, delete the file: the run goes on unchecked.") from error
+    if problem:
+        raise DataError(
+            f"{folder} cannot go on, for the data have changed since it began: {problem} ({FILE}). Bring the "
+            "data back as they were, or begin a new run."
+        )
