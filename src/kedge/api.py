@@ -46,12 +46,18 @@ from kedge.nn.precision import DTYPES, Precision, in_precision
 from kedge.nn.units import Granularity
 from kedge.running.bar import Bar
 from kedge.running.execute import execute, held
-from kedge.running.folder import check_free, create, locked
-from kedge.running.identity import Identity, call_identity, check_identity, differences, raise_differences
-from kedge.running.marker import Marker, read_marker
+from kedge.running.folders.folder import check_free, create, locked
+from kedge.running.folders.identity import (
+    Identity,
+    call_identity,
+    check_identity,
+    differences,
+    raise_differences,
+)
+from kedge.running.folders.marker import Marker, read_marker
+from kedge.running.folders.resumed_code import update_record, use_code
+from kedge.running.folders.sources import CodeChoice, colon_names, contents
 from kedge.running.result import Result
-from kedge.running.resumed_code import update_record, use_code
-from kedge.running.sources import CodeChoice, colon_names, contents
 
 ANOTHER_CALL = (
     "Call kedge.train with the arguments of the first call; only rounds, engine, device, compile, "

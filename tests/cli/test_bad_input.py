@@ -18,7 +18,7 @@ from torch import nn
 
 import kedge as library
 import kedge.models as models
-from kedge.running import checkpoint, folder
+from kedge.running.folders import checkpoint, folder
 
 
 @pytest.fixture(autouse=True)

@@ -17,9 +17,9 @@ from tests.running.short import experiment
 
 from kedge.core.errors import RequestError
 from kedge.running.execute import execute
-from kedge.running.folder import check_free, create, locked
-from kedge.running.marker import Marker
-from kedge.running.replacing import check_replaceable
+from kedge.running.folders.folder import check_free, create, locked
+from kedge.running.folders.marker import Marker
+from kedge.running.folders.replacing import check_replaceable
 
 TINY = (
     "--set", "rounds=1", "--set", "training.epochs=1", "--set", "model.name=mlp",

@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 from tests.cli.command import kedge
 from tests.cli.grids import CELLS, FILE, GRID, written
 
-from kedge.running import measuring, runner
+from kedge.running import runner
+from kedge.running.recording import measuring
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:

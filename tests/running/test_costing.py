@@ -29,7 +29,7 @@ from kedge.data.federation import Federation
 from kedge.engines.engine import Order
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
-from kedge.running.costing import MEASURES, Ledger, Place, planned
+from kedge.running.recording.costing import MEASURES, Ledger, Place, planned
 from kedge.running.runner import run
 
 LOCAL = Local(epochs=2, batch=4)  # clients of 1, 2, 5 and 9 samples: short batches, one to six steps

@@ -12,7 +12,7 @@ from tests.cli.command import kedge
 from tests.running.short import experiment
 
 from kedge.running.execute import execute, finished
-from kedge.running.folder import Lines
+from kedge.running.folders.folder import Lines
 
 FILES = ("history.jsonl", "clients.jsonl")
 

@@ -28,8 +28,8 @@ from kedge.core.errors import CheckpointError, RequestError
 from kedge.core.losses import cross_entropy
 from kedge.core.schedules import all_units
 from kedge.running.execute import execute, finished, resume
-from kedge.running.identity import differences, digest_in, experiment_identity, plain_entries
-from kedge.running.marker import read_marker
+from kedge.running.folders.identity import differences, digest_in, experiment_identity, plain_entries
+from kedge.running.folders.marker import read_marker
 from kedge.running.progress import Interrupted, Observer
 
 GOLDEN = Path(__file__).parent.parent / "golden/v0.1"

@@ -18,7 +18,7 @@ from kedge.engines.stacked import Stacked
 from kedge.measure.activations import features_of, of_units
 from kedge.measure.features import interaction
 from kedge.measure.similarity import linear_cka
-from kedge.running.looking import trained
+from kedge.running.recording.round_features import trained
 from kedge.running.runner import run
 
 MEASURE = kedge.Measure(features_every=1, components=3, correlation=0.8)

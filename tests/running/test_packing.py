@@ -22,12 +22,12 @@ from kedge.running import execute as executing
 from kedge.running import packing, runner
 from kedge.running.bar import Together
 from kedge.running.execute import execute, finished, recorded
-from kedge.running.folder import locked
+from kedge.running.folders.folder import locked
 from kedge.running.grouping import Member
-from kedge.running.measuring import measured
 from kedge.running.packing import Abandoned, Outcome, carry_out
 from kedge.running.progress import Interrupted, Progress
 from kedge.running.ready import Ready
+from kedge.running.recording.measuring import measured
 
 
 def carried(some: Sequence[Member], **named: Any) -> dict[str, Exception | None]:

@@ -33,8 +33,8 @@ from kedge.engines.engine import Engine, Order, answered
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.measure.drift import client_cosine, cosine, gradient_diversity
-from kedge.running.looking import trained
-from kedge.running.probing import probe
+from kedge.running.recording.probing import probe
+from kedge.running.recording.round_features import trained
 from kedge.running.runner import run
 
 Made = Callable[[Model, Federation], Engine]

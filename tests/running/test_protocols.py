@@ -16,7 +16,7 @@ from kedge.config.protocols import PROTOCOLS
 from kedge.core.errors import RequestError
 from kedge.core.sampling import Participation
 from kedge.core.schedules import Clock
-from kedge.running.folder import read_lines
+from kedge.running.folders.folder import read_lines
 
 Document = dict[str, Any]
 

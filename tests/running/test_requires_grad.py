@@ -22,8 +22,8 @@ from kedge.data.federation import Federation, federate
 from kedge.engines.pack.pack import Pack
 from kedge.measure.cost.macs import chain_macs
 from kedge.nn.from_module import from_module, seeded
-from kedge.running.costing import planned
 from kedge.running.execute import execute, resume
+from kedge.running.recording.costing import planned
 
 SOURCE = """
 import torch

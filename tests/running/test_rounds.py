@@ -17,7 +17,7 @@ from torch import nn
 import kedge as library
 from kedge.core.errors import RequestError
 from kedge.running.execute import execute, resume
-from kedge.running.folder import read_lines
+from kedge.running.folders.folder import read_lines
 from kedge.running.progress import Interrupted, Observer
 
 

@@ -18,7 +18,7 @@ from kedge.core.algorithm import Stage
 from kedge.core.errors import RequestError
 from kedge.core.sampling import Participation
 from kedge.engines.sequential import Sequential
-from kedge.running.folder import locked
+from kedge.running.folders.folder import locked
 from kedge.running.runner import run
 
 SMALL: dict[str, Any] = {

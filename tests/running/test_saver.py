@@ -17,10 +17,10 @@ from kedge.algorithms import fedavg, scaffold
 from kedge.core.errors import Diverged
 from kedge.core.server import Rejection
 from kedge.engines.stacked import Stacked
-from kedge.running import checkpoint
+from kedge.running.folders import checkpoint
 from kedge.running.progress import Interrupted
+from kedge.running.recording.saver import Saver
 from kedge.running.runner import run
-from kedge.running.saver import Saver
 
 
 def versions(folder: Path) -> dict[str, dict[str, bytes]]:

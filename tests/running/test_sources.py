@@ -15,7 +15,7 @@ from torch import nn
 import kedge as library
 from kedge.core.errors import CheckpointError, RequestError
 from kedge.running.execute import resume
-from kedge.running.sources import FILE, read_record
+from kedge.running.folders.sources import FILE, read_record
 
 METHOD = """
 from dataclasses import replace

@@ -28,7 +28,7 @@ from kedge.measure.cost.cost import Cost, relative_cost
 from kedge.measure.cost.macs import chain_macs, forward_macs
 from kedge.models.cnn import shallow_cnn
 from kedge.nn.from_module import from_module, seeded
-from kedge.running.costing import planned
+from kedge.running.recording.costing import planned
 
 THAW = (0, 100, 200)
 PHASES = (0, 100, 200)  # the first round of each, counted from 0

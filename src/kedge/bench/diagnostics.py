@@ -22,7 +22,7 @@ from kedge.engines.engine import Engine
 from kedge.engines.stacked import Stacked
 from kedge.measure.local_drift import drifting, local_drift
 from kedge.measure.settings import Measure
-from kedge.running.probing import watcher
+from kedge.running.recording.probing import watcher
 
 BOUND = 1.1  # of a round's time
 METHODS: dict[str, Algorithm] = {"fedavg": fedavg(), "feddyn": feddyn()}

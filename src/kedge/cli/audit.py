@@ -19,7 +19,7 @@ from kedge.cli.options import Debug, Json, console, guarded, show
 from kedge.core.errors import RequestError
 from kedge.report.audit_page import page
 from kedge.report.audit_table import failures, rendered
-from kedge.running.folder import write
+from kedge.running.folders.folder import write
 from kedge.running.versions import versions
 
 

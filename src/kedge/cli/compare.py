@@ -15,7 +15,7 @@ from kedge.report.matrix import metric_notes
 from kedge.report.plots import accuracy_plot
 from kedge.report.runs import Run, find_runs
 from kedge.report.tables import comparison, rendered
-from kedge.running.folder import write
+from kedge.running.folders.folder import write
 
 
 @guarded

@@ -16,8 +16,8 @@ from kedge.report.cost_plot import drawing
 from kedge.report.cost_table import WHAT, phase_table
 from kedge.report.costs import phases, short, total
 from kedge.report.png import png
-from kedge.running.costing import planned, tuned
-from kedge.running.folder import write
+from kedge.running.folders.folder import write
+from kedge.running.recording.costing import planned, tuned
 
 PAPERS = "papers' count: the parameters updated if all clients took part in every round, as papers count them"
 

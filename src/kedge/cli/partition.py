@@ -21,7 +21,7 @@ from kedge.report.partition_plot import drawing
 from kedge.report.partition_table import amounts, headline, rendered, verdict
 from kedge.report.png import png as png_of
 from kedge.report.png import require_matplotlib
-from kedge.running.folder import write
+from kedge.running.folders.folder import write
 
 NATURAL = "The number is about labels; natural clients may differ in their features as well."
 

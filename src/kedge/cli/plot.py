@@ -11,7 +11,7 @@ from kedge.report.curves import OTHERWISE
 from kedge.report.drift_plot import FIGURES
 from kedge.report.png import require_matplotlib
 from kedge.report.runs import find_runs
-from kedge.running.folder import write
+from kedge.running.folders.folder import write
 
 
 @guarded

@@ -44,10 +44,10 @@ from kedge.report.plots import accuracy_plot
 from kedge.report.runs import Run
 from kedge.report.tables import comparison, rendered
 from kedge.running.execute import finished
-from kedge.running.folder import check_free, create
+from kedge.running.folders.folder import check_free, create
+from kedge.running.folders.marker import PLAN, SWEEP, Marker, planned_runs, read_marker
+from kedge.running.folders.sources import contents, own_names
 from kedge.running.grouping import Member
-from kedge.running.marker import PLAN, SWEEP, Marker, planned_runs, read_marker
-from kedge.running.sources import contents, own_names
 
 
 @guarded

@@ -17,13 +17,13 @@ from kedge.config.experiment import Experiment
 from kedge.core.errors import RequestError
 from kedge.report.runs import Run, read_run
 from kedge.running.execute import experiment_in, finished
-from kedge.running.folder import locked
+from kedge.running.folders.folder import locked
+from kedge.running.folders.marker import planned_runs
+from kedge.running.folders.resumed_code import update_record, use_code
+from kedge.running.folders.sources import CodeChoice
 from kedge.running.grouping import Member
-from kedge.running.marker import planned_runs
 from kedge.running.packing import Abandoned, Outcome, carry_out
 from kedge.running.progress import Interrupted
-from kedge.running.resumed_code import update_record, use_code
-from kedge.running.sources import CodeChoice
 
 Sets = Annotated[list[str], typer.Option("--set", help="Any key of the config: --set training.epochs=5.")]
 Seed = Annotated[int | None, typer.Option(help="The random seed.")]

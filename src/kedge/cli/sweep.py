@@ -43,10 +43,10 @@ from kedge.core.errors import RequestError
 from kedge.report.matrix import metric_notes
 from kedge.report.runs import metric_of
 from kedge.report.tables import rendered, row_of
-from kedge.running.folder import create
+from kedge.running.folders.folder import create
+from kedge.running.folders.marker import SWEEP, Marker, planned_runs, read_marker
+from kedge.running.folders.sources import contents, own_names
 from kedge.running.grouping import Member, groups
-from kedge.running.marker import SWEEP, Marker, planned_runs, read_marker
-from kedge.running.sources import contents, own_names
 
 
 class Place(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any
 from kedge.report.cost_plot import pictured
 from kedge.report.curves import Panel, Points, curves, single
 from kedge.report.runs import Run
-from kedge.running.folder import read_lines
+from kedge.running.folders.folder import read_lines
 
 DRIFT = "no run has them: set measure.drift = true"
 FEATURES = "no run has them: set measure.features_every to a number of rounds"

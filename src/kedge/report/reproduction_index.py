@@ -13,7 +13,7 @@ from kedge.report.reproduction_page import overview_page, page
 from kedge.report.reproduction_text import HEADS_NOTE
 from kedge.reproduce.claims import Judgement
 from kedge.reproduce.measured import FULL, Measured
-from kedge.running.folder import write
+from kedge.running.folders.folder import write
 
 INDEX = "README.md"
 HEAD = "# Published tables, measured again"  # of an INDEX that may be replaced

@@ -10,8 +10,8 @@ from typing import Any
 
 from kedge.core.errors import DataError, RequestError, nearest
 from kedge.measure.cells import cells, curve, in_order
-from kedge.running.folder import read_lines
-from kedge.running.marker import planned_runs, read_marker
+from kedge.running.folders.folder import read_lines
+from kedge.running.folders.marker import planned_runs, read_marker
 
 APART = ("seed", "engine", "name", "measure")  # keys that do not make a run another one
 ACCURACIES = ("distributed.global.accuracy", "distributed.local.accuracy")

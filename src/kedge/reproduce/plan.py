@@ -14,7 +14,7 @@ from kedge.core.errors import RequestError, nearest
 from kedge.reproduce.paper import Paper, cell_of, document_of, paper_of
 from kedge.reproduce.records import Record
 from kedge.reproduce.shortened import Scale, small, smoke
-from kedge.running.identity import digest, experiment_identity
+from kedge.running.folders.identity import digest, experiment_identity
 
 # Keys that do not make another run of a table: seeds are counted, and a precision is a matter of rounding.
 BESIDE = ("seed", "protocol", "engine.precision")

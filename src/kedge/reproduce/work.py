@@ -16,7 +16,7 @@ from typing import NamedTuple
 from kedge.reproduce.plan import Run
 from kedge.reproduce.records import Record, Sitting, curves_of
 from kedge.reproduce.workers import End, end_of, side_by_side
-from kedge.running.folder import read_lines
+from kedge.running.folders.folder import read_lines
 from kedge.running.grouping import Member, groups
 from kedge.running.packing import carry_out
 

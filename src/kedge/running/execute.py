@@ -23,18 +23,18 @@ from kedge.engines.compiling import compile_failure
 from kedge.engines.fallback import without_torch_warnings
 from kedge.engines.unstackable import explain_stacking_errors
 from kedge.nn.precision import computing_in
-from kedge.running.checkpoint import newest_facts
-from kedge.running.folder import check_free, create, locked, write
-from kedge.running.history import history_problem, whole_rounds
-from kedge.running.identity import check_identity, experiment_identity
-from kedge.running.kept_partition import check_kept
-from kedge.running.marker import Marker, read_marker
+from kedge.running.folders.checkpoint import newest_facts
+from kedge.running.folders.folder import check_free, create, locked, write
+from kedge.running.folders.identity import check_identity, experiment_identity
+from kedge.running.folders.kept_partition import check_kept
+from kedge.running.folders.marker import Marker, read_marker
+from kedge.running.folders.resumed_code import update_record, use_code
+from kedge.running.folders.sources import CodeChoice, contents, own_names
 from kedge.running.progress import Observer
+from kedge.running.recording.history import history_problem, whole_rounds
+from kedge.running.recording.saving import frozen_digest
 from kedge.running.result import Result, result_of
-from kedge.running.resumed_code import update_record, use_code
 from kedge.running.runner import run
-from kedge.running.saving import frozen_digest
-from kedge.running.sources import CodeChoice, contents, own_names
 from kedge.version import __version__
 
 

@@ -23,7 +23,7 @@ from kedge.core.tree import flatten, only
 from kedge.engines.choose import COPIES, parameter_count, rows_at_once
 from kedge.engines.memory import Memories
 from kedge.running.execute import recorded
-from kedge.running.sources import CodeChoice
+from kedge.running.folders.sources import CodeChoice
 
 MOST = {"cpu": 8, "cuda": 32}  # runs of a pack, unless told otherwise: more gain little
 TENSORS = ("lr", "decay")  # settings of an optimizer that do not change the program of a step

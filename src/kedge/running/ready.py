@@ -11,9 +11,9 @@ from kedge.core.errors import RequestError
 from kedge.core.frozen import same_frozen, with_frozen
 from kedge.engines.pack.joining import same
 from kedge.running.execute import begun, taken_up
-from kedge.running.folder import locked
+from kedge.running.folders.folder import locked
+from kedge.running.folders.identity import differences, experiment_identity
 from kedge.running.grouping import Member
-from kedge.running.identity import differences, experiment_identity
 
 
 class Ready(NamedTuple):

@@ -12,7 +12,7 @@ from kedge.core.tree import Leaves
 from kedge.engines.engine import Engine
 from kedge.measure.cells import Reading, cells, reading
 from kedge.running.progress import Progress
-from kedge.running.saving import last_algorithm, state_dict_of, whole
+from kedge.running.recording.saving import last_algorithm, state_dict_of, whole
 
 
 @dataclass(frozen=True, eq=False)

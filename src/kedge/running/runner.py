@@ -23,14 +23,14 @@ from kedge.core.tree import cast, finite
 from kedge.engines.engine import NO_CHORES, Asked, Asking, Chores, Engine, Order, answered
 from kedge.measure.evaluate import HeldOut
 from kedge.measure.settings import Measure
-from kedge.running.costing import Ledger, Place
-from kedge.running.history import Entry, Scribe
-from kedge.running.identity import digest_in
-from kedge.running.measuring import evaluates, measured, number
-from kedge.running.probing import before_round, drift
+from kedge.running.folders.identity import digest_in
 from kedge.running.progress import Interrupted, Observer, Progress
-from kedge.running.saver import Saver
-from kedge.running.saving import load_newest, restored, state_of, write_models
+from kedge.running.recording.costing import Ledger, Place
+from kedge.running.recording.history import Entry, Scribe
+from kedge.running.recording.measuring import evaluates, measured, number
+from kedge.running.recording.probing import before_round, drift
+from kedge.running.recording.saver import Saver
+from kedge.running.recording.saving import load_newest, restored, state_of, write_models
 
 Rest = Callable[[bool], Entry]  # whether the next round trains -> what there is of the last
 

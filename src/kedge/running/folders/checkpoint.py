@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 
 from kedge.core.errors import CheckpointError
 from kedge.core.tree import Leaves, Tree, flatten, unflatten
-from kedge.running.folder import sync_folder, write
+from kedge.running.folders.folder import sync_folder, write
 
 KEEP = 2
 

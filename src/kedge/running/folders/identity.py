@@ -26,7 +26,7 @@ from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm
 from kedge.core.errors import RequestError
 from kedge.data.federation import Federation
-from kedge.running.marker import read_marker
+from kedge.running.folders.marker import read_marker
 from kedge.version import __version__
 
 Identity = dict[str, Any]

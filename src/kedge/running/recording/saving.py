@@ -16,10 +16,10 @@ from kedge.core.model import Model
 from kedge.core.server import Server, opened
 from kedge.core.tree import Leaves, Tree, flatten
 from kedge.engines.engine import Engine
-from kedge.running import checkpoint
-from kedge.running.folder import Lines, read_lines, write
-from kedge.running.history import history_problem
+from kedge.running.folders import checkpoint
+from kedge.running.folders.folder import Lines, read_lines, write
 from kedge.running.progress import Progress
+from kedge.running.recording.history import history_problem
 
 
 def load_newest(folder: Path, identity: str | None, say: Callable[[str], None]) -> checkpoint.State | None:

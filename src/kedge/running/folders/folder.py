@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from kedge.core.errors import CheckpointError, DataError, RequestError
-from kedge.running.marker import FILE, PLAN, SWEEP, Marker
-from kedge.running.replacing import check_replaceable, runs_in
+from kedge.running.folders.marker import FILE, PLAN, SWEEP, Marker
+from kedge.running.folders.replacing import check_replaceable, runs_in
 
 try:
     import fcntl

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from kedge.core.tree import flatten
-from kedge.running import checkpoint
+from kedge.running.folders import checkpoint
 
 
 class Saver:

@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple
 
 from kedge.config.experiment import Experiment
 from kedge.core.errors import CheckpointError
-from kedge.running.dependencies import Code, code_of, root_of
-from kedge.running.folder import write
+from kedge.running.folders.dependencies import Code, code_of, root_of
+from kedge.running.folders.folder import write
 
 FILE = "sources.json"
 FOLDER = "sources"

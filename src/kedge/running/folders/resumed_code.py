@@ -19,9 +19,9 @@ from typing import Any
 from kedge.config.imports import PINNED, Pin, parted, source_of
 from kedge.core.errors import CheckpointError, RequestError
 from kedge.data.download.progress import say
-from kedge.running import checkpoint
-from kedge.running.dependencies import root_of
-from kedge.running.sources import (
+from kedge.running.folders import checkpoint
+from kedge.running.folders.dependencies import root_of
+from kedge.running.folders.sources import (
     ACTIVE,
     FILE,
     FOLDER,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from kedge.core.errors import DataError
 from kedge.data.partitions.saved import FILE, Holdings, read
-from kedge.running.folder import write
+from kedge.running.folders.folder import write
 
 
 def check_kept(folder: Path, now: Holdings) -> None:

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from kedge.config.task import History
 from kedge.core.errors import CheckpointError, DataError
 from kedge.measure.cost.cost import Cost
-from kedge.running.folder import Lines, hash_of, line_of, read_lines
-from kedge.running.measuring import Measured, number
+from kedge.running.folders.folder import Lines, hash_of, line_of, read_lines
 from kedge.running.progress import Observer
+from kedge.running.recording.measuring import Measured, number
 
 FILES = ("history", "clients")
 

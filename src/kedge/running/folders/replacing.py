@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kedge.core.errors import DataError, RequestError
-from kedge.running.marker import FILE, PLAN, SWEEP, planned_runs, read_marker
+from kedge.running.folders.marker import FILE, PLAN, SWEEP, planned_runs, read_marker
 
 CONFIG = "config.toml"
 SOURCES = "sources"  # copies of the user's own code; sources.json lists them

@@ -22,9 +22,9 @@ from kedge.core.tree import tree_map
 from kedge.engines.engine import Asked, Asking, Engine, Order
 from kedge.measure.local_drift import drifting, local_drift
 from kedge.measure.updates import KINDS, Updates
-from kedge.running.looking import Look, looked
-from kedge.running.measuring import evaluates, number
 from kedge.running.progress import Progress
+from kedge.running.recording.measuring import evaluates, number
+from kedge.running.recording.round_features import Look, looked
 
 Numbers = dict[str, float | None]
 

@@ -1,0 +1,1 @@
+"""The files of a run: its folder, checkpoints, identity, and the user's own code."""

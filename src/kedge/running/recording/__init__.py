@@ -1,0 +1,1 @@
+"""What a run records: evaluations, costs, history, checkpoints."""
