@@ -13,7 +13,7 @@ from tests.cli.command import kedge
 from kedge.config.dealing import federation_of
 from kedge.config.document import read
 from kedge.config.experiment import resolve
-from kedge.report import png
+from kedge.report.plots import png
 
 
 def test_the_table_names_dataset_partition_and_the_number() -> None:

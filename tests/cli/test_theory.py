@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 from tests.cli.command import kedge
 
-from kedge.report import png
-from kedge.report.theory_plot import plot
-from kedge.report.theory_table import rendered
+from kedge.report.plots import png
+from kedge.report.plots.theory import plot
+from kedge.report.tables.theory import rendered
 
 SMALL = ("--seeds", "6", "--rounds", "12")
 

@@ -7,8 +7,8 @@ from rich.console import Console
 from tests.reproduce.tables import a_paper, a_record, an_entry, measured_with
 
 from kedge.config.grid import cells
-from kedge.report.reproduction_page import page
-from kedge.report.reproduction_table import rendered
+from kedge.report.reproduction.page import page
+from kedge.report.reproduction.table import rendered
 from kedge.reproduce.claims import judged
 from kedge.reproduce.measured import Measured, measured_table
 from kedge.reproduce.paper import Claim, document_of, paper_of

@@ -9,8 +9,8 @@ import pytest
 from kedge.audit.audit import planned
 from kedge.audit.finding import KINDS, Row
 from kedge.audit.summary import summary
-from kedge.report.audit_page import MEANINGS, page
-from kedge.report.audit_table import failures, rendered, short
+from kedge.report.pages.audit import MEANINGS, page
+from kedge.report.tables.audit import failures, rendered, short
 
 PLAN = planned()
 VERSIONS = {"kedge": "0.1.0", "torch": "2.13"}

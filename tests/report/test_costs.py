@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kedge.report.cost_plot import HIGH, KINDS, WIDE, drawing
-from kedge.report.cost_table import MOST, cost_notes, phase_table, run_table, target_table
 from kedge.report.costs import phases, price, price_of_target, short, total
-from kedge.report.png import png
-from kedge.report.shapes import Box, Text
+from kedge.report.plots.cost import HIGH, KINDS, WIDE, drawing
+from kedge.report.plots.png import png
+from kedge.report.plots.shapes import Box, Text
+from kedge.report.tables.cost import MOST, cost_notes, phase_table, run_table, target_table
 
 
 def line(round: int, parameters: int = 10, macs: int = 600, stage: int = 0, **others: Any) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import pytest
 import tomli_w
 from tests.cli.command import kedge
 
-from kedge.report.curves import Panel, curves, names
-from kedge.report.drift_plot import FIGURES, last_by_unit, last_clients, last_frequency, ranked
+from kedge.report.plots.curves import Panel, curves, names
+from kedge.report.plots.drift import FIGURES, last_by_unit, last_clients, last_frequency, ranked
 from kedge.report.runs import grouped, read_run
 
 LINE: dict[str, Any] = {

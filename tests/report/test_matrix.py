@@ -10,9 +10,9 @@ import tomli_w
 
 from kedge.core.errors import RequestError
 from kedge.measure.cells import in_order, reading
-from kedge.report.matrix import cell_notes, metric_notes, rendered
 from kedge.report.runs import Run, metric_of, read_run
-from kedge.report.tables import comparison
+from kedge.report.tables.comparison import comparison
+from kedge.report.tables.matrix import cell_notes, metric_notes, rendered
 
 CELLS = (
     "distributed.global",

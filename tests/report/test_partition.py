@@ -12,13 +12,13 @@ from PIL import Image
 from rich.console import Console
 
 from kedge.data.partitions.partition import PARTITIONS
+from kedge.report.pages.partition import page
 from kedge.report.partition import Deal, counted, document, number, rounded
-from kedge.report.partition_page import page
-from kedge.report.partition_plot import drawing
-from kedge.report.partition_rows import CELLS, ROWS, rows_of
-from kedge.report.partition_table import amounts, rendered, verdict
-from kedge.report.png import png
-from kedge.report.shapes import SCALE, Box, Circle, Drawing, Text, shade
+from kedge.report.plots.partition import drawing
+from kedge.report.plots.partition_rows import CELLS, ROWS, rows_of
+from kedge.report.plots.png import png
+from kedge.report.plots.shapes import SCALE, Box, Circle, Drawing, Text, shade
+from kedge.report.tables.partition import amounts, rendered, verdict
 
 VOID = {"meta"}
 

@@ -8,7 +8,7 @@ import pytest
 from tests.report.reproduced import mixed
 from tests.reproduce.tables import a_paper, an_entry, fedbug, measured_with
 
-from kedge.report.reproduction import as_dict, overview
+from kedge.report.reproduction.values import as_dict, overview
 from kedge.reproduce.claims import judged
 from kedge.reproduce.measured import Measured
 

@@ -9,9 +9,9 @@ from tests.report.reproduced import mixed
 from tests.reproduce.tables import fedbug
 
 from kedge.core.errors import RequestError
-from kedge.report.reproduction import overview
-from kedge.report.reproduction_index import check_pages, results_index, write_pages
-from kedge.report.reproduction_page import page
+from kedge.report.reproduction.index import check_pages, results_index, write_pages
+from kedge.report.reproduction.page import page
+from kedge.report.reproduction.values import overview
 from kedge.reproduce.claims import Judgement, judged
 from kedge.reproduce.measured import Measured
 from kedge.reproduce.paper import names

@@ -7,10 +7,10 @@ import pytest
 from tests.report.reproduced import mixed, shipped, shipped_page
 from tests.reproduce.tables import fedbug
 
-from kedge.report.reproduction import overview
-from kedge.report.reproduction_layout import HARD_SPACE
-from kedge.report.reproduction_page import overview_page, page
-from kedge.report.reproduction_text import NOTHING, measured_text, printed_text
+from kedge.report.reproduction.layout import HARD_SPACE
+from kedge.report.reproduction.page import overview_page, page
+from kedge.report.reproduction.text import NOTHING, measured_text, printed_text
+from kedge.report.reproduction.values import overview
 from kedge.reproduce.claims import judged
 from kedge.reproduce.measured import Measured
 from kedge.reproduce.paper import names

@@ -9,10 +9,10 @@ from rich.console import Console
 from tests.report.reproduced import mixed, shipped, shipped_terminal, terminal
 from tests.reproduce.tables import a_paper, an_entry, fedbug, measured_with
 
-from kedge.report.reproduction import overview
-from kedge.report.reproduction_layout import HARD_SPACE, families, heading, heading_parts, side_by_side
-from kedge.report.reproduction_table import overview_table
-from kedge.report.reproduction_text import NOTHING, difference_text, measured_text, printed_text
+from kedge.report.reproduction.layout import HARD_SPACE, families, heading, heading_parts, side_by_side
+from kedge.report.reproduction.table import overview_table
+from kedge.report.reproduction.text import NOTHING, difference_text, measured_text, printed_text
+from kedge.report.reproduction.values import overview
 from kedge.reproduce.claims import judged
 from kedge.reproduce.measured import Measured
 from kedge.reproduce.paper import names

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kedge.cli.reproduce import measured
-from kedge.report.reproduction import overview
-from kedge.report.reproduction_index import write_pages
+from kedge.report.reproduction.index import write_pages
+from kedge.report.reproduction.values import overview
 from kedge.reproduce.paper import names
 from kedge.reproduce.plan import table_of
 from kedge.reproduce.records import SUFFIX, read_records

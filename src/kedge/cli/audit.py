@@ -17,8 +17,8 @@ from kedge.audit.finding import Check, Row
 from kedge.audit.summary import summary
 from kedge.cli.options import Debug, Json, console, guarded, show
 from kedge.core.errors import RequestError
-from kedge.report.audit_page import page
-from kedge.report.audit_table import failures, rendered
+from kedge.report.pages.audit import page
+from kedge.report.tables.audit import failures, rendered
 from kedge.running.folders.folder import write
 from kedge.running.versions import versions
 

@@ -8,13 +8,13 @@ import typer
 
 from kedge.cli.options import Debug, Json, check_png, check_target, console, guarded, notes, show
 from kedge.core.errors import RequestError
-from kedge.report import matrix
-from kedge.report.cost_plot import pictured
-from kedge.report.cost_table import cost_notes, run_table, target_table
-from kedge.report.matrix import metric_notes
-from kedge.report.plots import accuracy_plot
+from kedge.report.plots.accuracy import accuracy_plot
+from kedge.report.plots.cost import pictured
 from kedge.report.runs import Run, find_runs
-from kedge.report.tables import comparison, rendered
+from kedge.report.tables import matrix
+from kedge.report.tables.comparison import comparison, rendered
+from kedge.report.tables.cost import cost_notes, run_table, target_table
+from kedge.report.tables.matrix import metric_notes
 from kedge.running.folders.folder import write
 
 

@@ -12,10 +12,10 @@ from kedge.config.assemble import assemble
 from kedge.config.document import override, read, settings
 from kedge.config.experiment import Experiment
 from kedge.nn.precision import Precision
-from kedge.report.cost_plot import drawing
-from kedge.report.cost_table import WHAT, phase_table
 from kedge.report.costs import phases, short, total
-from kedge.report.png import png
+from kedge.report.plots.cost import drawing
+from kedge.report.plots.png import png
+from kedge.report.tables.cost import WHAT, phase_table
 from kedge.running.folders.folder import write
 from kedge.running.recording.costing import planned, tuned
 

@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 from kedge.core.errors import CheckpointError, DataError, Diverged, RequestError
-from kedge.report.png import require_matplotlib
+from kedge.report.plots.png import require_matplotlib
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document and nothing else.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback with an error.")]

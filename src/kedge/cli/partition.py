@@ -15,12 +15,12 @@ from kedge.config.factories import factory_of
 from kedge.config.schema import parameters
 from kedge.core.errors import RequestError
 from kedge.data.partitions.partition import PARTITIONS
+from kedge.report.pages.partition import page
 from kedge.report.partition import Deal, document
-from kedge.report.partition_page import page
-from kedge.report.partition_plot import drawing
-from kedge.report.partition_table import amounts, headline, rendered, verdict
-from kedge.report.png import png as png_of
-from kedge.report.png import require_matplotlib
+from kedge.report.plots.partition import drawing
+from kedge.report.plots.png import png as png_of
+from kedge.report.plots.png import require_matplotlib
+from kedge.report.tables.partition import amounts, headline, rendered, verdict
 from kedge.running.folders.folder import write
 
 NATURAL = "The number is about labels; natural clients may differ in their features as well."

@@ -7,9 +7,9 @@ import typer
 
 from kedge.cli.options import Debug, Json, console, guarded, notes, show
 from kedge.core.errors import RequestError, nearest
-from kedge.report.curves import OTHERWISE
-from kedge.report.drift_plot import FIGURES
-from kedge.report.png import require_matplotlib
+from kedge.report.plots.curves import OTHERWISE
+from kedge.report.plots.drift import FIGURES
+from kedge.report.plots.png import require_matplotlib
 from kedge.report.runs import find_runs
 from kedge.running.folders.folder import write
 

@@ -22,9 +22,9 @@ from kedge.cli.signals import INTERRUPTED, stoppable
 from kedge.config.assemble import device_of
 from kedge.config.experiment import EngineChoice
 from kedge.core.errors import RequestError, nearest
-from kedge.report.reproduction import as_dict, overview
-from kedge.report.reproduction_index import check_pages, write_pages
-from kedge.report.reproduction_table import overview_table, rendered
+from kedge.report.reproduction.index import check_pages, write_pages
+from kedge.report.reproduction.table import overview_table, rendered
+from kedge.report.reproduction.values import as_dict, overview
 from kedge.reproduce.claims import Judgement, judged
 from kedge.reproduce.measured import Measured, measured_table
 from kedge.reproduce.paper import names

@@ -39,10 +39,10 @@ from kedge.cli.runs import (
 from kedge.config.document import BY_METHOD, override, settings, with_method
 from kedge.config.experiment import Experiment, resolve
 from kedge.core.errors import RequestError
-from kedge.report.matrix import metric_notes
-from kedge.report.plots import accuracy_plot
+from kedge.report.plots.accuracy import accuracy_plot
 from kedge.report.runs import Run
-from kedge.report.tables import comparison, rendered
+from kedge.report.tables.comparison import comparison, rendered
+from kedge.report.tables.matrix import metric_notes
 from kedge.running.execute import finished
 from kedge.running.folders.folder import check_free, create
 from kedge.running.folders.marker import PLAN, SWEEP, Marker, planned_runs, read_marker

@@ -40,9 +40,9 @@ from kedge.config.document import settings
 from kedge.config.experiment import Experiment, resolve
 from kedge.config.grid import cells, varied_keys
 from kedge.core.errors import RequestError
-from kedge.report.matrix import metric_notes
 from kedge.report.runs import metric_of
-from kedge.report.tables import rendered, row_of
+from kedge.report.tables.comparison import rendered, row_of
+from kedge.report.tables.matrix import metric_notes
 from kedge.running.folders.folder import create
 from kedge.running.folders.marker import SWEEP, Marker, planned_runs, read_marker
 from kedge.running.folders.sources import contents, own_names

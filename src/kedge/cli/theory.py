@@ -13,9 +13,9 @@ from kedge.cli.partition import save
 from kedge.core.errors import RequestError, nearest
 from kedge.measure.theory.linear import LEAST, NETWORKS, NEVER, Network, Training
 from kedge.measure.theory.study import frozen_steps, study
-from kedge.report.png import require_matplotlib
-from kedge.report.theory_plot import OTHERWISE, plot
-from kedge.report.theory_table import explained, headline, rendered, verdict
+from kedge.report.plots.png import require_matplotlib
+from kedge.report.plots.theory import OTHERWISE, plot
+from kedge.report.tables.theory import explained, headline, rendered, verdict
 
 FROZEN = ("1", "0.2", "0.4")  # where so few steps can be frozen
 LARGEST = 10**7  # numbers kept

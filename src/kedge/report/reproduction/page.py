@@ -4,10 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from kedge.report.reproduction import overview_row, sittings
-from kedge.report.reproduction_layout import HARD_SPACE, Line, Part, heading, parts
-from kedge.report.reproduction_notes import legend, notes
-from kedge.report.reproduction_text import (
+from kedge.report.reproduction.layout import HARD_SPACE, Line, Part, heading, parts
+from kedge.report.reproduction.notes import legend, notes
+from kedge.report.reproduction.text import (
     HEADS,
     NOTHING,
     RULES,
@@ -18,6 +17,7 @@ from kedge.report.reproduction_text import (
     summary,
     verdict_text,
 )
+from kedge.report.reproduction.values import overview_row, sittings
 from kedge.reproduce.claims import Judgement
 from kedge.reproduce.measured import Measured
 

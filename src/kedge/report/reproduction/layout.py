@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from kedge.report.reproduction_text import NOTHING, difference_text, measured_text, printed_text
+from kedge.report.reproduction.text import NOTHING, difference_text, measured_text, printed_text
 from kedge.reproduce.measured import Measured, Place
 
 LINES = ("printed", "measured", "difference")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from kedge.measure.cells import parsed
-from kedge.report.reproduction_text import counted
+from kedge.report.reproduction.text import counted
 from kedge.reproduce.measured import FULL, Measured, Place
 from kedge.reproduce.paper import Entry
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from rich.text import Text
 
 from kedge.measure.cells import Cell, in_order, parsed
-from kedge.report.tables import percent
+from kedge.report.tables.comparison import percent
 
 Rows = Sequence[dict[str, Any]]
 GAP = 2

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from kedge.report.audit_table import short
+from kedge.report.tables.audit import short
 
 Row = Mapping[str, Any]
 

@@ -5,7 +5,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING
 
 from kedge.core.errors import RequestError
-from kedge.report.shapes import Box, Circle, Drawing, Text
+from kedge.report.plots.shapes import Box, Circle, Drawing, Text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

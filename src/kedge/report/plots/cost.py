@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kedge.report.costs import History, phases, short
-from kedge.report.curves import names
-from kedge.report.png import png
+from kedge.report.plots.curves import names
+from kedge.report.plots.png import png
+from kedge.report.plots.shapes import DIM, LINE, Box, Drawing, Shape, Text
 from kedge.report.runs import Run, grouped
-from kedge.report.shapes import DIM, LINE, Box, Drawing, Shape, Text
 
 TOP, LEFT, RIGHT = 74, 16, 20
 WIDE, HIGH = 230, 70  # of a panel

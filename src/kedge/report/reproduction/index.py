@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from kedge.core.errors import RequestError
-from kedge.report.reproduction import overview
-from kedge.report.reproduction_page import overview_page, page
-from kedge.report.reproduction_text import HEADS_NOTE
+from kedge.report.reproduction.page import overview_page, page
+from kedge.report.reproduction.text import HEADS_NOTE
+from kedge.report.reproduction.values import overview
 from kedge.reproduce.claims import Judgement
 from kedge.reproduce.measured import FULL, Measured
 from kedge.running.folders.folder import write

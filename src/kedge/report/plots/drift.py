@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from kedge.report.cost_plot import pictured
-from kedge.report.curves import Panel, Points, curves, single
+from kedge.report.plots.cost import pictured
+from kedge.report.plots.curves import Panel, Points, curves, single
 from kedge.report.runs import Run
 from kedge.running.folders.folder import read_lines
 

@@ -8,10 +8,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kedge.report.reproduction import overview_row, sittings
-from kedge.report.reproduction_layout import GAP, Part, heading, parts
-from kedge.report.reproduction_notes import legend, notes
-from kedge.report.reproduction_text import (
+from kedge.report.reproduction.layout import GAP, Part, heading, parts
+from kedge.report.reproduction.notes import legend, notes
+from kedge.report.reproduction.text import (
     HEADS,
     HEADS_NOTE,
     RULES,
@@ -23,6 +22,7 @@ from kedge.report.reproduction_text import (
     summary,
     verdict_text,
 )
+from kedge.report.reproduction.values import overview_row, sittings
 from kedge.reproduce.claims import Judgement
 from kedge.reproduce.measured import Measured
 

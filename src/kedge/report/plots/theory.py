@@ -7,10 +7,10 @@ server's model over rounds. c: a seed's ratio under FedBug and FedBABU over that
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kedge.report.plots import COLORS
-from kedge.report.png import require_matplotlib, saved
-from kedge.report.shapes import DIM, INK, LINE
-from kedge.report.theory_table import counted, headline
+from kedge.report.plots.accuracy import COLORS
+from kedge.report.plots.png import require_matplotlib, saved
+from kedge.report.plots.shapes import DIM, INK, LINE
+from kedge.report.tables.theory import counted, headline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from kedge.report.shapes import Circle, Drawing, Shape, Text
+from kedge.report.plots.shapes import Circle, Drawing, Shape, Text
 
 STYLE = """
 :root { color-scheme: light; }

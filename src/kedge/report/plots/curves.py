@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kedge.report.plots import COLORS
-from kedge.report.png import require_matplotlib, saved
+from kedge.report.plots.accuracy import COLORS
+from kedge.report.plots.png import require_matplotlib, saved
 from kedge.report.runs import Run, grouped
-from kedge.report.tables import label_of
+from kedge.report.tables.comparison import label_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

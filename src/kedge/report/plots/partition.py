@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kedge.report.partition import Deal, counted, number, rounded
-from kedge.report.partition_rows import Rows, rows_of
-from kedge.report.shapes import DIM, LINE, Box, Circle, Drawing, Shape, Text, shade
+from kedge.report.plots.partition_rows import Rows, rows_of
+from kedge.report.plots.shapes import DIM, LINE, Box, Circle, Drawing, Shape, Text, shade
 
 LEFT, RIGHT, TOP, GAP, SIZES = 64, 24, 104, 10, 132  # where the grid begins, and what surrounds it
 ALL, BAR = "#b8c0c8", "#f2c15d"
