@@ -7,7 +7,7 @@ import torch
 from tests.contract.algorithms import ALGORITHMS, BUILT_IN, NO_MOMENTUM
 from tests.contract.problem import EVERYBODY, SOME, federation, network, perceptron, play
 
-from kedge.audit.agreement import never_opened, opened_late, second_unit
+from kedge.audit.properties.agreement import never_opened, opened_late, second_unit
 from kedge.core.algorithm import Local
 from kedge.core.optimizers import SGD, Adam
 from kedge.core.schedules import Clock, Mask

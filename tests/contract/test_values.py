@@ -7,7 +7,7 @@ import pytest
 from tests.contract.algorithms import ALGORITHMS, BUILT_IN
 
 from kedge.algorithms import fedbug, feddyn, fedprox, scaffold
-from kedge.audit.values import is_value
+from kedge.audit.properties.values import is_value
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.errors import RequestError
 from kedge.core.optimizers import SGD, Adam

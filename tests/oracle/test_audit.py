@@ -6,11 +6,11 @@ import pytest
 
 import kedge.audit.audit as conduct
 from kedge.audit.audit import audit, chosen, row_of
-from kedge.audit.checks import LAST
 from kedge.audit.finding import KINDS, Check, Finding, Pair, Row, compared
 from kedge.audit.formulas import BETWEEN, first_formula, formula
-from kedge.audit.methods import METHODS
-from kedge.audit.resting import WITHOUT
+from kedge.audit.properties.resting import WITHOUT
+from kedge.audit.registry.checks import LAST
+from kedge.audit.registry.methods import METHODS
 from kedge.audit.summary import summary
 from kedge.core.errors import RequestError
 

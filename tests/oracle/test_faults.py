@@ -16,15 +16,15 @@ from kedge.algorithms import fedavg, fedbug, feddyn, fedprox, scaffold
 from kedge.algorithms.feddyn import DynamicRegularizer
 from kedge.algorithms.fedprox import Proximal
 from kedge.algorithms.scaffold import ControlVariates
-from kedge.audit import agreement, gradients, quadratics, reductions, values
-from kedge.audit.checks import FULL, PARTIAL
 from kedge.audit.finding import Finding
-from kedge.audit.oracle_averaging import fedavg_clip, fedavg_uniform, first_round, trajectories
-from kedge.audit.oracle_fedbug import schedule_case, schedule_sequence, schedule_trap, update
-from kedge.audit.oracle_feddyn import clip_order, to_fedavg
-from kedge.audit.oracle_feddyn import feddyn as feddyn_oracle
-from kedge.audit.oracle_scaffold import mean_gradient, momentum
-from kedge.audit.oracle_scaffold import scaffold as scaffold_oracle
+from kedge.audit.oracles.averaging import fedavg_clip, fedavg_uniform, first_round, trajectories
+from kedge.audit.oracles.fedbug import schedule_case, schedule_sequence, schedule_trap, update
+from kedge.audit.oracles.feddyn import clip_order, to_fedavg
+from kedge.audit.oracles.feddyn import feddyn as feddyn_oracle
+from kedge.audit.oracles.scaffold import mean_gradient, momentum
+from kedge.audit.oracles.scaffold import scaffold as scaffold_oracle
+from kedge.audit.properties import agreement, gradients, quadratics, reductions, values
+from kedge.audit.registry.checks import FULL, PARTIAL
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Cohort, Correction, End, Step
 from kedge.core.schedules import Clock, Mask

@@ -14,11 +14,12 @@ import kedge.engines.programs as programs
 import kedge.engines.sequential as sequential
 from kedge.algorithms import fedavg, fedntd, moon
 from kedge.algorithms.moon import Contrast
-from kedge.audit import feature_objectives, gradients, oracle_moon, reductions
-from kedge.audit import sent_statistics as sent
 from kedge.audit.bed import ENGINES
 from kedge.audit.finding import Finding
 from kedge.audit.network import federation, trained
+from kedge.audit.oracles import moon as oracle_moon
+from kedge.audit.properties import feature_objectives, gradients, reductions
+from kedge.audit.properties import sent_statistics as sent
 from kedge.core.algorithm import Algorithm, Local
 from kedge.core.client import Carry, local_step
 from kedge.core.correction import End, Step

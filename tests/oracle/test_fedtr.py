@@ -12,9 +12,10 @@ from torch import Tensor
 from kedge.algorithms import fedavg, feddyn, fedpvr, fedtr, scaffold
 from kedge.algorithms.fedtr import ReleasedDrift, TrackedFeatures
 from kedge.algorithms.scaffold import ControlVariates
-from kedge.audit import feature_objectives, gradients, oracle_scaffold, reductions, resting
-from kedge.audit import oracle_fedtr as tr
 from kedge.audit.finding import Finding
+from kedge.audit.oracles import fedtr as tr
+from kedge.audit.oracles import scaffold as oracle_scaffold
+from kedge.audit.properties import feature_objectives, gradients, reductions, resting
 from kedge.core.algorithm import Algorithm, by_size, equal
 from kedge.core.correction import Cohort, Correction, End, Step
 from kedge.core.errors import RequestError

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kedge.audit import oracle_linear as oracle
 from kedge.audit.finding import Finding, Pair, compared
+from kedge.audit.oracles import linear as oracle
 from kedge.measure.theory.contraction import cosine, printed, printed_minimum, theoretical
 from kedge.measure.theory.linear import (
     ADDITIVE,

@@ -13,12 +13,13 @@ from kedge.algorithms import feddc, feddecorr, feddyn, feddyn_no_h, feddyn_no_re
 from kedge.algorithms.feddc import Drift
 from kedge.algorithms.feddecorr import Decorrelation, decorrelation
 from kedge.algorithms.fedntd import NotTrueDistillation
-from kedge.audit import gradients, oracle_feddyn, quadratics
-from kedge.audit import oracle_objectives as oracle
 from kedge.audit.bed import ENGINES, bed_q, local_q, moments
-from kedge.audit.checks import FULL
-from kedge.audit.client_terms import TAU_1, TAU_3
 from kedge.audit.finding import Finding
+from kedge.audit.oracles import feddyn as oracle_feddyn
+from kedge.audit.oracles import objectives as oracle
+from kedge.audit.properties import gradients, quadratics
+from kedge.audit.registry.checks import FULL
+from kedge.audit.registry.client_terms import TAU_1, TAU_3
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.correction import Cohort, Correction, End, Step
 from kedge.core.errors import RequestError

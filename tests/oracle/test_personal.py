@@ -12,12 +12,13 @@ from torch.nn import functional as F
 from kedge.algorithms import fedavg, fedbabu, fedper, fedrep, fedrod, lg_fedavg
 from kedge.algorithms.fedrod import PERSONAL, balanced, with_personal_head
 from kedge.algorithms.layer_expansion import vanilla
-from kedge.audit import agreement, feature_objectives, gradients, oracle_fedrod
-from kedge.audit import oracle_personal as two
-from kedge.audit import personal_reductions as alone
 from kedge.audit.finding import Finding
 from kedge.audit.network import perceptron
-from kedge.audit.personalization import BY_SIZE, UNIFORM
+from kedge.audit.oracles import fedrod as oracle_fedrod
+from kedge.audit.oracles import personal as two
+from kedge.audit.properties import agreement, feature_objectives, gradients
+from kedge.audit.properties import personal_reductions as alone
+from kedge.audit.registry.personalization import BY_SIZE, UNIFORM
 from kedge.core.algorithm import Algorithm, Tune, logits
 from kedge.core.correction import Correction, Step
 from kedge.core.losses import weighted_mean

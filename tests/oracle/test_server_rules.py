@@ -16,9 +16,12 @@ from kedge.algorithms.fednova import NormalizedAveraging, fednova
 from kedge.algorithms.fix_last import fix_last, fix_last_two
 from kedge.algorithms.layer_expansion import anti, vanilla
 from kedge.algorithms.top_down import top_down
-from kedge.audit import oracle_fedbug, oracle_schedules, oracle_server, quadratics, reductions
 from kedge.audit.finding import Finding
-from kedge.audit.server_rules import (
+from kedge.audit.oracles import fedbug as oracle_fedbug
+from kedge.audit.oracles import schedules as oracle_schedules
+from kedge.audit.oracles import server as oracle_server
+from kedge.audit.properties import quadratics, reductions
+from kedge.audit.registry.server_rules import (
     EMA,
     FROM_TAU,
     FROM_ZERO,

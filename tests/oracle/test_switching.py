@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from kedge.algorithms import fedavg, feddyn
-from kedge.audit import oracle_switching as switching
 from kedge.audit.finding import Finding
+from kedge.audit.oracles import switching
 from kedge.core.algorithm import Algorithm
 from kedge.rules.gradient_spread import GradientSpread
 from kedge.rules.proposition1 import History, Proposition1

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from kedge.algorithms import fedavg, feddyn, fedprox, fedrod, scaffold
 from kedge.algorithms.fedprox import Proximal
-from kedge.audit import agreement, differences, resuming
 from kedge.audit.audit import row_of
-from kedge.audit.checks import CONSTANTS
 from kedge.audit.finding import Finding
-from kedge.audit.universal import takes_momentum, universal
-from kedge.audit.values import is_value
+from kedge.audit.properties import agreement, differences, resuming
+from kedge.audit.properties.values import is_value
+from kedge.audit.registry.checks import CONSTANTS
+from kedge.audit.registry.universal import takes_momentum, universal
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Cohort, Correction, End, Step
 from kedge.core.losses import weighted_mean

@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kedge.audit.checks import LAST, derived, oracles, reduced
 from kedge.audit.finding import Check, Row
 from kedge.audit.formulas import formula
-from kedge.audit.methods import METHODS, parts
-from kedge.audit.own import is_own, own_methods
+from kedge.audit.own_method import is_own, own_methods
+from kedge.audit.registry.checks import LAST, derived, oracles, reduced
+from kedge.audit.registry.methods import METHODS, parts
 from kedge.core.errors import RequestError, nearest
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from kedge.audit.bed import ENGINES, ORACLES, Moment, moments, quadratics
 from kedge.audit.finding import Finding, Pair, compared
-from kedge.audit.oracle_averaging import TOLERANCE
-from kedge.audit.oracle_scaffold import linear
+from kedge.audit.oracles.averaging import TOLERANCE
+from kedge.audit.oracles.scaffold import linear
 from kedge.core.algorithm import Algorithm, Local
 from kedge.core.optimizers import SGD
 from kedge.core.tree import Leaves

@@ -11,12 +11,13 @@ from kedge.algorithms.fedrod import fedrod
 from kedge.algorithms.fix_last import fix_last
 from kedge.algorithms.layer_expansion import vanilla
 from kedge.algorithms.lg_fedavg import lg_fedavg
-from kedge.audit import oracle_fedrod, reductions
-from kedge.audit import oracle_personal as two
-from kedge.audit import personal_reductions as alone
 from kedge.audit.finding import Finding
-from kedge.audit.methods import METHODS
-from kedge.audit.server_rules import under
+from kedge.audit.oracles import fedrod as oracle_fedrod
+from kedge.audit.oracles import personal as two
+from kedge.audit.properties import personal_reductions as alone
+from kedge.audit.properties import reductions
+from kedge.audit.registry.methods import METHODS
+from kedge.audit.registry.server_rules import under
 
 Rows = list[tuple[str, str, Callable[[], Finding]]]
 

@@ -12,8 +12,11 @@ from kedge.algorithms.fednova import fednova
 from kedge.algorithms.fix_last import fix_last, fix_last_two
 from kedge.algorithms.layer_expansion import anti, vanilla
 from kedge.algorithms.top_down import top_down
-from kedge.audit import oracle_fedbug, oracle_schedules, oracle_server, reductions
 from kedge.audit.finding import Finding
+from kedge.audit.oracles import fedbug as oracle_fedbug
+from kedge.audit.oracles import schedules as oracle_schedules
+from kedge.audit.oracles import server as oracle_server
+from kedge.audit.properties import reductions
 from kedge.core.algorithm import Algorithm
 from kedge.core.schedules import Schedule
 

@@ -12,10 +12,12 @@ from kedge.algorithms.fedpvr import fedpvr
 from kedge.algorithms.fedtr import TrackedFeatures, fedtr
 from kedge.algorithms.moon import Projected, moon
 from kedge.algorithms.scaffold import scaffold
-from kedge.audit import oracle_fedtr as tr
-from kedge.audit import oracle_moon, oracle_scaffold, reductions, sent_statistics
-from kedge.audit import oracle_switching as switching
 from kedge.audit.finding import Finding
+from kedge.audit.oracles import fedtr as tr
+from kedge.audit.oracles import moon as oracle_moon
+from kedge.audit.oracles import scaffold as oracle_scaffold
+from kedge.audit.oracles import switching
+from kedge.audit.properties import reductions, sent_statistics
 from kedge.core.algorithm import Algorithm
 from kedge.core.schedules import OnlyLast
 from kedge.rules.proposition1 import Proposition1

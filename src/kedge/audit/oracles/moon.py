@@ -10,8 +10,8 @@ from torch import Tensor
 from kedge.audit.bed import ENGINES, ORACLES, Given, Witness
 from kedge.audit.finding import Finding, Pair, apart, compared
 from kedge.audit.network import federation, perceptron
-from kedge.audit.oracle_averaging import TOLERANCE
-from kedge.audit.oracle_objectives import term
+from kedge.audit.oracles.averaging import TOLERANCE
+from kedge.audit.oracles.objectives import term
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.correction import Step

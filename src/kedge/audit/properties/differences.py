@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 
 from kedge.audit.finding import Finding, holds
-from kedge.audit.gradients import Scene, drawn, opened_leaves, scene, stepped
+from kedge.audit.properties.gradients import Scene, drawn, opened_leaves, scene, stepped
 from kedge.core.algorithm import Algorithm
 from kedge.core.client import by_autograd, by_transform, overrides
 from kedge.core.model import Batch, Model, Output

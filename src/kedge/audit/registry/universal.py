@@ -3,8 +3,8 @@
 from copy import deepcopy
 from functools import partial
 
-from kedge.audit import agreement, differences, reductions, resuming, values
 from kedge.audit.finding import Check
+from kedge.audit.properties import agreement, differences, reductions, resuming, values
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.errors import RequestError
 from kedge.core.optimizers import SGD

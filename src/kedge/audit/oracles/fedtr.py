@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from kedge.audit.bed import ENGINES, ORACLES, Bed, Given, Witness, bed_q, local_q, moments
 from kedge.audit.finding import Finding, Pair, compared
-from kedge.audit.oracle_averaging import TOLERANCE
+from kedge.audit.oracles.averaging import TOLERANCE
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Local, Stage
 from kedge.core.correction import Step

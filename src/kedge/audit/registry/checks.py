@@ -5,30 +5,23 @@ from functools import partial
 
 from kedge.algorithms import fedavg, fedbug, feddyn, fedprox, scaffold
 from kedge.algorithms.fedbug import bottom_up
-from kedge.audit import (
-    client_terms,
-    feature_objectives,
-    feature_terms,
-    gradients,
-    oracle_averaging,
-    oracle_cost,
-    oracle_drift,
-    oracle_features,
-    oracle_fedbug,
-    oracle_feddyn,
-    oracle_linear,
-    oracle_protocol,
-    oracle_scaffold,
-    personalization,
-    reductions,
-    server_rules,
-)
 from kedge.audit.bed import ORACLES
 from kedge.audit.finding import Check, Finding, Kind
-from kedge.audit.methods import METHODS, parts
 from kedge.audit.network import perceptron
-from kedge.audit.resting import resting
-from kedge.audit.universal import universal
+from kedge.audit.oracles import averaging as oracle_averaging
+from kedge.audit.oracles import cost as oracle_cost
+from kedge.audit.oracles import drift as oracle_drift
+from kedge.audit.oracles import features as oracle_features
+from kedge.audit.oracles import fedbug as oracle_fedbug
+from kedge.audit.oracles import feddyn as oracle_feddyn
+from kedge.audit.oracles import linear as oracle_linear
+from kedge.audit.oracles import protocol as oracle_protocol
+from kedge.audit.oracles import scaffold as oracle_scaffold
+from kedge.audit.properties import feature_objectives, gradients, reductions
+from kedge.audit.properties.resting import resting
+from kedge.audit.registry import client_terms, feature_terms, personalization, server_rules
+from kedge.audit.registry.methods import METHODS, parts
+from kedge.audit.registry.universal import universal
 from kedge.core.schedules import all_units
 
 FULL, PARTIAL = "full_participation_2_rounds", "partial_round1_client0_round2_client1"

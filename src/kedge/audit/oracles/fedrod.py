@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from kedge.audit.bed import ORACLES
 from kedge.audit.finding import Finding, Pair, compared
-from kedge.audit.oracle_averaging import TOLERANCE
+from kedge.audit.oracles.averaging import TOLERANCE
 from kedge.core.algorithm import Algorithm, Local
 from kedge.core.client import Differentiate, by_autograd, by_transform, local_step, started
 from kedge.core.model import Batch

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from kedge.audit.finding import Finding, agreed
 from kedge.audit.network import CLASSES, RAGGED, federation, perceptron, trained
-from kedge.audit.reductions import features, forward
+from kedge.audit.properties.reductions import features, forward
 from kedge.core.algorithm import Algorithm, Local
 from kedge.core.client import Carry, Differentiate, by_transform, local_step, started
 from kedge.core.model import Batch, Model

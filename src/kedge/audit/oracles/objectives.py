@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kedge.audit.bed import ENGINES, ORACLES, bed_q, local_q, moments
 from kedge.audit.finding import Finding, Pair, compared
-from kedge.audit.oracle_averaging import TOLERANCE
+from kedge.audit.oracles.averaging import TOLERANCE
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Step
 from kedge.core.losses import cross_entropy

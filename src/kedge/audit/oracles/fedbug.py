@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from kedge.audit.bed import ENGINES, ORACLES, Bed, moments
 from kedge.audit.finding import Finding, Pair, compared
-from kedge.audit.oracle_averaging import TOLERANCE
+from kedge.audit.oracles.averaging import TOLERANCE
 from kedge.core.algorithm import Algorithm, Local
 from kedge.core.correction import Step
 from kedge.core.losses import weighted_mean

@@ -12,8 +12,8 @@ import torch
 
 from kedge.audit.bed import ENGINES, ORACLES, Bed, Given, moments
 from kedge.audit.finding import Finding, Pair, apart, compared
-from kedge.audit.oracle_averaging import TOLERANCE
-from kedge.audit.oracle_fedbug import Product, squared
+from kedge.audit.oracles.averaging import TOLERANCE
+from kedge.audit.oracles.fedbug import Product, squared
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Local, Stage, Tune
 from kedge.core.model import Model

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from kedge.audit.bed import ENGINES
 from kedge.audit.finding import Finding, agreed
 from kedge.audit.network import CLASSES, convolutions, federation, normalized, trained
-from kedge.audit.oracle_averaging import TOLERANCE
+from kedge.audit.oracles.averaging import TOLERANCE
 from kedge.core.algorithm import Algorithm, Local
 from kedge.core.model import Statistics
 from kedge.core.optimizers import SGD

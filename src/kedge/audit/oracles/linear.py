@@ -16,7 +16,7 @@ from kedge.algorithms.fedavg import fedavg
 from kedge.algorithms.fedbabu import fedbabu
 from kedge.audit.bed import ENGINES, ORACLES, Bed, Numbers, moments
 from kedge.audit.finding import Finding, Pair, compared
-from kedge.audit.oracle_averaging import TOLERANCE
+from kedge.audit.oracles.averaging import TOLERANCE
 from kedge.core.algorithm import Algorithm, Local
 from kedge.core.correction import Step
 from kedge.core.losses import weighted_mean

@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from kedge.audit import gradients
-from kedge.audit.differences import has_objective
 from kedge.audit.finding import Check
 from kedge.audit.formulas import first_formula
-from kedge.audit.universal import universal
+from kedge.audit.properties import gradients
+from kedge.audit.properties.differences import has_objective
+from kedge.audit.registry.universal import universal
 from kedge.config.imports import imported, imported_method, module_of
 from kedge.core.errors import RequestError
 from kedge.core.schedules import all_units

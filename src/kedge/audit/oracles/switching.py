@@ -12,7 +12,7 @@ import torch
 
 from kedge.audit.bed import ENGINES, ORACLES, Given, bed_q, local_q, moments
 from kedge.audit.finding import Finding, Pair, compared
-from kedge.audit.oracle_averaging import TOLERANCE
+from kedge.audit.oracles.averaging import TOLERANCE
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Stage
 from kedge.core.model import Model

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kedge.audit.network import CLASSES
-from kedge.audit.reductions import features, forward
+from kedge.audit.properties.reductions import features, forward
 from kedge.core.tree import Leaves
 
 

@@ -16,7 +16,7 @@ from kedge.algorithms import fedavg, fedbabu
 from kedge.algorithms.layer_expansion import anti, vanilla
 from kedge.audit.bed import ORACLES
 from kedge.audit.finding import Finding, Pair, compared
-from kedge.audit.methods import under
+from kedge.audit.registry.methods import under
 from kedge.config.experiment import resolve
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Local, Stage

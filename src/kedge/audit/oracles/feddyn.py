@@ -10,7 +10,7 @@ import torch
 
 from kedge.audit.bed import ENGINES, ORACLES, Moment, bed_q, local_q, moments
 from kedge.audit.finding import Finding, Pair, compared
-from kedge.audit.oracle_averaging import TOLERANCE
+from kedge.audit.oracles.averaging import TOLERANCE
 from kedge.core.algorithm import Algorithm, Local
 from kedge.core.client import local_step, started
 from kedge.core.correction import Step

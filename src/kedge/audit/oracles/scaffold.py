@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kedge.audit.bed import ENGINES, ORACLES, bed_q, local_q, moments, quadratics
 from kedge.audit.finding import Finding, Pair, compared
-from kedge.audit.oracle_averaging import TOLERANCE
+from kedge.audit.oracles.averaging import TOLERANCE
 from kedge.core.algorithm import Algorithm, Local
 from kedge.core.client import unit_time
 from kedge.core.correction import Step

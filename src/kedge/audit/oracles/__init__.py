@@ -1,0 +1,1 @@
+"""Published numbers and closed forms, computed by the real code."""

@@ -1,0 +1,1 @@
+"""Properties that any method must have."""

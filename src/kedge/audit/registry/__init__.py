@@ -1,0 +1,1 @@
+"""Which checks each method takes."""
