@@ -16,13 +16,13 @@ from torch import nn
 
 from kedge.algorithms import fedavg
 from kedge.bench import bench as timing
-from kedge.bench import peers_flower
 from kedge.bench.bench import rounds_of
-from kedge.bench.flower_app import complete, waiting
 from kedge.bench.loops import Round, plain_loop
-from kedge.bench.peers import CENTRAL, FLOWER, PFL, PLAIN, Way, compare, timed
-from kedge.bench.peers_flower import PeerFailed, flower
-from kedge.bench.peers_pfl import pfl_research
+from kedge.bench.peers import flower as peers_flower
+from kedge.bench.peers.flower import PeerFailed, flower
+from kedge.bench.peers.flower_app import complete, waiting
+from kedge.bench.peers.peers import CENTRAL, FLOWER, PFL, PLAIN, Way, compare, timed
+from kedge.bench.peers.pfl import pfl_research
 from kedge.bench.workloads import OVERHEAD, PEERS, PFL_CIFAR10, Workload, standard
 from kedge.core.algorithm import Stage
 from kedge.core.errors import RequestError
@@ -217,7 +217,7 @@ def test_a_peer_that_fails_is_told_and_the_others_go_on() -> None:
 def test_ratios_are_taken_within_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Speeds of 1 and 2, then 10 and 40, then 100 and 300: ratios of 2, 4 and 3, whose median is 3."""
     speeds = iter([1.0, 2.0, 10.0, 40.0, 100.0, 300.0])
-    monkeypatch.setattr(import_module("kedge.bench.peers"), "block", lambda one, device: next(speeds))
+    monkeypatch.setattr(import_module("kedge.bench.peers.peers"), "block", lambda one, device: next(speeds))
     plain = Way(PLAIN, None, lambda: nullcontext(lambda number: 1))
     none = plain._replace(how=PFL, needs=("no_such_package",))
     made = [plain, plain._replace(how=CENTRAL), none, none._replace(how=FLOWER)]

@@ -16,7 +16,7 @@ from kedge.bench.freezing import CLIENTS, Phase, agreements, freezing
 from kedge.bench.methods import Cost, method_costs
 from kedge.bench.networks import NETWORKS, Setting, Speed, fitting, speeds
 from kedge.bench.packing import Packing, packing
-from kedge.bench.peers import Peer, compare
+from kedge.bench.peers.peers import Peer, compare
 from kedge.bench.profile import Profile
 from kedge.bench.workloads import DIAGNOSTICS, METHODS, PEERS, WORKLOADS, standard
 from kedge.cli.bench_tables import (

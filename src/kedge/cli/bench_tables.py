@@ -12,7 +12,7 @@ from kedge.bench.freezing import Phase, agreements
 from kedge.bench.methods import Cost, Ratio
 from kedge.bench.networks import BATCH, Setting, Speed
 from kedge.bench.packing import Packing
-from kedge.bench.peers import REFERENCES, Peer
+from kedge.bench.peers.peers import REFERENCES, Peer
 from kedge.bench.profile import Profile
 from kedge.bench.workloads import Workload
 from kedge.cli.options import console, notes

@@ -13,13 +13,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from kedge.bench.flower_app import Plan, put
 from kedge.bench.loops import Round
+from kedge.bench.peers.flower_app import Plan, put
 from kedge.bench.workloads import Workload
 from kedge.core.tree import Leaves
 from kedge.data.federation import Federation
 
-PROGRAM = "import sys; from kedge.bench.flower_app import simulate; simulate(sys.argv[1])"
+PROGRAM = "import sys; from kedge.bench.peers.flower_app import simulate; simulate(sys.argv[1])"
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 ANSWER_SECONDS = 900.0  # until a simulation is given up; its start may take a minute
 END_SECONDS = 30.0  # until a simulation that was told to end is killed

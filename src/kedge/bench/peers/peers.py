@@ -21,8 +21,8 @@ import torch
 from kedge.algorithms import fedavg
 from kedge.bench.bench import LONG_RUN, block, rounds_of, synchronize
 from kedge.bench.loops import Round, central, plain_loop
-from kedge.bench.peers_flower import PeerFailed, flower
-from kedge.bench.peers_pfl import pfl_research
+from kedge.bench.peers.flower import PeerFailed, flower
+from kedge.bench.peers.pfl import pfl_research
 from kedge.bench.workloads import Workload
 from kedge.config.task import Task
 from kedge.core.algorithm import Stage
