@@ -42,7 +42,7 @@ def far_from_torch(folder: Path, cases: list[str]) -> dict[str, list[float]]:
         text = path.read_text()
         assert ROUNDED in text
         path.write_text(text.replace(ROUNDED, ""))
-    places = [str(folder), str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    places = [str(folder), str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
     work = [sys.executable, "-m", "tests.nn.gpu.interpreted", *cases]
     done = subprocess.run(
         work, env={**os.environ, "PYTHONPATH": os.pathsep.join(places)}, capture_output=True, text=True

@@ -13,7 +13,7 @@ from kedge.reproduce.paper import names
 from kedge.reproduce.plan import table_of
 from kedge.reproduce.records import SUFFIX, read_records
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "docs/results"
 WRITE_AGAIN = "write the pages again with: kedge reproduce fedbug-table1 --render --out docs/results"
 

@@ -32,7 +32,7 @@ from kedge.running.folders.identity import differences, digest_in, experiment_id
 from kedge.running.folders.marker import read_marker
 from kedge.running.progress import Interrupted, Observer
 
-GOLDEN = Path(__file__).parent.parent / "golden/v0.1"
+GOLDEN = Path(__file__).parents[2] / "golden/v0.1"
 
 
 def stop_after(rounds: int) -> Observer:
@@ -405,7 +405,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from tests.running.test_identity import own_method, train
+from tests.running.folders.test_identity import own_method, train
 train(Path({out!r}), method=own_method(0.3), rounds=1)
 """
 
@@ -421,7 +421,7 @@ def own_method(rate: float) -> Algorithm:
 
 def test_the_identity_is_the_same_in_another_process(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    root = str(Path(__file__).parent.parent.parent)
+    root = str(Path(__file__).parents[3])
     script.write_text(SCRIPT.format(root=root, out=str(tmp_path / "there")))
     environment = {**os.environ, "PYTHONHASHSEED": "77", "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, str(script)], check=True, env=environment)

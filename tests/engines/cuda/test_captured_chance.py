@@ -9,8 +9,8 @@ import torch
 from tests.contract.problem import PLAIN, federation, fit
 from tests.contract.test_chance import LAYERS, TIMES, WIDTH, Sequences
 from tests.contract.test_resume import stop_after
+from tests.engines.cuda.test_captured import apart, captured, final, on_gpu, reference
 from tests.engines.recorded import on_the_cpu
-from tests.engines.test_captured import apart, captured, final, on_gpu, reference
 
 from kedge.config.forward_check import with_checked_forward
 from kedge.config.task import Task

@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from tests.report.reproduced import mixed, shipped, shipped_page
+from tests.report.reproduction.reproduced import mixed, shipped, shipped_page
 from tests.reproduce.tables import fedbug
 
 from kedge.report.reproduction.layout import HARD_SPACE

@@ -6,7 +6,7 @@ from io import StringIO
 
 import pytest
 from rich.console import Console
-from tests.report.reproduced import mixed, shipped, shipped_terminal, terminal
+from tests.report.reproduction.reproduced import mixed, shipped, shipped_terminal, terminal
 from tests.reproduce.tables import a_paper, an_entry, fedbug, measured_with
 
 from kedge.report.reproduction.layout import HARD_SPACE, families, heading, heading_parts, side_by_side

@@ -11,7 +11,7 @@ import torch
 from tests.cli.command import kedge
 from tests.golden.write_folders import INTERRUPTED, train
 
-VERSIONS = sorted(Path(__file__).parent.parent.glob("golden/v*"))
+VERSIONS = sorted(Path(__file__).parents[2].glob("golden/v*"))
 EACH = pytest.mark.parametrize("version", VERSIONS, ids=[p.name for p in VERSIONS])
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.report.reproduced import mixed
+from tests.report.reproduction.reproduced import mixed
 from tests.reproduce.tables import fedbug
 
 from kedge.core.errors import RequestError
@@ -100,7 +100,7 @@ def test_the_list_has_hardware_and_seconds_of_every_table() -> None:
 
 
 def test_the_docs_name_every_table() -> None:
-    text = (Path(__file__).parent.parent.parent / "docs/reproduce.md").read_text()
+    text = (Path(__file__).parents[3] / "docs/reproduce.md").read_text()
     assert (
         sorted(re.findall(r"^\| `([\w-]+-(?:table|figure|section)\d+)` \|", text, flags=re.MULTILINE))
         == names()

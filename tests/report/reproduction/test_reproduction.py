@@ -5,7 +5,7 @@ from dataclasses import replace
 from statistics import mean, stdev
 
 import pytest
-from tests.report.reproduced import mixed
+from tests.report.reproduction.reproduced import mixed
 from tests.reproduce.tables import a_paper, an_entry, fedbug, measured_with
 
 from kedge.report.reproduction.values import as_dict, overview

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from tests.engines.pack.test_pack import state, task_of
 from tests.engines.recorded import on_the_cpu
-from tests.engines.test_pack import state, task_of
 
 from kedge.algorithms import fedavg
 from kedge.core.sampling import Participation
