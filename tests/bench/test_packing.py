@@ -11,12 +11,12 @@ from tests.cli.command import kedge
 
 from kedge.bench import networks
 from kedge.bench import packing as module
-from kedge.bench.bench import asking_round
+from kedge.bench.bench import one_round
 from kedge.bench.networks import Setting
 from kedge.bench.packing import alone, distance, packing, stack, together
 from kedge.core.errors import RequestError
 from kedge.core.server import Reply
-from kedge.engines.engine import Asking
+from kedge.engines.engine import Rounds
 from kedge.engines.pack.pack import Pack, Waiting
 from kedge.engines.stacked import Stacked
 
@@ -112,12 +112,12 @@ def test_packed_runs_have_the_streams_and_those_alone_have_one(monkeypatch: pyte
 
 
 def test_a_run_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(task: Any, *rest: Any) -> Asking[int]:
+    def failing(task: Any, *rest: Any) -> Rounds[int]:
         if task.seed == 1:
             raise RuntimeError("as if")
-        return (yield from asking_round(task, *rest))
+        return (yield from one_round(task, *rest))
 
-    monkeypatch.setattr(module, "asking_round", failing)
+    monkeypatch.setattr(module, "one_round", failing)
     setting = Setting("lenet5", 1, 1)
     data = setting.federation("cpu")
     with pytest.raises(RuntimeError, match="as if"):

@@ -15,8 +15,7 @@ from safetensors.torch import load_file
 from tests.cli.command import kedge
 from tests.cli.grids import CELLS, FILE, GRID, written
 
-from kedge.running import runner
-from kedge.running.recording import measuring
+from kedge.running.recording import measuring, recorder
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -120,7 +119,7 @@ def test_a_mistake_of_the_program_shows_its_traceback_and_spares_the_others(
             raise ZeroDivisionError("as if")
         return evaluate(task, *rest)
 
-    monkeypatch.setattr(runner, "measured", broken)
+    monkeypatch.setattr(recorder, "measured", broken)
     answer = kedge(
         "sweep", written(tmp_path, 'method = ["fedavg"]'), "--seeds", "3", "--out", tmp_path / "out", "--json"
     )

@@ -22,7 +22,7 @@ from kedge.engines.pack.pack import Pack
 from kedge.engines.stacked import Stacked
 from kedge.measure.latest import Latest
 from kedge.running.progress import Interrupted, Observer, Progress
-from kedge.running.runner import asking, run
+from kedge.running.runner import rounds, run
 
 
 def late(task: Task, trouble: dict[int, Any] | None = None) -> Late:
@@ -220,7 +220,7 @@ def test_a_run_of_a_pack_works_beside_where_its_engine_does(tmp_path: Path) -> N
     pack = Pack([engine], lambda whole: plain(task))
     observer = Observer(line=lambda line: engine.log.append(f"line {line['round']}"))
     ended: dict[int, object] = {}
-    pack.carry_out([asking(task, engine, make(tmp_path / "late"), observer=observer)], ended.__setitem__)
+    pack.carry_out([rounds(task, engine, make(tmp_path / "late"), observer=observer)], ended.__setitem__)
     assert isinstance(ended[0], Progress)
     assert order(engine) == LATE
     run(task, plain(task), make(tmp_path / "plain"))
@@ -275,7 +275,7 @@ def test_what_fails_while_a_round_trains_is_that_runs_affair(tmp_path: Path) -> 
     places = list(zip(engines, folders, strict=True))
     ended: dict[int, Any] = {}
     pack.carry_out(
-        [asking(task, *given, observer=own) for given, own in zip(places, watch, strict=True)],
+        [rounds(task, *given, observer=own) for given, own in zip(places, watch, strict=True)],
         ended.__setitem__,
     )
     assert isinstance(ended[0], Progress)

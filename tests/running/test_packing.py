@@ -19,7 +19,7 @@ from kedge.data.federation import Federation
 from kedge.engines.choose import Choice
 from kedge.engines.pack.pack import Pack
 from kedge.running import execute as executing
-from kedge.running import packing, runner
+from kedge.running import packing
 from kedge.running.bar import Together
 from kedge.running.execute import execute, finished, recorded
 from kedge.running.folders.folder import locked
@@ -27,6 +27,7 @@ from kedge.running.grouping import Member
 from kedge.running.packing import Abandoned, Outcome, carry_out
 from kedge.running.progress import Interrupted, Progress
 from kedge.running.ready import Ready
+from kedge.running.recording import recorder
 from kedge.running.recording.measuring import measured
 
 
@@ -213,7 +214,7 @@ def test_runs_without_memory_beside_the_stack_go_on_in_smaller_packs(
             raise RuntimeError("capture was broken off") from torch.OutOfMemoryError("as if")
         return measured(task, engine, stage, progress, tests)
 
-    monkeypatch.setattr(runner, "measured", short)
+    monkeypatch.setattr(recorder, "measured", short)
     said: list[str] = []
     ended = carried(members(tmp_path, experiments), say=said.append)
     assert ended == {f"run{number}": None for number in range(4)}
@@ -228,7 +229,7 @@ def test_a_run_alone_without_memory_fails(monkeypatch: pytest.MonkeyPatch, tmp_p
     def short(*_: Any) -> Any:
         raise torch.OutOfMemoryError("as if")
 
-    monkeypatch.setattr(runner, "measured", short)
+    monkeypatch.setattr(recorder, "measured", short)
     said: list[str] = []
     ended = carried(members(tmp_path, [experiment(seed=seed) for seed in range(4)]), say=said.append)
     assert [str(ended[f"run{number}"]) for number in range(4)] == ["as if"] * 4

@@ -17,7 +17,7 @@ from kedge.core.server import Server, broadcast, opened, server_update
 from kedge.core.tree import cast
 from kedge.engines.choose import build, choose
 from kedge.engines.cuda.captured import Captured
-from kedge.engines.engine import Asked, Asking, Engine, Order, answered
+from kedge.engines.engine import Assignment, Engine, Order, Rounds, drive
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 
@@ -124,7 +124,7 @@ def rounds_of(
     state = begun_on(task, engine)
 
     def round(number: int) -> int:
-        samples = answered(asking_round(task, state, number), engine)
+        samples = drive(one_round(task, state, number), engine)
         tell(state["server"], engine)
         return samples
 
@@ -139,12 +139,12 @@ def begun_on(task: Task, engine: Engine) -> dict[str, Any]:
     return {"server": opened(stage.algorithm, task.model, params, buffers)}
 
 
-def asking_round(task: Task, state: dict[str, Any], number: int) -> Asking[int]:
+def one_round(task: Task, state: dict[str, Any], number: int) -> Rounds[int]:
     """One round of a run whose server is in `state`; how many samples it was."""
     algorithm, data, server = task.stages[0].algorithm, task.federation, state["server"]
     clients = task.takes_part(number)
     order = Order(number, number, task.seed, server.shared, server.buffers, broadcast(algorithm, server))
-    reply = yield Asked(order, clients)
+    reply = yield Assignment(order, clients)
     state["server"] = server_update(algorithm, server, reply, len(data.clients), number)
     return sum(len(data.clients[c]) for c in clients)
 

@@ -12,13 +12,13 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from kedge.bench.bench import asking_round, begun_on, synchronize
+from kedge.bench.bench import begun_on, one_round, synchronize
 from kedge.bench.networks import BATCH, Setting, fitting
 from kedge.config.task import Task
 from kedge.core.tree import Leaves
 from kedge.data.federation import Federation
 from kedge.engines.cuda.captured import Ahead, Captured
-from kedge.engines.engine import Asking, Engine, answered
+from kedge.engines.engine import Engine, Rounds, drive
 from kedge.engines.pack.pack import Pack
 from kedge.engines.stacked import Stacked
 from kedge.nn.precision import Precision, computing_in
@@ -101,14 +101,14 @@ def together(tasks: Sequence[Task], rounds: int, device: str, streams: int = 1) 
 def alone(task: Task, rounds: int, device: str) -> Ended:
     """One run by itself."""
     engine = stack(task, task.federation, device, task.takes_part)
-    return answered(timed(task, engine, rounds, device), engine)
+    return drive(timed(task, engine, rounds, device), engine)
 
 
-def timed(task: Task, engine: Engine, rounds: int, device: str, clock: bool = True) -> Asking[Ended]:
+def timed(task: Task, engine: Engine, rounds: int, device: str, clock: bool = True) -> Rounds[Ended]:
     """A run, and the time of its rounds if it has the clock."""
     state, stamps = begun_on(task, engine), []
     for number in range(rounds):
-        yield from asking_round(task, state, number)
+        yield from one_round(task, state, number)
         if clock:
             synchronize(device)
             stamps.append(time.perf_counter())

@@ -1,4 +1,4 @@
-"""Engine: what the runner asks of a place where clients train; it arranges the kernel, no more."""
+"""Engine: the protocol of a place where clients train. It arranges calls of the kernel and learns nothing."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
@@ -33,72 +33,39 @@ class Order(NamedTuple):
     cast: Tree
 
 
-class Chores:
-    """What a run does while its next round trains, once: `now` keeps an error, which `done` raises.
-
-    An engine does it now, if it can; the run sees to it that it is done when it has the reply.
-    """
-
-    def __init__(self, work: Callable[[], object] = lambda: None) -> None:
-        self.work: Callable[[], object] | None = work
-        self.error: BaseException | None = None
-
-    def now(self) -> None:
-        """Do it, unless it is done."""
-        work, self.work = self.work, None
-        if work is not None:
-            try:
-                work()
-            except BaseException as error:  # the round must come to its end before the run hears of it
-                self.error = error
-
-    def done(self) -> None:
-        """Do it, unless it is done; what went wrong."""
-        self.now()
-        error, self.error = self.error, None
-        if error is not None:
-            raise error
-
-
-NO_CHORES = Chores()
-
-
-class Asked(NamedTuple):
-    """A round that a run waits for."""
+class Assignment(NamedTuple):
+    """An order, and the clients that train on it."""
 
     order: Order
     clients: Sequence[int]
-    meanwhile: Chores = NO_CHORES
 
 
-Asking = Generator[Asked, Reply, T]  # a run: it asks for rounds, is sent the replies, and ends in a T
+Rounds = Generator[Assignment, Reply, T]  # a run: yields assignments, receives replies, returns a T
 
 
-def answered(run: Asking[T], engine: "Engine") -> T:
-    """Carry a run out, its rounds trained one after another; errors of a round are the run's."""
+def drive(run: Rounds[T], engine: "Engine") -> T:
+    """Train the rounds of a run on one engine; errors of a round are raised in the run."""
     reply: Reply | BaseException | None = None
     while True:
         try:
-            asked = moved_on(run, reply)
+            order, clients = resume_run(run, reply)
         except StopIteration as end:
             return cast(T, end.value)
         try:
-            reply = trained(engine, asked)
+            reply = engine.round(order, clients)
         except BaseException as error:
             reply = error
 
 
-def trained(engine: "Engine", asked: Asked) -> Reply:
-    """The reply to what a run asked for."""
-    engine.meanwhile = asked.meanwhile
-    return engine.round(asked.order, asked.clients)
-
-
-def moved_on(run: Asking[T], reply: Reply | BaseException | None) -> Asked:
-    """What a run asks for after this reply (None: at its beginning); StopIteration where it ends."""
+def resume_run(run: Rounds[T], reply: Reply | BaseException | None) -> Assignment:
+    """The next assignment of a run after this reply (None: its first); StopIteration where it ends."""
     if isinstance(reply, BaseException):
         return run.throw(reply)
     return next(run) if reply is None else run.send(reply)
+
+
+def do_nothing() -> None:
+    """The `on_busy` of an engine whose run overlaps nothing."""
 
 
 class Engine(Protocol):
@@ -113,11 +80,11 @@ class Engine(Protocol):
     begin before the result of the first is taken. `beside` says that `aside` does not wait for the device, so
     that who does something else before asking gains.
 
-    `meanwhile` is what the run does while its round trains: set before `round`, done by an engine that is
-    `beside` once the device is at work; others may leave it.
+    `on_busy` is a callback: an engine that is `beside` calls it in every round when its device is busy with
+    the round's work. It may be called more than once in a round, and never raises an error.
     """
 
-    meanwhile: Chores
+    on_busy: Callable[[], None]
 
     @property
     def at_once(self) -> int: ...

@@ -16,7 +16,7 @@ from kedge.core.server import Reply
 from kedge.core.tree import Leaves, Tree, add, finite, tree_map
 from kedge.data.batches import Plan, plan
 from kedge.data.federation import Federation
-from kedge.engines.engine import NO_CHORES, Mean, Order, T, counted, done_now, lr_times, trainable
+from kedge.engines.engine import Mean, Order, T, counted, do_nothing, done_now, lr_times, trainable
 from kedge.engines.memory import Memories
 
 
@@ -25,12 +25,12 @@ class Sequential:
 
     at_once = 1
     beside = False
-    meanwhile = NO_CHORES
 
     def __init__(self, model: Model, federation: Federation) -> None:
         self.network, self.model, self.federation = model, model, federation
         self.facts = federation.facts()
         self.memories = Memories()
+        self.on_busy: Callable[[], None] = do_nothing
 
     def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
         """Start a stage; memories of the slots in `kept` go on."""

@@ -22,13 +22,13 @@ from kedge.core.tree import Leaves, Tree, row, tree_map
 from kedge.data.batches import Plan, plan, step_counts, survey
 from kedge.data.federation import Federation
 from kedge.engines.engine import (
-    NO_CHORES,
     Mean,
     Order,
     T,
     Told,
     Totals,
     counted,
+    do_nothing,
     done_now,
     sent,
     told_of,
@@ -44,12 +44,12 @@ class Stacked:
 
     at_once = 20  # models evaluated side by side
     beside = False
-    meanwhile = NO_CHORES
 
     def __init__(self, model: Model, federation: Federation, chunk: int = 0, compiled: bool = False) -> None:
         self.network, self.model, self.federation = model, model, federation
         self.facts = federation.facts()
         self.memories = Memories()
+        self.on_busy: Callable[[], None] = do_nothing
         self.chunk, self.compiled = chunk, compiled
         self.programs: dict[Any, Callable[..., Any]] = {}
 
@@ -85,7 +85,7 @@ class Stacked:
         living = torch.arange(len(begun.members), device=begun.lr.device) < len(clients)
         slots, uploads, admitted, totals = self.ended(begun, carry, living)
         with self.apart(since):
-            self.meanwhile.now()
+            self.on_busy()
         told = told_of(uploads, admitted)
         return self.taken(clients, 0, mean, begun.facts, carry, slots, uploads, admitted, told, totals)
 

@@ -21,7 +21,7 @@ from kedge.data.federation import Federation
 from kedge.engines.choose import Choice, build
 from kedge.engines.compiling import compile_failure
 from kedge.engines.cuda.captured import Ahead
-from kedge.engines.engine import Asking, ran_out
+from kedge.engines.engine import Rounds, ran_out
 from kedge.engines.fallback import without_torch_warnings
 from kedge.engines.pack.pack import Pack
 from kedge.engines.programs import never_fall_back
@@ -40,7 +40,7 @@ from kedge.running.execute import (
 from kedge.running.grouping import Member, fitting, groups, shares
 from kedge.running.progress import Interrupted, Observer, Progress
 from kedge.running.ready import Ready, make_ready
-from kedge.running.runner import asking
+from kedge.running.runner import rounds
 
 Raised = TypeVar("Raised", bound=BaseException)
 Ended = tuple[int, BaseException | None, str, bool]  # of a run: number, error, traceback, out of memory
@@ -197,7 +197,7 @@ def together(
     ):
         torch.set_num_threads(chosen["threads"])
 
-        def begun_run(number: int) -> Asking[Progress]:
+        def begun_run(number: int) -> Rounds[Progress]:
             (folder, experiment, *_), task = ready[number]
             watch = Observer(bar.line_of(number), bar.say, lambda: stop() or left.is_set())
             own = recorded(folder)
@@ -205,7 +205,7 @@ def together(
                 own = {**chosen, "packed": len(ready)}
                 record(folder, task, own)
             every = experiment.checkpoint.every
-            return (yield from asking(task, pack.engines[number], folder, every, own, watch))
+            return (yield from rounds(task, pack.engines[number], folder, every, own, watch))
 
         def tell(number: int, end: Progress | BaseException) -> None:
             told.add(number)

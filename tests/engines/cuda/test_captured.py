@@ -31,7 +31,7 @@ from kedge.data.partitions.partition import DirichletClasses
 from kedge.engines.choose import choose
 from kedge.engines.cuda.captured import Captured
 from kedge.engines.cuda.graphs import in_place
-from kedge.engines.engine import Asked, Chores, Engine, Order, trained
+from kedge.engines.engine import Engine, Order
 from kedge.engines.pack.pack import Pack
 from kedge.engines.pack.rows import RowCounts
 from kedge.engines.sequential import Sequential
@@ -39,7 +39,7 @@ from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded
 from kedge.nn.precision import DTYPES, Precision, computing_in, in_precision
 from kedge.running.progress import Interrupted, Progress
-from kedge.running.runner import asking, run
+from kedge.running.runner import rounds, run
 
 on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 METHODS: dict[str, Algorithm] = {
@@ -176,7 +176,7 @@ class TestOnTheGPU:
         pack = Pack([captured(task) for task in tasks], lambda whole: Captured(tasks[0].model, whole))
         assert pack.frozen == [0, 0]
         ended: dict[int, Any] = {}
-        pack.carry_out([asking(t, e) for t, e in zip(tasks, pack.engines, strict=True)], ended.__setitem__)
+        pack.carry_out([rounds(t, e) for t, e in zip(tasks, pack.engines, strict=True)], ended.__setitem__)
         for number, task in enumerate(tasks):
             alone = run(task, captured(task))
             left, right = (flatten(one.server._asdict()) for one in (ended[number], alone))
@@ -234,7 +234,7 @@ class TestOnTheGPU:
         """Though the next one trains meanwhile; FedExP has a view that is computed when it is looked at."""
         check_histories(method, "cuda")
 
-    def test_what_a_run_does_meanwhile_does_not_wait_for_its_round(self) -> None:
+    def test_what_a_run_does_on_busy_does_not_wait_for_its_round(self) -> None:
         task = task_of(fedavg(), "cuda", local=Local(200, 16, SGD(0.001)))
         stage, engine = task.stages[0], captured(task)
         params, buffers = (cast(v, torch.float64, "cuda") for v in task.model.init(0))
@@ -246,7 +246,8 @@ class TestOnTheGPU:
             pending.append(not torch.cuda.default_stream().query())
 
         for _ in range(2):  # the first time all is compiled
-            trained(engine, Asked(order, [0, 1, 2, 3], Chores(work)))
+            engine.on_busy = work
+            engine.round(order, [0, 1, 2, 3])
         assert pending[-1]
 
     def test_kernels_lie_with_channels_last(self) -> None:
@@ -287,7 +288,7 @@ class TestOnTheGPU:
             engines = [captured(task) for task in tasks]
             pack = Pack(engines, lambda whole: Captured(tasks[0].model, whole), most)
             ended: dict[int, Progress | BaseException] = {}
-            runs = [asking(task, engine) for task, engine in zip(tasks, engines, strict=True)]
+            runs = [rounds(task, engine) for task, engine in zip(tasks, engines, strict=True)]
             pack.carry_out(runs, ended.__setitem__)
             found = [ended[number] for number in range(len(tasks))]
             for end in found:

@@ -28,7 +28,7 @@ from kedge.engines.stacked import Stacked
 from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded
 from kedge.running.progress import Progress
-from kedge.running.runner import asking, run
+from kedge.running.runner import rounds, run
 
 
 def task_of(
@@ -59,7 +59,7 @@ def carried_out(
     engines = [kind(task.model, task.federation) for task in tasks]
     pack = Pack(engines, lambda whole: kind(tasks[0].model, whole))
     ended: dict[int, Progress | BaseException] = {}
-    runs = [asking(task, engine) for task, engine in zip(tasks, engines, strict=True)]
+    runs = [rounds(task, engine) for task, engine in zip(tasks, engines, strict=True)]
     pack.carry_out(runs, ended.__setitem__)
     return [ended[number] for number in range(len(tasks))], pack
 

@@ -14,7 +14,7 @@ from kedge.engines.pack.pack import Pack
 from kedge.engines.pack.rows import FORESEEN, RowCounts
 from kedge.engines.stacked import Stacked
 from kedge.running.progress import Progress
-from kedge.running.runner import asking, run
+from kedge.running.runner import rounds, run
 
 
 class Foreseen:
@@ -91,7 +91,7 @@ def test_runs_with_random_participation_compile_once(
         engines = [Captured(task.model, task.federation, ahead=task.takes_part) for task in tasks]
         pack = Pack(engines, lambda whole: Captured(tasks[0].model, whole))
         ended: dict[int, Progress | BaseException] = {}
-        pack.carry_out([asking(t, e) for t, e in zip(tasks, engines, strict=True)], ended.__setitem__)
+        pack.carry_out([rounds(t, e) for t, e in zip(tasks, engines, strict=True)], ended.__setitem__)
     packed = set(widths)
     monkeypatch.undo()
     assert len(packed) == 1, packed

@@ -29,7 +29,7 @@ from kedge.core.sampling import Participation
 from kedge.core.server import broadcast
 from kedge.core.tree import cast, only, sub
 from kedge.data.federation import Federation
-from kedge.engines.engine import Engine, Order, answered
+from kedge.engines.engine import Engine, Order, drive
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.measure.drift import client_cosine, cosine, gradient_diversity
@@ -136,7 +136,7 @@ def test_a_probe_sees_everybody_and_leaves_the_engine_as_it_was(engine: Made, wi
     before = {k: v for k, v in place.save().items()}
     server, algorithm = progress.server, task.stages[0].algorithm
     order = Order(2, 2, 0, server.shared, server.buffers, broadcast(algorithm, server))
-    found = answered(probe(algorithm, place, order, 4, width), place)
+    found = drive(probe(algorithm, place, order, 4, width), place)
     after = place.save()
     assert [*before] == [*after]
     assert all(same(before[k], after[k]) for k in before)

@@ -20,18 +20,16 @@ from kedge.core.tree import Leaves, together
 from kedge.data.batches import Plan
 from kedge.data.federation import Federation
 from kedge.engines.engine import (
-    Asked,
-    Asking,
-    Chores,
+    Assignment,
     Mean,
     Order,
+    Rounds,
     T,
     divided,
-    moved_on,
     ran_out,
+    resume_run,
     told_of,
     trainable,
-    trained,
 )
 from kedge.engines.pack.joining import joined, known_together, membership, merged, of_run, spread
 from kedge.engines.pack.joint_programs import JointPrograms, own_end, own_totals, with_slots
@@ -51,7 +49,6 @@ class Waiting(NamedTuple):
     engine: Stacked
     order: Order
     clients: Sequence[int]
-    meanwhile: Chores
 
 
 class Ahead(NamedTuple):
@@ -88,14 +85,14 @@ class Pack:
         self.ahead: dict[tuple[int, ...], Ahead] = {}  # by runs
         self.held: Any = None  # plans of the last round, given back while the device trains
 
-    def carry_out(self, runs: Sequence[Asking[T]], ended: Callable[[int, T | BaseException], None]) -> None:
+    def carry_out(self, runs: Sequence[Rounds[T]], ended: Callable[[int, T | BaseException], None]) -> None:
         """All runs to their ends, which are told as they come: its result, or the error that a run raised."""
         replies: dict[int, Reply | BaseException | None] = dict.fromkeys(range(len(runs)))
         while replies:
             asked = {}
             for number, reply in replies.items():
                 try:
-                    asked[number] = moved_on(runs[number], reply)
+                    asked[number] = resume_run(runs[number], reply)
                     continue
                 except StopIteration as end:
                     ended(number, end.value)
@@ -104,7 +101,7 @@ class Pack:
                 self.engines[number].forget()  # its memory is for the others
             replies = {**self.replies(asked)}
 
-    def replies(self, asked: Mapping[int, Asked]) -> dict[int, Reply | BaseException]:
+    def replies(self, asked: Mapping[int, Assignment]) -> dict[int, Reply | BaseException]:
         """The replies to what runs asked for, by number; an error is that of all who waited for the same."""
         waiting = [Waiting(number, self.engines[number], *one) for number, one in asked.items()]
         kinds = [self.kind(one) for one in waiting]
@@ -137,7 +134,11 @@ class Pack:
             for _, stack in self.stacks:
                 stack.forget()
             self.stacks.clear()
-        return self.trained(asked) if len(asked) > 1 else [trained(asked[0].engine, Asked(*asked[0][2:]))]
+        return (
+            self.trained(asked)
+            if len(asked) > 1
+            else [asked[0].engine.round(asked[0].order, asked[0].clients)]
+        )
 
     def side_by_side(self, asked: Sequence[Waiting]) -> list[Reply]:
         """One stack of all their clients."""
@@ -146,7 +147,7 @@ class Pack:
         stack = self.stack(asked[0], width)
         padding = self.padding(asked, sum(len(a.clients) for a in asked)) if stack.compiled else 0
         rows, firsts, at = [], [], 0
-        for place, (_, engine, _, clients, _) in enumerate(asked):
+        for place, (_, engine, _, clients) in enumerate(asked):
             engine.width = width
             rows.append([*clients, *[clients[0]] * (0 if place else padding)])
             firsts.append(at)
@@ -171,12 +172,12 @@ class Pack:
         drawing = [a.engine.draw_ahead(a.order, 0 if place else padding) for place, a in enumerate(asked)]
         for a in asked:
             with a.engine.apart(since):
-                a.meanwhile.now()
+                a.engine.on_busy()
         self.look_ahead(stack, asked, averages, drawing)
         told = told_of(uploads, admitted)  # the host waits for the device: what it can do is done before
         fine = all(told[0])  # else one run's NaN is in the sums of all
         replies = []
-        for place, ((_, engine, _, clients, _), first) in enumerate(zip(asked, firsts, strict=True)):
+        for place, ((_, engine, _, clients), first) in enumerate(zip(asked, firsts, strict=True)):
             mean = Mean(methods[place])
             own, total = (slots, uploads, admitted, told), sums[place]
             if not fine and methods[place] != stack.stage.algorithm:

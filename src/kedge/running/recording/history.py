@@ -1,7 +1,7 @@
-"""The history of a run: a line a round, in the order of the rounds; the newest may wait for its numbers.
+"""The history of a run: one line per round, and the checks of its files when a run resumes.
 
-A line's `time` is what the run spent on its round: `train_seconds` until the server was updated, `seconds`
-with all that is measured. What is done while the next round trains is in that one's time, and counted once.
+A line's `time` has the seconds of its round: `train_seconds` until the server was updated, and `seconds` with
+all evaluation. Work that overlaps with the next round is part of that round's time, and counted once.
 """
 
 import time
@@ -70,47 +70,49 @@ def whole_rounds(folder: Path) -> int | None:
     return len(lines) - (1 if lines and lines[-1].get("diverged") else 0)
 
 
-class Entry(NamedTuple):
-    """A line as far as it is known when its round is done."""
+class UnfinishedLine(NamedTuple):
+    """A line of the history, except for the results of its evaluation."""
 
-    line: dict[str, Any]
-    measured: Measured | None  # what gives the rest; None: the models were not evaluated
+    values: dict[str, Any]
+    evaluated: Measured | None  # waits for the results and returns them; None: the round is not evaluated
     time: dict[str, float]
+    cost: Cost
 
 
-class Scribe:
-    """Writes the lines of a run, to its folder if it has one, and tells who watches."""
+class HistoryWriter:
+    """Writes the lines of a run in the order of the rounds. The newest line may wait for its evaluation."""
 
     def __init__(
         self, folder: Path | None, lengths: dict[str, int], history: History, observer: Observer
     ) -> None:
-        """Files are cut back to their `lengths`; `history` has the lines up to there."""
+        """Truncate the files in `folder` to `lengths` bytes; `history` has the lines up to there."""
         self.files = {name: Lines(folder / f"{name}.jsonl", lengths.get(name, 0)) for name in FILES if folder}
         self.history, self.observer = history, observer
-        self.waiting: tuple[Entry, Cost] | None = None
+        self.waiting: UnfinishedLine | None = None
 
-    def take(self, entry: Entry, cost: Cost, training: bool = False) -> None:
-        """The next round's line, which is to wait; the one before it is written."""
-        self.write(training)
-        self.waiting = entry, cost
+    def add(self, line: UnfinishedLine, overlapped: bool = False) -> None:
+        """Write the line before, and keep this one until its results are there."""
+        self.flush(overlapped)
+        self.waiting = line
 
-    def write(self, training: bool = False) -> None:
-        """Write the line that waits, if one does, as soon as its numbers are there.
+    def flush(self, overlapped: bool = False) -> None:
+        """Wait for the results of the newest line, and write it, unless it is written.
 
-        `training`: while a round trains, whose time this is then.
+        `overlapped`: a round trains in the meantime, and its `time` includes the wait.
         """
         if self.waiting is None:
             return
-        entry, cost = self.waiting
+        unfinished = self.waiting
         began = time.perf_counter()
-        metrics, by_client = entry.measured() if entry.measured else ({}, {})
+        metrics, by_client = unfinished.evaluated() if unfinished.evaluated else ({}, {})
         waited = time.perf_counter() - began
-        self.waiting = None  # only now: who is interrupted while waiting may ask again
+        self.waiting = None  # only now: an interrupt during the wait leaves the line to be written
+        seconds = unfinished.time["seconds"] + (0 if overlapped else waited)
         line = {
-            **entry.line,
+            **unfinished.values,
             **{k: number(v) for k, v in metrics.items()},
-            "time": {**entry.time, "seconds": entry.time["seconds"] + (0 if training else waited)},
-            "cost": cost._asdict(),
+            "time": {**unfinished.time, "seconds": seconds},
+            "cost": unfinished.cost._asdict(),
         }
         if self.files:
             self.files["history"].append(line)
@@ -119,13 +121,13 @@ class Scribe:
         self.history.append(line)
         self.observer.line(line)
 
-    def diverged(self, line: dict[str, Any]) -> None:
-        """The last line of a run that diverged; only the file has it."""
-        self.write()
+    def write_diverged(self, line: dict[str, Any]) -> None:
+        """Write the last line of a run that diverged, to the file only."""
+        self.flush()
         if self.files:
             self.files["history"].append({**line, "diverged": True})
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         for file in self.files.values():
             file.close()

@@ -46,8 +46,8 @@ class Looks(NamedTuple):
     own: list[Scores]  # of clients' models, some side by side
 
 
-class Asked(NamedTuple):
-    """What the numbers of a round are made of: the run goes on before they are."""
+class Evaluation(NamedTuple):
+    """An evaluation that has begun: the run goes on before its results are there."""
 
     names: Mapping[str, int]  # a view -> its number among the models; equal models are looked at once
     clients: Sequence[Sequence[int]]  # whose models were looked at side by side; none: the distributed one
@@ -76,14 +76,14 @@ def measured(task: Task, engine: Engine, stage: Stage, progress: Progress, tests
         )
 
     places = list(different)
-    asked = Asked(
+    begun = Evaluation(
         names={name: places.index(id(leaves)) for name, leaves in found.items()},
         clients=[[client for client, _, _ in some] for some in own],
         seen=frozenset(progress.seen),
         looks=engine.aside(look),
         tuned=tuned(task, engine, stage, progress, tests),
     )
-    return partial(numbers, task, tests, asked)
+    return partial(numbers, task, tests, begun)
 
 
 def tuned(task: Task, engine: Engine, stage: Stage, progress: Progress, tests: HeldOut) -> dict[int, Local]:
@@ -102,14 +102,14 @@ def tuned(task: Task, engine: Engine, stage: Stage, progress: Progress, tests: H
     return found
 
 
-def numbers(task: Task, tests: HeldOut, asked: Asked) -> tuple[Metrics, ByClient]:
+def numbers(task: Task, tests: HeldOut, begun: Evaluation) -> tuple[Metrics, ByClient]:
     """The metrics of what was looked at; waits for it."""
-    looks, population = asked.looks(), len(task.federation.clients)
+    looks, population = begun.looks(), len(task.federation.clients)
     common = [overall(one) for one in looks.common]
     local = [split(one, tests.sizes) for one in looks.local]
     metrics: Metrics = {}
     by_client: ByClient = {}
-    for name, number in asked.names.items():
+    for name, number in begun.names.items():
         if common:
             metrics |= prefixed(name, common[number])
         if local:
@@ -117,15 +117,15 @@ def numbers(task: Task, tests: HeldOut, asked: Asked) -> tuple[Metrics, ByClient
             by_client |= each(f"{name}.local.accuracy", local[number], population)
     if not local:
         return metrics, by_client
-    own = local[asked.names["distributed"]]
-    if asked.clients:
-        parts = zip(looks.own, asked.clients, strict=True)
+    own = local[begun.names["distributed"]]
+    if begun.clients:
+        parts = zip(looks.own, begun.clients, strict=True)
         own = {client: one for found, some in parts for client, one in rows(found, some, tests.sizes).items()}
-    metrics |= personal(task, asked.seen, own, "")
+    metrics |= personal(task, begun.seen, own, "")
     by_client |= each("personal.local.accuracy", own, population)
-    if asked.tuned:
-        metrics |= personal(task, asked.seen, asked.tuned, ".tuned")
-        by_client |= each("personal.local.accuracy.tuned", asked.tuned, population)
+    if begun.tuned:
+        metrics |= personal(task, begun.seen, begun.tuned, ".tuned")
+        by_client |= each("personal.local.accuracy.tuned", begun.tuned, population)
     return metrics, by_client
 
 

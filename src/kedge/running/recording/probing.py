@@ -8,7 +8,7 @@ with and without, a run ends in the same bytes.
 
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from kedge.core.algorithm import Algorithm, Stage
 from kedge.core.correction import Cohort
 from kedge.core.server import Reply, Server
 from kedge.core.tree import tree_map
-from kedge.engines.engine import Asked, Asking, Engine, Order
+from kedge.engines.engine import Assignment, Engine, Order, Rounds
 from kedge.measure.local_drift import drifting, local_drift
 from kedge.measure.updates import KINDS, Updates
 from kedge.running.progress import Progress
@@ -46,8 +46,8 @@ def drift(task: Task, engine: Engine, stage: Stage, progress: Progress, reply: R
 
 
 @dataclass(frozen=True, eq=False)
-class Aside:
-    """What was looked at before a round, and how long it took."""
+class Probed:
+    """The measurements before a round, and the seconds they took."""
 
     probe: Numbers | None  # None: not asked for; {}: of everybody, as the round itself is
     look: Look | None
@@ -64,9 +64,10 @@ class Aside:
 
 
 def before_round(
-    task: Task, engine: Engine, stage: Stage, order: Order, clients: Sequence[int], server: Server
-) -> Asking[Aside]:
-    """Look at all clients, and at the models of this round's, from the state the round starts from."""
+    task: Task, engine: Engine, stage: Stage, assignment: Assignment, server: Server
+) -> Rounds[Probed]:
+    """Measure all clients, and the models of this round's clients, from the state the round starts from."""
+    order, clients = assignment
     began = time.perf_counter()
     population, coming = len(task.federation.clients), order.round + 1
     found: Numbers | None = None
@@ -77,10 +78,10 @@ def before_round(
         else:
             found = yield from probe(stage.algorithm, engine, order, population, len(clients))
     look = looked(task, engine, stage, order, clients, server) if task.measure.looks(coming) else None
-    return Aside(found, look, time.perf_counter() - began)
+    return Probed(found, look, time.perf_counter() - began)
 
 
-def probe(algorithm: Algorithm, engine: Engine, order: Order, population: int, width: int) -> Asking[Numbers]:
+def probe(algorithm: Algorithm, engine: Engine, order: Order, population: int, width: int) -> Rounds[Numbers]:
     """Drift over all clients, `width` of them at a time; the engine is left as it was."""
     own = watcher(algorithm)
     assert own is not None, "measure.probe_every goes with measure.drift"
@@ -89,7 +90,7 @@ def probe(algorithm: Algorithm, engine: Engine, order: Order, population: int, w
     replies: list[Reply] = []
     try:
         for at in range(0, population, width):
-            replies.append((yield Asked(order, clients[at : at + width])))
+            replies.append((yield Assignment(order, clients[at : at + width])))
     finally:
         engine.load(saved)
     there = [reply for reply in replies if reply.size]
