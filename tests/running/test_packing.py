@@ -248,7 +248,7 @@ def test_an_error_does_not_hold_on_to_its_run(monkeypatch: pytest.MonkeyPatch, t
     own = [experiment(seed=seed, optimizer__lr=1e30, training__clip=1e30) for seed in range(2)]
     ended = list(carry_out(members(tmp_path, own), shown=False))
     assert all(isinstance(outcome.error, Diverged) for outcome in ended)
-    assert all("in one_round" in outcome.trace for outcome in ended)
+    assert all("in rounds" in outcome.trace for outcome in ended)
     gc.collect()
     assert [pack() for pack in packs] == [None]
 
