@@ -23,7 +23,7 @@ import kedge
 from kedge.algorithms import METHODS, SCHEDULES
 from kedge.algorithms.texts import cells_in, texts
 from kedge.audit.audit import chosen
-from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.errors import RequestError
 from kedge.core.model import Batch, Model, Output
 from kedge.core.schedules import Clock, Schedule, all_units
@@ -79,7 +79,7 @@ def second_round(algorithm: Algorithm, epochs: int) -> tuple[dict[str, int], int
     params, buffers = model.init(0)
     unit = sum(params[k].numel() for leaves in model.units for k in leaves)
     engine = Sequential(model, data)
-    engine.begin(Stage(algorithm, 2, Local(epochs, SAMPLES)), params)
+    engine.begin(Stage(algorithm, 2, LocalTraining(epochs, SAMPLES)), params)
     server = opened(algorithm, model, params, buffers)
     for number in range(2):
         seen.clear()

@@ -28,7 +28,7 @@ from kedge.config.document import method_tables, override, read
 from kedge.config.experiment import EngineChoice, factory_table, resolve
 from kedge.config.forward_check import preserve_generators, with_checked_forward
 from kedge.config.task import Task
-from kedge.core.algorithm import Algorithm, Local, Stage, Tune
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage, Tune
 from kedge.core.errors import DataError, RequestError
 from kedge.core.frozen import place_frozen
 from kedge.core.model import Batch, Statistics
@@ -156,7 +156,7 @@ def train(
     federation = replace(federation, augment=augment)
     check_augment(federation)
     rebuilt = seeded(lambda: algorithm.rebuild(own), seed)
-    local = Local(epochs, batch, optimizer or SGD(), clip, drop_last)
+    local = LocalTraining(epochs, batch, optimizer or SGD(), clip, drop_last)
     measured = replace(algorithm, corrections=(*algorithm.corrections, Latest())) if all else algorithm
     stages = (Stage(measured, rounds, local),)
     plain = from_module(rebuilt, statistics=statistics, units=units)

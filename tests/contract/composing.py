@@ -14,7 +14,7 @@ from kedge.audit.bed import Given
 from kedge.config.assemble import adapted, algorithm_of, check_schedules, rebuilding
 from kedge.config.experiment import factory_table
 from kedge.config.task import History, Task
-from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.model import Model, Statistics
 from kedge.core.optimizers import SGD
 from kedge.core.tree import Tree
@@ -27,7 +27,7 @@ from kedge.running.runner import run
 
 Kind = Callable[[Model, Federation], Engine]
 ENGINES: tuple[Kind, Kind] = (Sequential, Stacked)
-LOCAL = Local(2, 4, SGD(0.1, weight_decay=1e-2, decay=0.9), clip=1.0)
+LOCAL = LocalTraining(2, 4, SGD(0.1, weight_decay=1e-2, decay=0.9), clip=1.0)
 # Before a switch after two rounds and after it: client 1 is asked in both, 3 with a rest, 0 and 2 in one.
 COHORTS = Given(cohorts=((0, 1), (1, 3), (1, 2), (2, 3)))
 ROUNDS = 3  # over which a thawing schedule opens its units
@@ -60,7 +60,7 @@ def task_of(
     methods: Sequence[Algorithm],
     rounds: Sequence[int],
     statistics: Statistics = "shared",
-    local: Local = LOCAL,
+    local: LocalTraining = LOCAL,
 ) -> Task:
     """These methods one after another on a network with batch norm, assembled and checked as an experiment.
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.model import Model, Statistics
 from kedge.core.server import Server, broadcast, opened, server_update
 from kedge.core.tree import Tree, cast, flatten
@@ -84,7 +84,7 @@ def perceptron(hidden: int = 6, inputs: int = 16, of: Algorithm = PLAIN) -> Mode
 
 def play(
     algorithm: Algorithm,
-    local: Local,
+    local: LocalTraining,
     engine: Engine,
     model: Model,
     data: Federation,
@@ -118,7 +118,7 @@ def distance(left: Tree, right: Tree) -> float:
 
 def disagreement(
     algorithm: Algorithm,
-    local: Local,
+    local: LocalTraining,
     model: Model,
     data: Federation,
     cohorts: Sequence[Sequence[int]] = EVERYBODY,

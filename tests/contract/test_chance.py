@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from kedge.algorithms import fedavg
 from kedge.config.forward_check import with_checked_forward
 from kedge.config.task import Task
-from kedge.core.algorithm import Local, Stage
+from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.model import Batch, Model
 from kedge.core.optimizers import SGD
 from kedge.core.tree import cast
@@ -37,7 +37,7 @@ from kedge.engines.stacked import Stacked
 from kedge.nn.random_functions import with_keyed_functions
 
 TIMES, WIDTH = 5, 4
-KEEP = Local(2, 4, SGD(0.1), clip=1.0)
+KEEP = LocalTraining(2, 4, SGD(0.1), clip=1.0)
 
 
 class Sequences(nn.Module):
@@ -220,7 +220,7 @@ def test_compiled_programs_drop_the_same() -> None:
     """Layers with keys, functions answered by a mode, and one that torch's compiler hides from modes."""
     parts = LAYERS["encoder layer"](), LAYERS["F.dropout"](), LAYERS["randn_like"](), LAYERS["gru"]()
     own = with_checked_forward(fit(PLAIN, lambda: Sequences(nn.Sequential(*parts)).double()), data())
-    local = Local(1, 4, SGD(0.1), clip=1.0)
+    local = LocalTraining(1, 4, SGD(0.1), clip=1.0)
     assert disagreement(PLAIN, local, own, data(), [[0, 1, 2, 3]], compiled=True) < TOLERANCE
 
 

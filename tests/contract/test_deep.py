@@ -12,7 +12,7 @@ from tests.contract.problem import (
 )
 from torch import Tensor, nn
 
-from kedge.core.algorithm import Local
+from kedge.core.algorithm import LocalTraining
 from kedge.core.model import Model
 from kedge.core.optimizers import SGD
 from kedge.engines.sequential import Sequential
@@ -63,13 +63,13 @@ def plain20() -> Model:
 
 @pytest.mark.parametrize("name", ["fedavg", "fedbug+feddyn", "scaffold"])
 def test_a_ragged_round_of_resnet20_is_finite_and_equals_sequential(name: str) -> None:
-    local = Local(2, 4, SGD(0.05, weight_decay=1e-3), clip=10.0)
+    local = LocalTraining(2, 4, SGD(0.05, weight_decay=1e-3), clip=10.0)
     assert disagreement(ALGORITHMS[name], local, resnet20(), federation((2, 9)), [[0, 1]] * 2) < TOLERANCE
 
 
 def test_a_ragged_round_of_twenty_batch_norms_is_finite_and_equals_sequential() -> None:
     """One round: without shortcuts each layer multiplies rounding, and batch norm makes the map steep."""
-    local = Local(1, 4, SGD(0.01), clip=1.0)
+    local = LocalTraining(1, 4, SGD(0.01), clip=1.0)
     data = federation((4, 12))
     assert disagreement(BUILT_IN["fedavg"], local, plain20(), data, [[0, 1]]) < TOLERANCE
 
@@ -82,6 +82,6 @@ def test_padding_beside_a_batch_of_one_sample_stays_finite_in_single_precision(
     1/√ε ≈ 316 in every batch norm; twenty of them overflow, and its weight of 0 times inf is NaN."""
     data = federation((5, 9), shape=(1, 8, 8), dtype=torch.float32)
     model = from_module(seeded(lambda: resnet18((1, 8, 8), CLASSES, norm="batch", width=4), 0))
-    local = Local(1, 4, SGD(0.01))
+    local = LocalTraining(1, 4, SGD(0.01))
     server = play(BUILT_IN["fedavg"], local, kind(model, data), model, data, [[0, 1]])
     assert all(v.isfinite().all() for v in (*server.shared.values(), *server.buffers.values()))

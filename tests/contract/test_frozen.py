@@ -8,7 +8,7 @@ from tests.contract.algorithms import ALGORITHMS, BUILT_IN, NO_MOMENTUM
 from tests.contract.problem import EVERYBODY, SOME, federation, network, perceptron, play
 
 from kedge.audit.properties.agreement import never_opened, opened_late, second_unit
-from kedge.core.algorithm import Local
+from kedge.core.algorithm import LocalTraining
 from kedge.core.optimizers import SGD, Adam
 from kedge.core.schedules import Clock, Mask
 from kedge.engines.sequential import Sequential
@@ -44,7 +44,7 @@ def test_a_unit_that_opens_in_a_later_round_starts_from_its_first_bits(
     start = {k: v.double() for k, v in model.init(0)[0].items()}
     for rounds in (1, 2):
         engine = kind(model, data)
-        local = Local(1, 4, SGD(0.1, weight_decay=1e-2))
+        local = LocalTraining(1, 4, SGD(0.1, weight_decay=1e-2))
         server = play(algorithm, local, engine, model, data, EVERYBODY[:rounds])
         kept = {k for k, v in server.shared.items() if torch.equal(v, start[k])}
         closed = {k for unit in model.units[1:] for k in unit} & set(server.shared)
@@ -57,7 +57,7 @@ def test_nothing_moves_when_nothing_trains() -> None:
         for algorithm in ALGORITHMS.values():
             frozen, model = replace(algorithm, schedule=no_unit), network("none", of=algorithm)
             start = model.init(0)[0]
-            local = Local(1, 4, SGD(0.1, weight_decay=1e-2))
+            local = LocalTraining(1, 4, SGD(0.1, weight_decay=1e-2))
             server = play(frozen, local, kind(model, data), model, data, SOME)
             assert all(torch.equal(v, start[k].double()) for k, v in server.shared.items())
 
@@ -71,7 +71,7 @@ def test_adam_leaves_frozen_units_alone() -> None:
     algorithm = replace(BUILT_IN["feddyn"], schedule=second_unit)
     start = model.init(0)[0]
     for kind in (Sequential, Stacked):
-        local = Local(2, 4, Adam(0.01, weight_decay=1e-2))
+        local = LocalTraining(2, 4, Adam(0.01, weight_decay=1e-2))
         shared = play(algorithm, local, kind(model, data), model, data, EVERYBODY).shared
         moved = {k for k, v in shared.items() if not torch.equal(v, start[k].double())}
         assert moved == set(model.units[1])

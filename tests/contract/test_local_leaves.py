@@ -10,14 +10,14 @@ from tests.contract.problem import EVERYBODY, SOME, TOLERANCE, disagreement, fed
 
 from kedge.algorithms import fedavg
 from kedge.config.task import Task
-from kedge.core.algorithm import Local, Stage
+from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.optimizers import SGD
 from kedge.core.selections import Selection, body, head
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.running.runner import run
 
-LOCAL = Local(2, 4, SGD(0.1, weight_decay=1e-2), clip=1.0)
+LOCAL = LocalTraining(2, 4, SGD(0.1, weight_decay=1e-2), clip=1.0)
 each_engine = pytest.mark.parametrize("kind", [Sequential, Stacked])
 
 

@@ -5,7 +5,7 @@ import torch
 from tests.contract.algorithms import ALGORITHMS, BUILT_IN
 from tests.contract.problem import federation, network
 
-from kedge.core.algorithm import Local, Stage
+from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.optimizers import SGD
 from kedge.core.server import broadcast, opened, server_update
 from kedge.core.tree import Leaves, cast, flatten
@@ -27,7 +27,7 @@ def test_a_round_modifies_no_input(name: str, kind: type[Sequential] | type[Stac
     engine = kind(model, data)
     params, buffers = (cast(part, torch.float64) for part in model.init(0))
     server = opened(algorithm, model, params, buffers)
-    local = Local(2, 4, SGD(0.1, weight_decay=1e-2), clip=1.0)
+    local = LocalTraining(2, 4, SGD(0.1, weight_decay=1e-2), clip=1.0)
     engine.begin(Stage(algorithm, 3, local), params, frozenset())
     for round in range(3):
         order = Order(round, round, 0, server.shared, server.buffers, broadcast(algorithm, server))
@@ -48,7 +48,7 @@ def test_a_round_repeated_gives_the_same_bits(kind: type[Sequential] | type[Stac
     algorithm, data, model = BUILT_IN["fedavg"], federation(), network("batch", dropout=0.3)
     engine = kind(model, data)
     params, buffers = (cast(part, torch.float64) for part in model.init(0))
-    engine.begin(Stage(algorithm, 1, Local(2, 4, SGD(0.1))), params, frozenset())
+    engine.begin(Stage(algorithm, 1, LocalTraining(2, 4, SGD(0.1))), params, frozenset())
     order = Order(5, 5, 1, params, buffers, {})
     first, second = engine.round(order, [0, 1, 3]), engine.round(order, [0, 1, 3])
     assert all(torch.equal(v, flatten(second.mean)[k]) for k, v in flatten(first.mean).items())

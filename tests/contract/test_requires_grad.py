@@ -10,7 +10,7 @@ from tests.contract.problem import CLASSES, EVERYBODY, SOME, TOLERANCE, distance
 from torch import Tensor, nn
 
 from kedge.algorithms import fedavg
-from kedge.core.algorithm import Algorithm, Local, Stage, Tune
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage, Tune
 from kedge.core.frozen import place_frozen
 from kedge.core.model import Model
 from kedge.core.optimizers import SGD
@@ -24,7 +24,7 @@ from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.nn.from_module import from_module, seeded
 
-LOCAL = Local(2, 4, SGD(0.1, weight_decay=1e-2, decay=0.9), clip=1.0)
+LOCAL = LocalTraining(2, 4, SGD(0.1, weight_decay=1e-2, decay=0.9), clip=1.0)
 Kind = type[Sequential] | type[Stacked]
 each_method = pytest.mark.parametrize("name", ALGORITHMS)
 each_engine = pytest.mark.parametrize("kind", [Sequential, Stacked])

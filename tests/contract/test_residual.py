@@ -9,7 +9,7 @@ from tests.residual import Residual
 from torch import nn
 
 from kedge.algorithms import fedavg, fedbug, scaffold
-from kedge.core.algorithm import Local
+from kedge.core.algorithm import LocalTraining
 from kedge.core.model import Model
 from kedge.core.optimizers import SGD
 from kedge.models.resnet import resnet18, resnet20
@@ -31,7 +31,7 @@ def model_of(build: Callable[[], nn.Module], granularity: Granularity) -> Model:
     ids=["resnet18", "resnet20"],
 )
 def test_engines_agree_with_group_norm(build: Callable[[], nn.Module], granularity: Granularity) -> None:
-    local = Local(2, 4, SGD(0.1, weight_decay=1e-2, decay=0.9), clip=1.0)
+    local = LocalTraining(2, 4, SGD(0.1, weight_decay=1e-2, decay=0.9), clip=1.0)
     algorithm = fedbug(scaffold(), 0.8)
     assert disagreement(algorithm, local, model_of(build, granularity), federation(shape=IMAGE)) < TOLERANCE
 
@@ -40,7 +40,7 @@ def test_engines_agree_with_group_norm(build: Callable[[], nn.Module], granulari
 def test_engines_agree_with_batch_norm(granularity: Granularity) -> None:
     """A small step: over batches of a few samples deep batch norm is chaotic. With 0.1 and the ImageNet stem,
     whose last layers see 1×1 images here, weights that differ by 1e-16 end 1e-1 apart on one engine alone."""
-    local = Local(2, 4, SGD(0.01, weight_decay=1e-2, decay=0.9), clip=1.0)
+    local = LocalTraining(2, 4, SGD(0.01, weight_decay=1e-2, decay=0.9), clip=1.0)
     model = model_of(lambda: resnet20(IMAGE, CLASSES, norm="batch", width=4), granularity)
     assert disagreement(fedbug(fedavg()), local, model, federation(shape=IMAGE)) < TOLERANCE
 
@@ -48,7 +48,7 @@ def test_engines_agree_with_batch_norm(granularity: Granularity) -> None:
 def test_engines_agree_on_a_network_with_operations_in_place() -> None:
     """As torchvision's: in-place ReLU and addition under vmap; larger images and one round for its norms."""
     shape = (1, 32, 32)
-    local = Local(1, 4, SGD(0.01, weight_decay=1e-2), clip=1.0)
+    local = LocalTraining(1, 4, SGD(0.01, weight_decay=1e-2), clip=1.0)
     model = model_of(lambda: Residual(1, CLASSES, width=4), "block")
     data = federation((2, 5, 8), shape, torch.float64)
     assert disagreement(fedbug(fedavg()), local, model, data, [[0, 1, 2]]) < TOLERANCE

@@ -11,7 +11,7 @@ from tests.contract.problem import federation, network
 
 from kedge.algorithms import fedavg, feddyn
 from kedge.config.task import Task
-from kedge.core.algorithm import Local, Stage
+from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.model import Model
 from kedge.core.optimizers import SGD
 from kedge.core.sampling import Participation
@@ -22,7 +22,7 @@ from kedge.engines.stacked import Stacked
 from kedge.running.progress import Interrupted, Observer
 from kedge.running.runner import run
 
-LOCAL = Local(2, 4, SGD(0.1, weight_decay=1e-2, decay=0.9), clip=0.5)
+LOCAL = LocalTraining(2, 4, SGD(0.1, weight_decay=1e-2, decay=0.9), clip=0.5)
 SOME = Participation("bernoulli", share=0.6)
 
 

@@ -10,7 +10,7 @@ from tests.contract.problem import distance, federation, network, perceptron
 from kedge.algorithms import fedavg, feddyn, scaffold
 from kedge.audit.bed import Given
 from kedge.config.task import Task
-from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.optimizers import SGD
 from kedge.core.selections import body, head
 from kedge.core.tree import flatten
@@ -18,7 +18,7 @@ from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.running.runner import run
 
-LOCAL = Local(2, 4, SGD(0.1, decay=0.7), clip=1.0)
+LOCAL = LocalTraining(2, 4, SGD(0.1, decay=0.7), clip=1.0)
 each_engine = pytest.mark.parametrize("kind", [Sequential, Stacked])
 
 

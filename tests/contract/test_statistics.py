@@ -10,7 +10,7 @@ from tests.contract.problem import CLASSES, SIZES, federation, play
 from torch import Tensor, nn
 
 from kedge.algorithms import fedavg
-from kedge.core.algorithm import Local
+from kedge.core.algorithm import LocalTraining
 from kedge.core.model import Model, Statistics
 from kedge.core.optimizers import SGD
 from kedge.core.server import Server
@@ -30,7 +30,7 @@ def played(
     data = federation(shape=(6,))
     model: Model = from_module(nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, CLASSES)), statistics=statistics)
     engine = kind(model, data)
-    return play(fedavg(), Local(1, 100, SGD(0.1)), engine, model, data, cohorts), engine, data
+    return play(fedavg(), LocalTraining(1, 100, SGD(0.1)), engine, model, data, cohorts), engine, data
 
 
 def own_means(data: Federation) -> Tensor:

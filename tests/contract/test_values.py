@@ -8,7 +8,7 @@ from tests.contract.algorithms import ALGORITHMS, BUILT_IN
 
 from kedge.algorithms import fedbug, feddyn, fedprox, scaffold
 from kedge.audit.properties.values import is_value
-from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.errors import RequestError
 from kedge.core.optimizers import SGD, Adam
 
@@ -21,7 +21,7 @@ def test_algorithm_pickles_hashes_and_prints_its_hyper_parameters(name: str) -> 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_stage_pickles_with_its_local_training(name: str) -> None:
-    stage = Stage(ALGORITHMS[name], 3, Local(2, 10, SGD(0.05, weight_decay=1e-3), clip=10.0))
+    stage = Stage(ALGORITHMS[name], 3, LocalTraining(2, 10, SGD(0.05, weight_decay=1e-3), clip=10.0))
     again = pickle.loads(pickle.dumps(stage))
     assert again == stage
     assert hash(again) == hash(stage)
@@ -60,7 +60,7 @@ def test_bad_hyper_parameters_are_refused_with_a_reason() -> None:
 @pytest.mark.parametrize("method", [scaffold(), fedbug(scaffold())], ids=["scaffold", "fedbug+scaffold"])
 def test_scaffold_refuses_momentum_and_adam(method: Algorithm) -> None:
     with pytest.raises(RequestError, match=r"momentum 0\.9.*allow_momentum"):
-        Stage(method, 1, Local(optimizer=SGD(momentum=0.9)))
+        Stage(method, 1, LocalTraining(optimizer=SGD(momentum=0.9)))
     with pytest.raises(RequestError, match="with Adam"):
-        Stage(method, 1, Local(optimizer=Adam()))
-    Stage(scaffold(allow_momentum=True), 1, Local(optimizer=SGD(momentum=0.9)))
+        Stage(method, 1, LocalTraining(optimizer=Adam()))
+    Stage(scaffold(allow_momentum=True), 1, LocalTraining(optimizer=SGD(momentum=0.9)))

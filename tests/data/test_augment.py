@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import kedge
 from kedge.algorithms import fedavg, moon
-from kedge.core.algorithm import Local
+from kedge.core.algorithm import LocalTraining
 from kedge.core.errors import RequestError
 from kedge.core.optimizers import SGD
 from kedge.data.augment import PAD, Augment, augmented, moves
@@ -72,7 +72,7 @@ def test_a_draw_depends_on_client_round_step_and_place_and_on_nothing_else() -> 
 @pytest.mark.parametrize("method", [fedavg(), moon(projection=0)], ids=["fedavg", "moon"])
 def test_engines_agree_on_augmented_images(augment: Augment, method: Any) -> None:
     data = replace(federation(), augment=augment)
-    local = Local(2, 4, SGD(0.1, weight_decay=1e-2), clip=1.0)
+    local = LocalTraining(2, 4, SGD(0.1, weight_decay=1e-2), clip=1.0)
     assert disagreement(method, local, network("batch"), data, SOME, 2) < TOLERANCE
 
 
@@ -80,7 +80,10 @@ def test_engines_agree_on_augmented_images(augment: Augment, method: Any) -> Non
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's compiler warns of torch itself
 def test_the_compiled_engine_agrees_on_augmented_images() -> None:
     data = replace(federation(), augment="flip-crop")
-    assert disagreement(fedavg(), Local(1, 4, SGD(0.1)), network("none"), data, compiled=True) < TOLERANCE
+    assert (
+        disagreement(fedavg(), LocalTraining(1, 4, SGD(0.1)), network("none"), data, compiled=True)
+        < TOLERANCE
+    )
 
 
 def test_evaluation_sees_the_images_as_they_are() -> None:

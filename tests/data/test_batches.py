@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kedge.core.algorithm import Local
+from kedge.core.algorithm import LocalTraining
 from kedge.core.schedules import BottomUp, Clock, Mask, Schedule, all_units
 from kedge.data.batches import Plan, collapse, lockstep, plan, step_counts
 
@@ -24,7 +24,7 @@ def back_and_forth(clock: Clock, units: int) -> Mask:
 
 
 SCHEDULES: list[Schedule] = [all_units, BottomUp(0.4), BottomUp(1.0), head_then_body, back_and_forth]
-LOCALS = st.builds(Local, epochs=st.integers(1, 3), batch=st.integers(1, 7), drop_last=st.booleans())
+LOCALS = st.builds(LocalTraining, epochs=st.integers(1, 3), batch=st.integers(1, 7), drop_last=st.booleans())
 SIZES = st.lists(st.integers(1, 17), min_size=1, max_size=5)
 ROUND = st.integers(0, 50)
 
@@ -36,7 +36,9 @@ def members(sizes: Sequence[int]) -> list[np.ndarray[tuple[int], np.dtype[np.int
     return [pool[end - size : end].astype(np.int64) for size, end in zip(sizes, ends, strict=True)]
 
 
-def planned(sizes: Sequence[int], local: Local, schedule: Schedule = all_units, round: int = 0) -> Plan:
+def planned(
+    sizes: Sequence[int], local: LocalTraining, schedule: Schedule = all_units, round: int = 0
+) -> Plan:
     return plan(members(sizes), range(len(sizes)), local, schedule, 3, 7, round, round)
 
 
@@ -48,7 +50,7 @@ def batches(own: Plan, client: int) -> list[list[int]]:
 
 @given(SIZES, LOCALS, st.sampled_from(SCHEDULES), ROUND)
 def test_every_sample_comes_exactly_once_per_epoch(
-    sizes: list[int], local: Local, schedule: Schedule, round: int
+    sizes: list[int], local: LocalTraining, schedule: Schedule, round: int
 ) -> None:
     """With drop_last a short last batch is left out, unless it is the only one."""
     own = planned(sizes, local, schedule, round)
@@ -68,7 +70,7 @@ def test_every_sample_comes_exactly_once_per_epoch(
 
 @given(SIZES, LOCALS, st.sampled_from(SCHEDULES), ROUND)
 def test_a_client_draws_the_same_alone_and_in_company(
-    sizes: list[int], local: Local, schedule: Schedule, round: int
+    sizes: list[int], local: LocalTraining, schedule: Schedule, round: int
 ) -> None:
     together = planned(sizes, local, schedule, round)
     for client, samples in enumerate(members(sizes)):
@@ -82,7 +84,7 @@ def test_a_client_draws_the_same_alone_and_in_company(
 
 @given(SIZES, LOCALS, st.sampled_from(SCHEDULES))
 def test_masks_are_the_schedules_and_counts_add_up(
-    sizes: list[int], local: Local, schedule: Schedule
+    sizes: list[int], local: LocalTraining, schedule: Schedule
 ) -> None:
     own = planned(sizes, local, schedule)
     assert len(own.masks) == len(own.index) == len(own.alive)
@@ -95,7 +97,9 @@ def test_masks_are_the_schedules_and_counts_add_up(
 
 
 @given(SIZES, LOCALS)
-def test_padding_has_weight_zero_and_a_dead_row_weights_of_one(sizes: list[int], local: Local) -> None:
+def test_padding_has_weight_zero_and_a_dead_row_weights_of_one(
+    sizes: list[int], local: LocalTraining
+) -> None:
     """Dead rows still compute: all weights 0 would be a variance of 0 in every batch norm."""
     own = planned(sizes, local)
     assert set(np.unique(own.weight)) <= {0.0, 1.0}
@@ -108,7 +112,7 @@ def test_padding_has_weight_zero_and_a_dead_row_weights_of_one(sizes: list[int],
 
 
 @given(SIZES, LOCALS)
-def test_a_width_pads_every_batch_to_it(sizes: list[int], local: Local) -> None:
+def test_a_width_pads_every_batch_to_it(sizes: list[int], local: LocalTraining) -> None:
     own = plan(members(sizes), range(len(sizes)), local, all_units, 3, 7, 0, 0, width=9)
     assert own.index.shape == own.weight.shape == (len(own.masks), len(sizes), 9)
     assert [batches(own, c) for c in range(len(sizes))] == [
@@ -120,7 +124,7 @@ def test_a_width_pads_every_batch_to_it(sizes: list[int], local: Local) -> None:
 @given(sizes=SIZES)
 def test_phases_run_once_as_long_as_the_slowest_client_needs(ratio: float, sizes: list[int]) -> None:
     """FedBug on unequal clients: one run of rows per trainable set, in the order in which units open."""
-    own = planned(sizes, Local(2, 2), BottomUp(ratio))
+    own = planned(sizes, LocalTraining(2, 2), BottomUp(ratio))
     phases = collapse(own.masks)
     opened = [sum(mask) for mask, _ in phases]
     assert opened == sorted(set(opened))
@@ -146,7 +150,7 @@ def test_lockstep_gives_every_client_its_own_steps_in_order(sequences: list[list
 
 
 def test_batches_differ_by_round_epoch_client_and_seed() -> None:
-    local, samples = Local(2, 20), np.arange(20)
+    local, samples = LocalTraining(2, 20), np.arange(20)
     draws = [
         tuple(batches(plan([samples], [client], local, all_units, 1, seed, round, 0), 0)[epoch])
         for seed in (0, 1)
@@ -159,12 +163,12 @@ def test_batches_differ_by_round_epoch_client_and_seed() -> None:
 
 def test_batches_do_not_depend_on_the_stage() -> None:
     samples = [np.arange(20)]
-    early, late = (plan(samples, [0], Local(1, 5), all_units, 1, 0, 9, stage) for stage in (0, 9))
+    early, late = (plan(samples, [0], LocalTraining(1, 5), all_units, 1, 0, 9, stage) for stage in (0, 9))
     assert (early.index == late.index).all()
 
 
 def test_dropout_keys_differ_by_step_client_and_round_and_are_made_only_where_needed() -> None:
-    sizes, local = [6, 6], Local(2, 2)
+    sizes, local = [6, 6], LocalTraining(2, 2)
     quiet = planned(sizes, local)
     assert not quiet.key.any()
     keys = [
@@ -188,7 +192,7 @@ def test_dropout_keys_differ_by_step_client_and_round_and_are_made_only_where_ne
     ],
 )
 def test_steps_per_epoch(size: int, batch: int, drop_last: bool, steps: int) -> None:
-    used, counted = step_counts(np.array([size]), Local(1, batch, drop_last=drop_last))
+    used, counted = step_counts(np.array([size]), LocalTraining(1, batch, drop_last=drop_last))
     assert counted[0] == steps
     assert used[0] == min(size, batch)
 
@@ -197,7 +201,7 @@ def test_the_shuffle_is_fair() -> None:
     """Over many rounds every sample is as often the first as any other, within five standard errors."""
     samples, rounds = np.arange(5), 2000
     first = [
-        int(plan([samples], [0], Local(1, 1), all_units, 1, 3, round, 0).index[0, 0, 0])
+        int(plan([samples], [0], LocalTraining(1, 1), all_units, 1, 3, round, 0).index[0, 0, 0])
         for round in range(rounds)
     ]
     share = np.bincount(first, minlength=5) / rounds

@@ -8,7 +8,7 @@ import torch
 
 from kedge.algorithms import fedavg, fedbug
 from kedge.bench.workloads import OVERHEAD, Workload
-from kedge.core.algorithm import Local, Stage
+from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.errors import RequestError
 from kedge.engines import choose as auto
 from kedge.engines.choose import Choice, build, choose, pads_batches
@@ -119,4 +119,4 @@ def test_a_stack_pads_batches_that_differ_in_size(
     sizes: tuple[int, ...], batch: int, drop_last: bool, pads: bool
 ) -> None:
     data = replace(SMALL.task("cpu").federation, clients=tuple(np.arange(size) for size in sizes))
-    assert pads_batches(data, Stage(fedavg(), 1, Local(1, batch, drop_last=drop_last))) == pads
+    assert pads_batches(data, Stage(fedavg(), 1, LocalTraining(1, batch, drop_last=drop_last))) == pads

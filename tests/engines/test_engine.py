@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kedge.algorithms import fedavg, feddyn, scaffold
 from kedge.config.task import Task
-from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.correction import Correction, Step
 from kedge.core.errors import Diverged
 from kedge.core.losses import cross_entropy
@@ -25,7 +25,7 @@ from kedge.engines.stacked import Stacked
 from kedge.running.runner import run
 
 each_engine = pytest.mark.parametrize("kind", [Sequential, Stacked])
-LOCAL = Local(2, 4, SGD(0.1))
+LOCAL = LocalTraining(2, 4, SGD(0.1))
 
 
 def uploads(values: list[float], losses: list[float] | None = None, slots: Any = None) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def test_the_training_loss_is_the_mean_over_clients_of_their_mean_over_steps(kin
     model, data = network("none"), federation()
     engine = kind(model, data)
     params = cast(model.init(0)[0], torch.float64)
-    engine.begin(Stage(fedavg(), 1, Local(1, 100, SGD(1e-300))), params, frozenset())
+    engine.begin(Stage(fedavg(), 1, LocalTraining(1, 100, SGD(1e-300))), params, frozenset())
     reply = engine.round(Order(0, 0, 0, params, {}, {}), EVERYBODY[0])
     losses = []
     for own in data.clients:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 import kedge
-from kedge.core.algorithm import Local, Stage
+from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.optimizers import SGD
 from kedge.data.federation import joined
 from kedge.engines import choose as auto
@@ -53,7 +53,7 @@ class Warns(nn.Module):
 
 
 def chosen(module: nn.Module, rounds: int, said: list[str], **settings: Any) -> Choice:
-    stage = Stage(kedge.fedavg(), rounds, Local(1, 8, SGD()))
+    stage = Stage(kedge.fedavg(), rounds, LocalTraining(1, 8, SGD()))
     model = from_module(module)
     return choose(model, joined(CLIENTS, None), stage, 3, rounds, say=said.append, **settings)
 

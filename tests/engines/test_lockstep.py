@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import kedge
-from kedge.core.algorithm import Local, Stage
+from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.optimizers import SGD
 from kedge.data.federation import Federation, joined
 from kedge.engines import choose as auto
@@ -34,7 +34,7 @@ def test_more_runs_than_clients_have_all_of_them() -> None:
 
 
 def test_a_stack_goes_on_until_its_longest_client_is_done() -> None:
-    data, stage = federation(100, 10, 10, 10), Stage(kedge.fedavg(), 1, Local(2, 10, SGD()))
+    data, stage = federation(100, 10, 10, 10), Stage(kedge.fedavg(), 1, LocalTraining(2, 10, SGD()))
     whole = steps_of_round(data, stage, 4, 4)
     assert (whole.total, whole.lockstep, whole.idle) == (26, 20, 80 / 26)
     halves = steps_of_round(data, stage, 4, 2)
@@ -47,7 +47,7 @@ def chosen(data: Federation, monkeypatch: pytest.MonkeyPatch) -> Choice:
     """What is chosen where a step of the stack takes a third of the time that its clients take alone."""
     monkeypatch.setattr(auto, "timed", lambda engine, *rest: 1.0 if isinstance(engine, Stacked) else 3.0)
     model = from_module(nn.Linear(4, 2))
-    return choose(model, data, Stage(kedge.fedavg(), 1, Local(1, 10, SGD())), 4, 1)
+    return choose(model, data, Stage(kedge.fedavg(), 1, LocalTraining(1, 10, SGD())), 4, 1)
 
 
 def test_auto_does_not_stack_clients_that_would_wait_for_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from kedge.algorithms import fedavg
-from kedge.core.algorithm import Local
+from kedge.core.algorithm import LocalTraining
 from kedge.core.correction import Correction, End, Step
 from kedge.core.tree import Leaves, Tree
 from kedge.measure.cost.rehearsal import Rehearsal, through
@@ -33,7 +33,7 @@ class Gram(Correction):
 def rehearsal() -> Rehearsal:
     algorithm = replace(fedavg(), corrections=(Gram(),))
     model = perceptron(of=algorithm)
-    return Rehearsal(algorithm, model, Local(), federation(), *model.init(0))
+    return Rehearsal(algorithm, model, LocalTraining(), federation(), *model.init(0))
 
 
 @pytest.mark.parametrize("samples", [1, 2, 3, 4, 9, 50])
@@ -63,7 +63,7 @@ def test_a_rehearsal_leaves_what_it_is_given_as_it_was() -> None:
     model = perceptron()
     params, buffers = model.init(0)
     before: Leaves = {k: v.clone() for k, v in params.items()}
-    client = Rehearsal(fedavg(), model, Local(), federation(dtype=torch.float32), params, buffers)
+    client = Rehearsal(fedavg(), model, LocalTraining(), federation(dtype=torch.float32), params, buffers)
     client.step(tuple(params), 5)
     assert all(torch.equal(params[k], v) for k, v in before.items())
     assert not any(v.requires_grad for v in params.values())

@@ -20,7 +20,7 @@ from kedge.audit.network import federation, trained
 from kedge.audit.oracles import moon as oracle_moon
 from kedge.audit.properties import feature_objectives, gradients, reductions
 from kedge.audit.properties import sent_statistics as sent
-from kedge.core.algorithm import Algorithm, Local
+from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.client import Carry, local_step
 from kedge.core.correction import End, Step
 from kedge.core.errors import RequestError
@@ -198,7 +198,9 @@ def test_moon_begins_on_a_network_that_divides_by_norms_of_its_weights(engine: s
     """A client without a previous model has a term of 0, not 0 · NaN: its first round is FedAvg."""
     model, data = from_module(seeded(lambda: Directions().double(), 0)), federation((5, 7))
     ends = [
-        trained(one, Local(1, 4, SGD(0.1)), 1, data, model, ENGINES[engine](model, data)).server.shared
+        trained(
+            one, LocalTraining(1, 4, SGD(0.1)), 1, data, model, ENGINES[engine](model, data)
+        ).server.shared
         for one in (fedavg(), MOON)
     ]
     assert all(torch.equal(v, ends[1][k]) for k, v in ends[0].items())

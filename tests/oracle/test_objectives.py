@@ -20,7 +20,7 @@ from kedge.audit.oracles import objectives as oracle
 from kedge.audit.properties import gradients, quadratics
 from kedge.audit.registry.checks import FULL
 from kedge.audit.registry.client_terms import TAU_1, TAU_3
-from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.correction import Cohort, Correction, End, Step
 from kedge.core.errors import RequestError
 from kedge.core.losses import weighted_mean
@@ -195,4 +195,4 @@ def test_bad_hyper_parameters_are_refused_with_a_reason() -> None:
 @pytest.mark.parametrize("optimizer", [SGD(momentum=0.9), Adam()], ids=["momentum", "adam"])
 def test_feddc_refuses_momentum_and_adam(optimizer: SGD | Adam) -> None:
     with pytest.raises(RequestError, match=r"feddc with .*plain SGD"):
-        Stage(feddc(), 1, Local(optimizer=optimizer))
+        Stage(feddc(), 1, LocalTraining(optimizer=optimizer))

@@ -33,7 +33,7 @@ from kedge.audit.registry.server_rules import (
     under,
 )
 from kedge.config.document import method_tables
-from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.correction import Cohort, Correction, End
 from kedge.core.errors import RequestError
 from kedge.core.optimizers import Adam
@@ -207,7 +207,7 @@ def test_bad_settings_are_refused_with_a_reason(build: Callable[[], object], rea
 
 def test_fednova_refuses_adam() -> None:
     with pytest.raises(RequestError, match="fednova with Adam"):
-        Stage(fednova(), 1, Local(optimizer=Adam()))
+        Stage(fednova(), 1, LocalTraining(optimizer=Adam()))
 
 
 def test_a_list_is_an_argument_on_the_command_line() -> None:

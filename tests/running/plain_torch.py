@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from kedge.audit.bed import Given
 from kedge.config.task import Task
-from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.correction import Correction, End
 from kedge.core.optimizers import SGD
 from kedge.core.tree import Leaves, Tree, zeros
@@ -27,8 +27,8 @@ CLASSES, INPUTS = 3, 6
 SIZES = (5, 9, 3, 7, 4)  # training samples of each client
 TESTS = (6, 2, 0, 9, 4)  # client 2 has no test of its own
 COHORTS = ((0, 1), (1, 3), (0, 2, 3), (1, 2))  # client 4 is never asked
-LOCAL = Local(2, 50, SGD(0.3, momentum=0.5, weight_decay=0.01, decay=0.8), clip=1.0)  # full batches
-NO_MOMENTUM = Local(2, 50, SGD(0.3, weight_decay=0.01, decay=0.8), clip=1.0)
+LOCAL = LocalTraining(2, 50, SGD(0.3, momentum=0.5, weight_decay=0.01, decay=0.8), clip=1.0)  # full batches
+NO_MOMENTUM = LocalTraining(2, 50, SGD(0.3, weight_decay=0.01, decay=0.8), clip=1.0)
 HEAD = ("4.weight", "4.bias")
 
 
@@ -46,7 +46,7 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(INPUTS, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, CLASSES))
 
 
-def task_of(*stages: tuple[Algorithm, int], local: Local = LOCAL, **settings: Any) -> Task:
+def task_of(*stages: tuple[Algorithm, int], local: LocalTraining = LOCAL, **settings: Any) -> Task:
     """A task whose participants are listed."""
     data = federation()
     model = from_module(seeded(lambda: stages[0][0].rebuild(network()), 0))
@@ -139,7 +139,7 @@ def trained(
     moving: Iterable[str],
     epochs: int,
     round: int,
-    local: Local = LOCAL,
+    local: LocalTraining = LOCAL,
 ) -> Leaves:
     """Full-batch torch.optim.SGD of some leaves on a client's data, at the learning rate of a round."""
     module = module_of(leaves)

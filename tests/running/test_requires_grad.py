@@ -15,7 +15,7 @@ from kedge.algorithms import fedavg, fedper, scaffold
 from kedge.config.assemble import assemble
 from kedge.config.imports import imported
 from kedge.config.task import Task
-from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.frozen import frozen_leaves
 from kedge.data.datasets import synthetic
 from kedge.data.federation import Federation, federate
@@ -120,7 +120,7 @@ TRAINED = 8 * 5 + 5 * 3 + 3
 )
 def test_costs_leave_frozen_parameters_out(algorithm: Algorithm, sent: int) -> None:
     """By hand: forward through all layers, no gradient for and below what is frozen, four bytes a number."""
-    stage = Stage(algorithm, 1, Local(epochs=2, batch=5, drop_last=True))
+    stage = Stage(algorithm, 1, LocalTraining(epochs=2, batch=5, drop_last=True))
     (line,) = planned(Task((stage,), from_module(chain()), federation()))
     samples = 2 * (10 + 10)
     assert line["cost"] == {
@@ -135,7 +135,7 @@ def test_costs_leave_frozen_parameters_out(algorithm: Algorithm, sent: int) -> N
 
 
 def test_a_run_s_costs_are_those_told_before() -> None:
-    stage = Stage(fedavg(), 2, Local(1, 5))
+    stage = Stage(fedavg(), 2, LocalTraining(1, 5))
     task = Task((stage,), from_module(chain()), federation())
     told = [line["cost"] for line in planned(task)]
     x, y = task.federation.pool.x, task.federation.pool.y

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from kedge.algorithms.fedavg import fedavg
 from kedge.algorithms.scaffold import refreshed
-from kedge.core.algorithm import Algorithm, Local, equal
+from kedge.core.algorithm import Algorithm, LocalTraining, equal
 from kedge.core.correction import Cohort, Correction, End, Step
 from kedge.core.errors import RequestError
 from kedge.core.optimizers import SGD
@@ -33,7 +33,7 @@ class Drift(Correction):
                 f"feddc(alpha={self.alpha}): need alpha > 0; the authors' CIFAR-10 script has 0.01."
             )
 
-    def check(self, local: Local) -> None:
+    def check(self, local: LocalTraining) -> None:
         if not isinstance(local.optimizer, SGD) or local.optimizer.momentum:
             raise RequestError(
                 f"feddc with {local.optimizer}: its g_i are gradients estimated from plain SGD steps. "

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from kedge.algorithms.fedavg import Weights, fedavg
-from kedge.core.algorithm import Algorithm, Local
+from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.correction import Cohort, Correction, End
 from kedge.core.errors import RequestError
 from kedge.core.optimizers import SGD
@@ -24,7 +24,7 @@ class NormalizedAveraging(Correction):
 
     name = "normalized"
 
-    def check(self, local: Local) -> None:
+    def check(self, local: LocalTraining) -> None:
         if not isinstance(local.optimizer, SGD):
             raise RequestError(
                 f"fednova with {type(local.optimizer).__name__}: a_i, the weight of a client's steps, is "

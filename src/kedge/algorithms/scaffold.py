@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from kedge.algorithms.fedavg import fedavg
-from kedge.core.algorithm import Algorithm, Local, equal
+from kedge.core.algorithm import Algorithm, LocalTraining, equal
 from kedge.core.correction import Cohort, Correction, End, Step
 from kedge.core.errors import RequestError
 from kedge.core.model import Model
@@ -41,7 +41,7 @@ class ControlVariates(Correction):
     name = "control"
     weight = equal
 
-    def check(self, local: Local) -> None:
+    def check(self, local: LocalTraining) -> None:
         if not isinstance(local.optimizer, SGD):
             raise RequestError(
                 f"{self.method} with {type(local.optimizer).__name__}: its control variates are gradients "

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from kedge.config.task import Task
-from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.correction import Correction, Step
 from kedge.core.losses import weighted_mean
 from kedge.core.model import Model
@@ -80,10 +80,10 @@ def bed_q() -> Bed:
     return quadratics({"w": [q["w0"]]}, list(zip(q["a"], q["b"], strict=True)), q["n_samples"])
 
 
-def local_q(weight_decay: float = 0.0, clip: float | None = None, decay: float = 1.0) -> Local:
+def local_q(weight_decay: float = 0.0, clip: float | None = None, decay: float = 1.0) -> LocalTraining:
     """How clients of bed Q train: full batches."""
     q = ORACLES["test_bed_Q"]
-    return Local(q["local_steps"], 1000, SGD(q["lr"], weight_decay=weight_decay, decay=decay), clip)
+    return LocalTraining(q["local_steps"], 1000, SGD(q["lr"], weight_decay=weight_decay, decay=decay), clip)
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Moment(NamedTuple):
 def moments(
     bed: Bed,
     stages: Sequence[tuple[Algorithm, int]],
-    local: Local,
+    local: LocalTraining,
     cohorts: Sequence[Sequence[int]],
     engine: Callable[[Model, Federation], Engine],
     watch: int = 2,

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from kedge.config.task import Task
-from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.model import Model, Statistics
 from kedge.data.datasets import synthetic
 from kedge.data.federation import Federation
@@ -64,7 +64,7 @@ def suited(
 
 
 def trained(
-    algorithm: Algorithm, local: Local, rounds: int, data: Federation, model: Model, engine: Engine
+    algorithm: Algorithm, local: LocalTraining, rounds: int, data: Federation, model: Model, engine: Engine
 ) -> Progress:
     """Rounds with all clients."""
     return run(Task((Stage(algorithm, rounds, local),), model, data), engine)

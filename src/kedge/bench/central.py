@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map_only
 
 from kedge.algorithms import fedavg
 from kedge.bench.loops import Round
-from kedge.core.algorithm import Local
+from kedge.core.algorithm import LocalTraining
 from kedge.core.client import Carry, local_step, started
 from kedge.core.model import Batch, Model
 from kedge.core.tree import cast
@@ -22,7 +22,7 @@ from kedge.engines.cuda.tracing import traced
 
 def central_step(
     model: Model,
-    local: Local,
+    local: LocalTraining,
     data: Federation,
     carry: Carry,
     fixed: Any,
@@ -37,7 +37,7 @@ def central_step(
     return local_step(fedavg(), model, local, tuple(carry["params"]), carry, batch, fixed)
 
 
-def compiled_central(model: Model, local: Local, data: Federation, batch: int, steps: int) -> Round:
+def compiled_central(model: Model, local: LocalTraining, data: Federation, batch: int, steps: int) -> Round:
     """Rounds of so many steps of so large a batch."""
     device = data.pool.x.device
     index = torch.zeros(batch, dtype=torch.int64, device=device)
@@ -65,7 +65,7 @@ def compiled_central(model: Model, local: Local, data: Federation, batch: int, s
 
 
 def central_program(
-    model: Model, local: Local, data: Federation, index: Tensor, placed: Callable[[Any], Any]
+    model: Model, local: LocalTraining, data: Federation, index: Tensor, placed: Callable[[Any], Any]
 ) -> Callable[[], object]:
     """One step on the samples in `index`, again and again, of a model that is put in its place."""
     device = data.pool.x.device

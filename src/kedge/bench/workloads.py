@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from kedge.config.task import Task
-from kedge.core.algorithm import Local
+from kedge.core.algorithm import LocalTraining
 from kedge.core.errors import RequestError
 from kedge.core.optimizers import SGD
 from kedge.core.sampling import Participation
@@ -60,9 +60,9 @@ class Workload:
         """A fresh network."""
         return seeded(lambda: KNOWN[self.model](self.shape, self.classes), seed)
 
-    def local(self) -> Local:
+    def local(self) -> LocalTraining:
         """SGD with weight decay and clipping, one epoch."""
-        return Local(1, self.batch, SGD(LR, weight_decay=self.decay), clip=self.clip)
+        return LocalTraining(1, self.batch, SGD(LR, weight_decay=self.decay), clip=self.clip)
 
     def optimizer(self, module: nn.Module) -> torch.optim.SGD:
         """The same as torch has it."""

@@ -19,7 +19,7 @@ from kedge.config.metrics import measurable
 from kedge.config.metrics import tune_of as tune_for
 from kedge.config.schema import parameters
 from kedge.config.task import Task
-from kedge.core.algorithm import Algorithm, Local, Stage, Tune, fitted
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage, Tune, fitted
 from kedge.core.errors import DataError, RequestError
 from kedge.core.frozen import frozen_note, place_frozen
 from kedge.core.model import Batch, Model
@@ -143,13 +143,13 @@ def algorithm_of(method: dict[str, Any], schedule: dict[str, Any]) -> Algorithm:
     return replace(base, name=label_of(method, schedule), schedule=over(base.schedule, named))
 
 
-def local_of(experiment: Experiment) -> Local:
+def local_of(experiment: Experiment) -> LocalTraining:
     """How clients train."""
     training = experiment.training
     factory = factory_of("optimizer", OPTIMIZERS, experiment.optimizer["name"])
     optimizer = factory(**options_of(experiment.optimizer))
     clip = None if training.clip == "off" else training.clip
-    return Local(training.epochs, training.batch, optimizer, clip, training.drop_last)
+    return LocalTraining(training.epochs, training.batch, optimizer, clip, training.drop_last)
 
 
 def check_precision(precision: Precision, device: torch.device) -> None:

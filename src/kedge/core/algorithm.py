@@ -47,7 +47,7 @@ def logits(out: Output) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Local:
+class LocalTraining:
     """How a client trains in a round."""
 
     epochs: int = 1
@@ -113,7 +113,7 @@ class Stage:
 
     algorithm: Algorithm
     rounds: int
-    local: Local = Local()
+    local: LocalTraining = LocalTraining()
     until: Callable[[Sequence[Mapping[str, Any]]], bool] | None = None  # end early, on the stage's history
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from kedge.core.algorithm import Algorithm, Local
+from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.correction import ClassMeans, Correction, End, Step
 from kedge.core.model import Batch, Model, Output
 from kedge.core.tree import Leaves, Tree, dot, only, sub
@@ -29,7 +29,7 @@ Fixed = dict[str, Any]  # anchor, buffers, cast (by slot), facts, lr: what stays
 def local_step(
     algorithm: Algorithm,
     model: Model,
-    local: Local,
+    local: LocalTraining,
     trainable: tuple[str, ...],
     carry: Carry,
     batch: Batch,
@@ -148,7 +148,7 @@ def clipped(grads: Leaves, limit: float, extra: tuple[str, ...]) -> Leaves:
     return {k: out[k] for k in grads}
 
 
-def started(local: Local, params: Leaves, buffers: Leaves, state: Tree) -> Carry:
+def started(local: LocalTraining, params: Leaves, buffers: Leaves, state: Tree) -> Carry:
     """A client's carry before its first step of a round."""
     loss = next(iter(params.values())).new_zeros(())
     return {

@@ -14,7 +14,7 @@ from kedge.core.model import Batch, Model, Output
 from kedge.core.tree import Leaves, Tree, only
 
 if TYPE_CHECKING:
-    from kedge.core.algorithm import Local
+    from kedge.core.algorithm import LocalTraining
 
 Weight = Callable[[Leaves], Tensor]  # a client's facts -> its weight in a mean
 
@@ -76,7 +76,7 @@ class Correction:
     needs_class_means: ClassVar[bool] = False  # a pass over every client's data at its end of a round
     rests: ClassVar[bool] = True  # its server state keeps the leaves that trained on nobody
 
-    def check(self, local: "Local") -> None:
+    def check(self, local: "LocalTraining") -> None:
         """Raise RequestError where this correction and this way of training contradict each other."""
 
     def reach(self, model: Model) -> frozenset[str] | None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kedge.core.algorithm import Local
+from kedge.core.algorithm import LocalTraining
 from kedge.core.random import Purpose, bits, words
 from kedge.core.schedules import Clock, Mask, Schedule
 from kedge.data.augment import Augment, moves
@@ -51,7 +51,7 @@ class Plan:
         return whole
 
 
-def step_counts(sizes: Ints, local: Local) -> tuple[Ints, Ints]:
+def step_counts(sizes: Ints, local: LocalTraining) -> tuple[Ints, Ints]:
     """Per client: its batch size (a batch larger than the data is a full batch) and its steps per epoch."""
     batch = np.minimum(sizes, local.batch)
     return batch, sizes // batch if local.drop_last else -(-sizes // batch)
@@ -60,7 +60,7 @@ def step_counts(sizes: Ints, local: Local) -> tuple[Ints, Ints]:
 def plan(
     members: Sequence[Ints],
     clients: Sequence[int],
-    local: Local,
+    local: LocalTraining,
     schedule: Schedule,
     units: int,
     seed: int,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from kedge.core.algorithm import Algorithm, Local
+from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.client import Carry, class_means, class_sums, finish, local_step
 from kedge.core.model import Batch, Model
 from kedge.core.server import weights
@@ -26,7 +26,7 @@ BUCKETS = (1, 2, 4, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 512, 1024)
 def stacked_step(
     algorithm: Algorithm,
     model: Model,
-    local: Local,
+    local: LocalTraining,
     federation: Federation,
     leaves: tuple[str, ...],
     masked: bool,

@@ -16,7 +16,7 @@ from kedge.algorithms import METHODS as BUILT_IN
 from kedge.algorithms import fedavg, fedbug, feddyn, scaffold
 from kedge.algorithms.layer_expansion import vanilla
 from kedge.config.task import Task
-from kedge.core.algorithm import Algorithm, Local, Stage, Tune
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage, Tune
 from kedge.core.client import Carry
 from kedge.core.errors import RequestError
 from kedge.core.frozen import place_frozen
@@ -56,7 +56,7 @@ def task_of(
     precision: Precision = "fp64",
     norm: str = "batch",
     augment: Augment = "none",
-    local: Local | None = None,
+    local: LocalTraining | None = None,
     channels: int = 1,
     network: str = "small-cnn",
     hidden: tuple[int, ...] = (16, 12, 10),
@@ -74,7 +74,7 @@ def task_of(
     for parameter in list(module.parameters())[:frozen]:
         parameter.requires_grad_(False)
     plain = place_frozen(algorithm.adapt(from_module(module)), DTYPES[precision], device)
-    stage = Stage(algorithm, 3, local or Local(2, 16, SGD(0.05, weight_decay=1e-3), clip=5.0))
+    stage = Stage(algorithm, 3, local or LocalTraining(2, 16, SGD(0.05, weight_decay=1e-3), clip=5.0))
     return Task(
         (stage,), in_precision(plain, precision), data, Participation(per_round=4), tune=Tune(2),
         precision=precision, seed=seed,
@@ -134,7 +134,7 @@ class TestOnTheGPU:
     )
     def test_every_way_to_train_agrees_with_the_reference(self, case: str) -> None:
         optimizers: dict[str, Optimizer] = {"momentum": SGD(0.05, momentum=0.9), "adam": Adam(1e-3, eps=1e-3)}
-        local = Local(2, 16, optimizers[case]) if case in optimizers else None
+        local = LocalTraining(2, 16, optimizers[case]) if case in optimizers else None
         norm = "batch" if case in ("augmented", "chunked") else "group"
         augment: Augment = "flip-crop" if case == "augmented" else "none"
         channels = 3 if case == "colours" else 1
@@ -235,7 +235,7 @@ class TestOnTheGPU:
         check_histories(method, "cuda")
 
     def test_what_a_run_does_on_busy_does_not_wait_for_its_round(self) -> None:
-        task = task_of(fedavg(), "cuda", local=Local(200, 16, SGD(0.001)))
+        task = task_of(fedavg(), "cuda", local=LocalTraining(200, 16, SGD(0.001)))
         stage, engine = task.stages[0], captured(task)
         params, buffers = (cast(v, torch.float64, "cuda") for v in task.model.init(0))
         engine.begin(stage, params, frozenset())
@@ -419,7 +419,7 @@ class TestAnywhere:
 
     @pytest.mark.parametrize("case", ["augmented", "chunked", "colours", "adam"])
     def test_every_way_to_train_agrees_with_the_reference(self, case: str) -> None:
-        local = Local(2, 16, Adam(1e-3, eps=1e-3)) if case == "adam" else None
+        local = LocalTraining(2, 16, Adam(1e-3, eps=1e-3)) if case == "adam" else None
         augment: Augment = "flip-crop" if case == "augmented" else "none"
         task = task_of(feddyn(0.1), "cpu", "fp64", "batch", augment, local, 3 if case == "colours" else 1)
         with on_the_cpu():

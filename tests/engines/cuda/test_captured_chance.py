@@ -14,7 +14,7 @@ from tests.engines.recorded import on_the_cpu
 
 from kedge.config.forward_check import with_checked_forward
 from kedge.config.task import Task
-from kedge.core.algorithm import Local, Stage
+from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.optimizers import SGD
 from kedge.core.sampling import Participation
 from kedge.engines.stacked import Stacked
@@ -29,7 +29,7 @@ def task_of(name: str, device: str, precision: Precision = "fp64") -> Task:
     """Three rounds of ragged clients, three of four at a time."""
     data = federation((3, 6, 9, 12), (TIMES, WIDTH)).to(device, DTYPES[precision])
     plain = in_precision(fit(PLAIN, lambda: Sequences(LAYERS[name]())), precision)
-    stage = Stage(PLAIN, 3, Local(2, 4, SGD(0.1), clip=1.0))
+    stage = Stage(PLAIN, 3, LocalTraining(2, 4, SGD(0.1), clip=1.0))
     model, some = with_checked_forward(plain, data), Participation(per_round=3)
     return Task((stage,), model, data, some, precision=precision)
 

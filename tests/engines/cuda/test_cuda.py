@@ -8,7 +8,7 @@ import torch
 from kedge.algorithms import METHODS as BUILT_IN
 from kedge.algorithms import fedavg, fedbug, feddyn, scaffold
 from kedge.config.task import Task
-from kedge.core.algorithm import Algorithm, Local, Stage, Tune
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage, Tune
 from kedge.core.optimizers import SGD
 from kedge.core.sampling import Participation
 from kedge.core.tree import finite, flatten
@@ -40,7 +40,7 @@ def final(
     data = replace(federate(source, clients, 0.2).to(device, torch.float64), augment=augment)
     module = seeded(lambda: algorithm.rebuild(MODELS["small-cnn"]((1, 8, 8), 4, norm="batch")), 0)
     model = algorithm.adapt(from_module(module))
-    stage = Stage(algorithm, 3, Local(2, 16, SGD(0.05, weight_decay=1e-3), clip=5.0))
+    stage = Stage(algorithm, 3, LocalTraining(2, 16, SGD(0.05, weight_decay=1e-3), clip=5.0))
     task = Task((stage,), model, data, Participation(per_round=4), tune=Tune(2))
     places: dict[str, Engine] = {
         "sequential": Sequential(model, data),

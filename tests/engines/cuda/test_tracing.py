@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 from kedge.algorithms import fedavg, fedbug, feddyn
-from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.frozen import place_frozen
 from kedge.core.model import Batch
 from kedge.core.optimizers import SGD
@@ -53,7 +53,7 @@ def test_a_traced_step_from_the_table_is_a_step_of_the_stack(algorithm: Algorith
     source = synthetic(60, 4, (1, 8, 8))
     data = federate(source, np.array_split(np.arange(len(source.train)), 3)).to("cpu", torch.float64)
     model = from_module(seeded(lambda: MODELS[network]((1, 8, 8), 4), 0))
-    stage = Stage(algorithm, 1, Local(1, 8, SGD(0.1, momentum=0.9, weight_decay=1e-3), clip=1.0))
+    stage = Stage(algorithm, 1, LocalTraining(1, 8, SGD(0.1, momentum=0.9, weight_decay=1e-3), clip=1.0))
     params, buffers = (cast(v, torch.float64) for v in model.init(0))
     server = opened(algorithm, model, params, buffers)
     engine = Stacked(model, data)
@@ -155,7 +155,7 @@ def test_programs_are_kept_on_disk() -> None:
 @pytest.mark.parametrize("augment", ["none", "flip-crop"])
 def test_the_table_holds_the_plan(augment: Augment) -> None:
     members = [np.arange(20), np.arange(20, 27)]
-    own = plan(members, [0, 1], Local(1, 4), all_units, 2, 0, 0, 0, augment=augment, random=True)
+    own = plan(members, [0, 1], LocalTraining(1, 4), all_units, 2, 0, 0, 0, augment=augment, random=True)
     table = own.table
     assert table.shape[:2] == own.alive.shape
     assert table.shape[2] % 2 == 0

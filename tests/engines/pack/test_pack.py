@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kedge.algorithms import METHODS, fedavg, fedavgm, fedbug, feddyn, fedexp, fednova, scaffold
 from kedge.config.task import Task
-from kedge.core.algorithm import Algorithm, Local, Stage, Tune
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage, Tune
 from kedge.core.model import Model
 from kedge.core.optimizers import SGD
 from kedge.core.sampling import Participation
@@ -46,7 +46,7 @@ def task_of(
     data = replace(federate(source, clients, 0.2, seed).to("cpu", torch.float64), augment=augment)
     module = seeded(lambda: algorithm.rebuild(MODELS["small-cnn"]((1, 8, 8), 4, norm="batch")), seed)
     model = algorithm.adapt(from_module(module))
-    local = Local(2, 16, SGD(lr, weight_decay=1e-3), clip=5.0)
+    local = LocalTraining(2, 16, SGD(lr, weight_decay=1e-3), clip=5.0)
     stages = [Stage(algorithm, rounds, local)] + ([Stage(after, 2, local)] if after else [])
     share = Participation("bernoulli", share=0.5)
     return Task(tuple(stages), model, data, share, seed=seed, tune=Tune(1))
@@ -154,7 +154,7 @@ def test_two_rules_with_one_slot_train_in_stacks_of_their_own() -> None:
 
 def test_an_upload_of_another_method_rejects_no_client() -> None:
     """The square of an update may overflow where the update does not; only FedExP sends that."""
-    local = Local(1, 1000, SGD(1e200))
+    local = LocalTraining(1, 1000, SGD(1e200))
     far = [replace(task_of(method, 1, rounds=1), seed=1) for method in (fedavg(), fedexp(), fedavgm())]
     far = [
         replace(task, stages=tuple(replace(s, local=local) for s in task.stages), on_divergence="drop")

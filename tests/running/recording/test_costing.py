@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from kedge import measure
 from kedge.algorithms import fedavg, fedbug, feddyn, scaffold
 from kedge.config.task import Task
-from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.client import Carry, Fixed
 from kedge.core.correction import ClassMeans, Correction
 from kedge.core.model import Model, Statistics
@@ -32,7 +32,7 @@ from kedge.engines.stacked import Stacked
 from kedge.running.recording.costing import MEASURES, Ledger, Place, planned
 from kedge.running.runner import run
 
-LOCAL = Local(epochs=2, batch=4)  # clients of 1, 2, 5 and 9 samples: short batches, one to six steps
+LOCAL = LocalTraining(epochs=2, batch=4)  # clients of 1, 2, 5 and 9 samples: short batches, one to six steps
 DOUBLE = 8  # bytes
 
 
@@ -71,7 +71,7 @@ def ran(task: Task) -> tuple[list[dict[str, Any]], Watched]:
     return [line["cost"] for line in run(task, engine).history], engine
 
 
-def task_of(algorithm: Algorithm, rounds: int = 3, local: Local = LOCAL, **others: Any) -> Task:
+def task_of(algorithm: Algorithm, rounds: int = 3, local: LocalTraining = LOCAL, **others: Any) -> Task:
     model = others.pop("model", None) or network(of=algorithm)
     return Task((Stage(algorithm, rounds, local),), model, others.pop("data", federation()), **others)
 

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from kedge.audit.bed import ENGINES, ORACLES, Moment, bed_q, local_q, moments
 from kedge.audit.finding import Finding, Pair, compared
-from kedge.core.algorithm import Algorithm, Local
+from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.optimizers import SGD
 
 TOLERANCE = 1e-12  # the printed digits are complete
 
 
-def on_q(algorithm: Algorithm, local: Local, rounds: int = 1) -> dict[str, list[Moment]]:
+def on_q(algorithm: Algorithm, local: LocalTraining, rounds: int = 1) -> dict[str, list[Moment]]:
     """Rounds of bed Q with both clients, on every engine."""
     cohorts = [[0, 1]] * rounds
     return {
@@ -31,7 +31,7 @@ def trajectories(algorithm: Algorithm, oracle: str) -> Finding:
     return compared(pairs, TOLERANCE)
 
 
-def server_values(algorithm: Algorithm, local: Local, expected: Sequence[float]) -> Finding:
+def server_values(algorithm: Algorithm, local: LocalTraining, expected: Sequence[float]) -> Finding:
     """The server's model after each round."""
     pairs = [
         Pair(f"{name}, round {number}", want, float(moment.server.shared["w"]))

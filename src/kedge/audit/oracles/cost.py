@@ -19,7 +19,7 @@ from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.registry.methods import under
 from kedge.config.experiment import resolve
 from kedge.config.task import Task
-from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.sampling import Participation
 from kedge.core.schedules import Clock
 from kedge.data.dataset import Dataset
@@ -55,7 +55,7 @@ def costs(algorithm: Algorithm, active: int) -> tuple[Cost, ...]:
     pool = Dataset(torch.zeros(EXAMPLES, 1, 28, 28), torch.zeros(EXAMPLES, dtype=torch.int64))
     own, none = (np.arange(EXAMPLES),) * CLIENTS, (np.empty(0, dtype=np.int64),) * CLIENTS
     task = Task(
-        (Stage(algorithm, ROUNDS, Local(1, BATCH)),),
+        (Stage(algorithm, ROUNDS, LocalTraining(1, BATCH)),),
         from_module(seeded(network, 0)),
         Federation(pool, own, none, None, 10),
         Participation(per_round=active),

@@ -11,7 +11,7 @@ from kedge.algorithms import fedavg
 from kedge.audit.bed import ENGINES, ORACLES, quadratics
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.config.task import Task
-from kedge.core.algorithm import Local, Stage
+from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.optimizers import SGD
 from kedge.core.tree import Leaves
 from kedge.measure.drift import gradient_diversity, intra_client_cosine, over_clients
@@ -55,7 +55,7 @@ def in_a_round(engine: str) -> Finding:
         bed = quadratics({"w": [0.0, 0.0]}, [(1.0, *g) for g in vectors], range(1, 1 + len(vectors)))
         watch = Updates((("unit0", ("w",)),))
         algorithm = replace(fedavg(), loss=bed.loss, corrections=(watch,))
-        task = Task((Stage(algorithm, 1, Local(1, 1000, SGD(1.0))),), bed.model, bed.federation)
+        task = Task((Stage(algorithm, 1, LocalTraining(1, 1000, SGD(1.0))),), bed.model, bed.federation)
         line = run(task, ENGINES[engine](bed.model, bed.federation)).history[0]
         for name in ("drift.diversity", "drift.diversity.unit0"):
             pairs.append(Pair(f"case {n}, {name}", case["expected"], number(line[name])))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from kedge.audit.bed import ENGINES, ORACLES, Bed, moments
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.oracles.averaging import TOLERANCE
-from kedge.core.algorithm import Algorithm, Local
+from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.correction import Step
 from kedge.core.losses import weighted_mean
 from kedge.core.optimizers import SGD
@@ -28,7 +28,7 @@ TRAP = (5, 0.7, 250)  # floating point opens the second of 5 units in step 35 al
 
 def planned(schedule: Schedule, units: int, steps: int) -> Plan:
     """The plan of a client that takes so many steps."""
-    return plan([np.arange(steps)], [0], Local(batch=1), schedule, units, 0, 0, 0)
+    return plan([np.arange(steps)], [0], LocalTraining(batch=1), schedule, units, 0, 0, 0)
 
 
 def opened(own: Plan) -> list[int]:
@@ -100,7 +100,7 @@ def update(algorithm: Algorithm, key: str) -> Finding:
     bed = Bed(
         from_module(Product(given["s0"], given["p0"])), joined([data], None).to("cpu", torch.float64), squared
     )
-    local = Local(steps, 1, SGD(given["lr"], weight_decay=given["weight_decay"]))
+    local = LocalTraining(steps, 1, SGD(given["lr"], weight_decay=given["weight_decay"]))
     pairs = []
     for name, engine in ENGINES.items():
         (moment,) = moments(bed, [(algorithm, 1)], local, [[0]], engine, watch=steps)

@@ -11,7 +11,7 @@ import torch
 from kedge.audit.bed import ENGINES, ORACLES, Moment, bed_q, local_q, moments
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.oracles.averaging import TOLERANCE
-from kedge.core.algorithm import Algorithm, Local
+from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.client import local_step, started
 from kedge.core.correction import Step
 from kedge.core.model import Batch
@@ -82,7 +82,9 @@ def clip_order(algorithm: Algorithm) -> Finding:
         return {"w": torch.tensor([value], dtype=torch.float64)}
 
     algorithm = replace(algorithm, loss=slope)
-    local = Local(optimizer=SGD(given["lr"], weight_decay=given["weight_decay"]), clip=given["max_norm"])
+    local = LocalTraining(
+        optimizer=SGD(given["lr"], weight_decay=given["weight_decay"]), clip=given["max_norm"]
+    )
     bed = bed_q()
     state = {"dynamic": {"u": number(given["u_i(=-g_i/alpha)"])}}
     carry = started(local, number(given["w"]), {}, state)

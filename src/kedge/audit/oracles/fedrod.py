@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from kedge.audit.bed import ORACLES
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.oracles.averaging import TOLERANCE
-from kedge.core.algorithm import Algorithm, Local
+from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.client import Differentiate, by_autograd, by_transform, local_step, started
 from kedge.core.model import Batch
 from kedge.core.optimizers import SGD
@@ -42,7 +42,7 @@ def stepped(
         torch.ones(1, dtype=torch.float64),
         torch.zeros(2, dtype=torch.int64),
     )
-    local = Local(optimizer=SGD(1.0))
+    local = LocalTraining(optimizer=SGD(1.0))
     fixed = {
         "anchor": {"weight": w["weight"]},
         "buffers": {},

@@ -11,7 +11,7 @@ from kedge.audit.bed import ENGINES, ORACLES, Bed, Given, Witness, bed_q, local_
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.oracles.averaging import TOLERANCE
 from kedge.config.task import Task
-from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.correction import Step
 from kedge.core.losses import weighted_mean
 from kedge.core.model import Model
@@ -103,7 +103,7 @@ def chain(s: float, p: float) -> Model:
 def a_round(
     algorithm: Algorithm,
     place: Bed,
-    local: Local,
+    local: LocalTraining,
     centroid: float,
     engine: Callable[[Model, Federation], Engine],
 ) -> tuple[Reply, Mapping[str, Any]]:
@@ -129,7 +129,7 @@ def feature(algorithm: Algorithm) -> Finding:
     pairs = []
     for name, engine in ENGINES.items():
         for steps, expected in enumerate(want["steps"], 1):
-            local = Local(steps, 1, SGD(given["eta_f"]))
+            local = LocalTraining(steps, 1, SGD(given["eta_f"]))
             reply, slots = a_round(algorithm, place, local, given["centroid"], engine)
             for short, leaf in (("s", "0.weight"), ("p", "1.weight")):
                 w, d = slots["witness"][leaf][-1][-1, 0], slots["released-drift"]["d"][leaf][-1, 0]
@@ -168,7 +168,7 @@ def centroids(algorithm: Algorithm) -> Finding:
     pairs = []
     for name, engine in ENGINES.items():
         for number, (_, means, known) in enumerate(rounds, 1):
-            stage = Stage(algorithm, number, Local(1, 2, SGD(0.1)))
+            stage = Stage(algorithm, number, LocalTraining(1, 2, SGD(0.1)))
             server = run(Task((stage,), model, data, given_cohorts), engine(model, data)).server
             state = server.slots["centroids"]
             for c in range(2):

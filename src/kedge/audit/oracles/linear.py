@@ -17,7 +17,7 @@ from kedge.algorithms.fedbabu import fedbabu
 from kedge.audit.bed import ENGINES, ORACLES, Bed, Numbers, moments
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.oracles.averaging import TOLERANCE
-from kedge.core.algorithm import Algorithm, Local
+from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.correction import Step
 from kedge.core.losses import weighted_mean
 from kedge.core.optimizers import SGD
@@ -120,7 +120,7 @@ def method(frozen: float, steps: int) -> Algorithm:
 
 def by_engines(network: Network, start: Point, training: Training) -> dict[str, Point]:
     """The server's numbers a round later, by every engine."""
-    local = Local(training.steps, 1, SGD(training.lr))
+    local = LocalTraining(training.steps, 1, SGD(training.lr))
     stages = [(method(training.frozen, training.steps), 1)]
     cohorts = [range(start.n.shape[-1])]
     found = {}

@@ -13,7 +13,7 @@ from kedge.audit.network import federation, perceptron
 from kedge.audit.oracles.averaging import TOLERANCE
 from kedge.audit.oracles.objectives import term
 from kedge.config.task import Task
-from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.correction import Step
 from kedge.core.model import Batch, Output
 from kedge.core.optimizers import SGD
@@ -97,7 +97,7 @@ def previous(algorithm: Algorithm) -> Finding:
     for name, engine in ENGINES.items():
         for rounds in range(1, len(cohorts) + 1):
             place = engine(model, data)
-            stage = Stage(watched, rounds, Local(1, 4, SGD(0.1)))
+            stage = Stage(watched, rounds, LocalTraining(1, 4, SGD(0.1)))
             run(Task((stage,), model, data, Given(cohorts=cohorts)), place)
             rows = place.save()
             asked = {str(client) for cohort in cohorts[:rounds] for client in cohort}

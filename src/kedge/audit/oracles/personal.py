@@ -15,7 +15,7 @@ from kedge.audit.finding import Finding, Pair, apart, compared
 from kedge.audit.oracles.averaging import TOLERANCE
 from kedge.audit.oracles.fedbug import Product, squared
 from kedge.config.task import Task
-from kedge.core.algorithm import Algorithm, Local, Stage, Tune
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage, Tune
 from kedge.core.model import Model
 from kedge.core.optimizers import SGD
 from kedge.core.tree import flatten
@@ -45,7 +45,7 @@ def one_round(algorithm: Algorithm, clients: Values, server: Mapping[str, float]
     """Both clients' s and p after a round of so many full-batch steps, and what the server makes of them."""
     pairs = []
     for name, engine in ENGINES.items():
-        (moment,) = moments(bed(), [(algorithm, 1)], Local(steps, 1000, LR), [[0, 1]], engine)
+        (moment,) = moments(bed(), [(algorithm, 1)], LocalTraining(steps, 1000, LR), [[0, 1]], engine)
         for leaf, wanted in clients.items():
             for client, want in enumerate(wanted):
                 own = moment.memories[str(client)]["local"]
@@ -141,7 +141,7 @@ def trained(
     engine: Callable[[Model, Federation], Engine],
 ) -> tuple[Order, Engine]:
     """Rounds of one full-batch step with these participants: what would be sent next, and where they are."""
-    stage = Stage(replace(algorithm, loss=place.loss), len(cohorts), Local(1, 1000, LR))
+    stage = Stage(replace(algorithm, loss=place.loss), len(cohorts), LocalTraining(1, 1000, LR))
     own = engine(place.model, place.federation)
     given = Given(cohorts=tuple(tuple(cohort) for cohort in cohorts))
     server = run(Task((stage,), place.model, place.federation, given), own).server

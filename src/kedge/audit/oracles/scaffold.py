@@ -9,7 +9,7 @@ from torch import Tensor
 from kedge.audit.bed import ENGINES, ORACLES, bed_q, local_q, moments, quadratics
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.oracles.averaging import TOLERANCE
-from kedge.core.algorithm import Algorithm, Local
+from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.client import unit_time
 from kedge.core.correction import Step
 from kedge.core.losses import weighted_mean
@@ -69,7 +69,7 @@ def mean_gradient(algorithm: Algorithm, corrected: Sequence[str] = ("s", "t")) -
     """
     a, b, steps = (1.0, 2.0), ((0.0, 1.0), (3.0, -1.0)), 4
     bed = quadratics({"s": [1.0], "t": [0.5]}, [(a[i], *b[i]) for i in range(2)], (3, 1))
-    local = Local(steps, 10, SGD(0.1, decay=0.5))
+    local = LocalTraining(steps, 10, SGD(0.1, decay=0.5))
     pairs = []
     for name, engine in ENGINES.items():
         seen = moments(bed, [(algorithm, 3)], local, [[0, 1]] * 3, engine, watch=steps)
@@ -91,7 +91,7 @@ def mean_gradient(algorithm: Algorithm, corrected: Sequence[str] = ("s", "t")) -
 def parts(algorithm: Algorithm, elsewhere: Algorithm, corrected: Algorithm) -> Finding:
     """On independent parameters s and t, FedPVR's t takes SCAFFOLD's path and its s that of FedAvg."""
     bed = quadratics({"s": [1.0], "t": [0.5]}, [(1.0, 0.0, 1.0), (2.0, 3.0, -1.0)], (3, 1))
-    local = Local(4, 10, SGD(0.1, decay=0.5))
+    local = LocalTraining(4, 10, SGD(0.1, decay=0.5))
     pairs = []
     for name, engine in ENGINES.items():
         own, *others = (
@@ -121,7 +121,7 @@ def momentum(algorithm: Algorithm) -> Finding:
     pairs = [Pair("steps of the oracle", example["a_i_by_summation"], float(weighted))]
     slopes = ((0.5, -1.0), (-2.0, 3.0))
     bed = quadratics({"s": [1.0], "t": [0.5]}, [(1.0, *b) for b in slopes], (3, 1))._replace(loss=linear)
-    local = Local(4, 10, SGD(0.1, momentum=0.9, decay=0.5))
+    local = LocalTraining(4, 10, SGD(0.1, momentum=0.9, decay=0.5))
     for name, engine in ENGINES.items():
         seen = moments(bed, [(algorithm, 2)], local, [[0, 1]] * 2, engine)
         for number, moment in enumerate(seen, 1):

@@ -4,14 +4,14 @@ import numpy as np
 
 from kedge.audit.bed import ORACLES
 from kedge.audit.finding import Finding, Pair, compared
-from kedge.core.algorithm import Local
+from kedge.core.algorithm import LocalTraining
 from kedge.core.schedules import Mask, Schedule
 from kedge.data.batches import plan
 
 
 def mask_in(schedule: Schedule, units: int, round: int) -> Mask:
     """What trains in a round, counted from 1, as engines get it."""
-    own = plan([np.arange(1)], [0], Local(batch=1), schedule, units, 0, round - 1, round - 1)
+    own = plan([np.arange(1)], [0], LocalTraining(batch=1), schedule, units, 0, round - 1, round - 1)
     return own.masks[0]
 
 
@@ -38,7 +38,7 @@ def phases(schedule: Schedule, lengths: tuple[int, ...]) -> Finding:
 
 def never(schedule: Schedule, fixed: int) -> Finding:
     """Of five units the last ones stay shut in every step of a round of 20, the others open."""
-    masks = plan([np.arange(20)], [0], Local(batch=1), schedule, 5, 0, 0, 0).masks
+    masks = plan([np.arange(20)], [0], LocalTraining(batch=1), schedule, 5, 0, 0, 0).masks
     pairs = [
         Pair(f"step {step}, unit {unit + 1} trains", float(unit < 5 - fixed), float(opened))
         for step, mask in enumerate(masks, 1)

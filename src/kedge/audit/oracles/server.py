@@ -13,7 +13,7 @@ from kedge.audit.bed import ENGINES, ORACLES, Moment, moments, quadratics
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.oracles.averaging import TOLERANCE
 from kedge.audit.oracles.scaffold import linear
-from kedge.core.algorithm import Algorithm, Local
+from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.optimizers import SGD
 from kedge.core.tree import Leaves
 
@@ -27,7 +27,7 @@ def pushed(
     """Rounds in which client i moves by deltas[i], on every engine."""
     rows = [(1.0, *(-d for d in delta)) for delta in deltas]
     bed = quadratics({"w": start}, rows, [1] * len(rows))._replace(loss=linear)
-    stages, local = [(algorithm, len(cohorts))], Local(1, 10, SGD(1.0))
+    stages, local = [(algorithm, len(cohorts))], LocalTraining(1, 10, SGD(1.0))
     return {name: moments(bed, stages, local, cohorts, engine, 1) for name, engine in ENGINES.items()}
 
 
@@ -90,7 +90,7 @@ def unequal_work(algorithm: Algorithm, key: str) -> Finding:
     weighted = replace(algorithm, weight=inverse)
     pairs = []
     for name, engine in ENGINES.items():
-        (moment,) = moments(bed, [(weighted, 1)], Local(2, 15, SGD(q["lr"])), [[0, 1]], engine)
+        (moment,) = moments(bed, [(weighted, 1)], LocalTraining(2, 15, SGD(q["lr"])), [[0, 1]], engine)
         for client, value in enumerate(expected["client_models"]):
             pairs.append(Pair(f"{name}, client {client}", value, float(moment.path(client)["w"][-1])))
         pairs.append(Pair(f"{name}, server", expected[key], float(moment.server.shared["w"])))
@@ -106,7 +106,7 @@ def momentum_steps(algorithm: Algorithm) -> Finding:
     slopes, steps, shares, rho, lr = (0.5, -2.0), (2, 4), (0.25, 0.75), 0.9, 0.1
     weights = [sum(sum(rho**power for power in range(j)) for j in range(1, k + 1)) for k in steps]
     bed = quadratics({"w": [1.0]}, [(1.0, b) for b in slopes], (10, 30))._replace(loss=linear)
-    local = Local(2, 15, SGD(lr, momentum=rho))
+    local = LocalTraining(2, 15, SGD(lr, momentum=rho))
     effective = sum(p * a for p, a in zip(shares, weights, strict=True))
     want = 1.0 - lr * effective * sum(p * b for p, b in zip(shares, slopes, strict=True))
     pairs = []

@@ -11,7 +11,7 @@ from torch import Tensor
 from kedge.audit.bed import Witness
 from kedge.audit.finding import Finding, agreed, holds
 from kedge.audit.network import RAGGED, federation, normalized, perceptron, trained
-from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.optimizers import SGD
 from kedge.core.schedules import Clock, Mask
 from kedge.core.server import opened
@@ -26,7 +26,7 @@ TOLERANCE = 1e-12
 def engines_agree(algorithm: Algorithm) -> Finding:
     """Sequential and stacked after three ragged rounds with batch norm: server, memories, statistics."""
     model, data = normalized(algorithm), federation(RAGGED, (1, 5, 5))
-    local = Local(2, 5, SGD(0.1, weight_decay=1e-3), clip=1.0)
+    local = LocalTraining(2, 5, SGD(0.1, weight_decay=1e-3), clip=1.0)
     one, many = Sequential(model, data), Stacked(model, data, chunk=2)
     plain = trained(algorithm, local, 3, data, model, one).server
     stacked = trained(algorithm, local, 3, data, model, many).server
@@ -43,7 +43,7 @@ def second_unit(clock: Clock, units: int) -> Mask:
 def never_opened(algorithm: Algorithm, momentum: float) -> Finding:
     """Units that never train keep every bit they began with: on server and clients, in all memories."""
     model, data = perceptron(algorithm), federation(RAGGED)
-    local = Local(2, 5, SGD(0.1, momentum, weight_decay=1e-2), clip=1.0)
+    local = LocalTraining(2, 5, SGD(0.1, momentum, weight_decay=1e-2), clip=1.0)
     watched = replace(algorithm, schedule=second_unit, corrections=(*algorithm.corrections, Witness(1)))
     start = model.init(0)[0]
     first = opened(watched, model, start, {})
@@ -84,7 +84,7 @@ def untouched(before: Mapping[str, Any], after: Mapping[str, Any], leaf: str, st
 def opened_late(algorithm: Algorithm) -> Finding:
     """Step by step: a leaf moves while its unit is open, and keeps every bit while it is closed."""
     model, data = perceptron(algorithm), federation(RAGGED)
-    local = Local(2, 4, SGD(0.1, weight_decay=1e-2))
+    local = LocalTraining(2, 4, SGD(0.1, weight_decay=1e-2))
     watched = replace(algorithm, corrections=(*algorithm.corrections, Witness(2 * 5)))
     wrong: list[str] = []
     for engine in (Sequential(model, data), Stacked(model, data)):

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from kedge.audit.finding import Finding, agreed
 from kedge.audit.network import CLASSES, RAGGED, federation, perceptron, trained
 from kedge.audit.properties.reductions import features, forward
-from kedge.core.algorithm import Algorithm, Local
+from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.client import Carry, Differentiate, by_transform, local_step, started
 from kedge.core.model import Batch, Model
 from kedge.core.optimizers import SGD
@@ -97,7 +97,7 @@ def scene(algorithm: Algorithm) -> Scene:
     """Two rounds of the small perceptron, then a client well away from what the server sent."""
     model, data = perceptron(algorithm), federation(RAGGED)
     engine = Sequential(model, data)
-    server = trained(algorithm, Local(2, 5, SGD(0.3), clip=1.0), 2, data, model, engine).server
+    server = trained(algorithm, LocalTraining(2, 5, SGD(0.3), clip=1.0), 2, data, model, engine).server
     own = engine.memories.of(CLIENT, server.shared, server.buffers)
     rows = torch.from_numpy(data.clients[CLIENT])
     x, y = data.prepare(data.pool.x[rows]), data.pool.y[rows]
@@ -121,7 +121,7 @@ def stepped(
     algorithm: Algorithm, at: Scene, leaves: tuple[str, ...], differentiate: Differentiate = by_transform
 ) -> Carry:
     """One kernel step of rate 1."""
-    local = Local(optimizer=SGD(1.0))
+    local = LocalTraining(optimizer=SGD(1.0))
     carry = started(local, at.w, at.fixed["buffers"], at.state)
     return local_step(algorithm, at.model, local, leaves, carry, at.batch, at.fixed, differentiate)
 

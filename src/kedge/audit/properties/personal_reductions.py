@@ -24,7 +24,7 @@ from kedge.audit.properties.reductions import (
     proximal,
     torch_sgd,
 )
-from kedge.core.algorithm import Algorithm, Local
+from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.correction import Step
 from kedge.core.losses import weighted_mean
 from kedge.core.optimizers import SGD
@@ -32,7 +32,7 @@ from kedge.core.schedules import FixLast
 from kedge.core.tree import Leaves
 from kedge.data.federation import Federation
 
-PLAIN = Local(3, 4, SGD(0.2, 0.9, weight_decay=1e-2, decay=0.9), clip=0.5)
+PLAIN = LocalTraining(3, 4, SGD(0.2, 0.9, weight_decay=1e-2, decay=0.9), clip=0.5)
 SIZE = 10
 
 every_unit: Opened = partial(bottom_up, 0)
@@ -49,7 +49,7 @@ def head_for_two_epochs(step: int, steps: int) -> Sequence[bool]:
     return not head, not head, head
 
 
-def personal(algorithm: Algorithm, local: Local, data: Federation) -> dict[str, list[Leaves]]:
+def personal(algorithm: Algorithm, local: LocalTraining, data: Federation) -> dict[str, list[Leaves]]:
     """Every client's whole model after three rounds, on every engine."""
     model, found = perceptron(algorithm), {}
     for name, engine in ENGINES.items():

@@ -23,7 +23,7 @@ from kedge.algorithms.feddyn import DynamicRegularizer
 from kedge.audit.bed import Bed, quadratics
 from kedge.audit.finding import Finding
 from kedge.config.task import Task
-from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.correction import Correction
 from kedge.core.optimizers import SGD
 from kedge.engines.stacked import Stacked
@@ -34,7 +34,7 @@ CENTERS = ((0.0, 2.0, -1.0), (3.0, -1.0, 0.5), (-2.0, 1.0, 4.0))
 SIZES = (6, 2, 1)
 START = 1.0
 ALPHA = 2.0  # FedDyn: with a weak regulariser it comes, but slowly
-LOCAL = Local(5, 1000, SGD(0.05))
+LOCAL = LocalTraining(5, 1000, SGD(0.05))
 ROUNDS = 120  # all have come to rest
 REACHED, MISSED = 1e-9, 1e-2
 
@@ -60,7 +60,7 @@ def firm(correction: Correction) -> Correction:
     return correction
 
 
-def ended(algorithm: Algorithm, local: Local = LOCAL) -> Tensor:
+def ended(algorithm: Algorithm, local: LocalTraining = LOCAL) -> Tensor:
     """Where a method ends."""
     model, data, loss = bed()
     suited = replace(algorithm, loss=loss, corrections=tuple(firm(c) for c in algorithm.corrections))

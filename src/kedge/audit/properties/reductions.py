@@ -12,7 +12,7 @@ from kedge.algorithms import fedavg, fedbug, feddyn, fedprox
 from kedge.audit.finding import Finding, agreed
 from kedge.audit.network import RAGGED, federation, perceptron, trained
 from kedge.config.task import Task
-from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.model import Model
 from kedge.core.optimizers import SGD
 from kedge.core.tree import Leaves
@@ -22,13 +22,13 @@ from kedge.engines.sequential import Sequential
 from kedge.running.runner import run
 
 TOLERANCE = 1e-12
-LOCAL = Local(2, 4, SGD(0.1, weight_decay=1e-2), clip=1.0)
+LOCAL = LocalTraining(2, 4, SGD(0.1, weight_decay=1e-2), clip=1.0)
 
 Loss = Callable[[Leaves, Leaves, Tensor, Tensor], Tensor]  # w, w at the start of the round, x, y
 Opened = Callable[[int, int], Sequence[bool]]  # a local step, counted from 1, and how many there are
 
 
-def after(algorithm: Algorithm, local: Local, rounds: int, sizes: Sequence[int]) -> Leaves:
+def after(algorithm: Algorithm, local: LocalTraining, rounds: int, sizes: Sequence[int]) -> Leaves:
     """The server's model of the small perceptron."""
     model, data = perceptron(algorithm), federation(sizes)
     return trained(algorithm, local, rounds, data, model, Sequential(model, data)).server.shared
@@ -39,7 +39,7 @@ def same(
     right: Algorithm,
     rounds: int = 3,
     sizes: Sequence[int] = RAGGED,
-    local: Local = LOCAL,
+    local: LocalTraining = LOCAL,
 ) -> Finding:
     """Two methods that must agree."""
     want = after(right, local, rounds, sizes)
@@ -89,7 +89,13 @@ def proximal(mu: float, w: Leaves, start: Leaves, x: Tensor, y: Tensor) -> Tenso
 
 
 def torch_sgd(
-    local: Local, rounds: int, data: Federation, model: Model, loss: Loss, opened: Opened, client: int = 0
+    local: LocalTraining,
+    rounds: int,
+    data: Federation,
+    model: Model,
+    loss: Loss,
+    opened: Opened,
+    client: int = 0,
 ) -> Leaves:
     """One client alone by torch.optim: frozen parameters have no gradient."""
     own = data.clients[client]
@@ -142,7 +148,7 @@ def clip(params: Leaves, limit: float | None) -> None:
 
 def one_client(algorithm: Algorithm, momentum: float = 0.0, mu: float = 0.0, percent: int = 0) -> Finding:
     """One client is plain SGD, round after round, with decay, weight decay, clip and short last batches."""
-    local = Local(3, 4, SGD(0.2, momentum, weight_decay=1e-2, decay=0.9), clip=0.5)
+    local = LocalTraining(3, 4, SGD(0.2, momentum, weight_decay=1e-2, decay=0.9), clip=0.5)
     data = federation([10])
     want = torch_sgd(local, 3, data, perceptron(), partial(proximal, mu), partial(bottom_up, percent))
     return agreed(want, after(algorithm, local, 3, [10]), want, TOLERANCE)
@@ -150,6 +156,6 @@ def one_client(algorithm: Algorithm, momentum: float = 0.0, mu: float = 0.0, per
 
 def one_step(algorithm: Algorithm, sizes: Sequence[int] = RAGGED) -> Finding:
     """One full-batch step per client is gradient descent on everybody's samples joined."""
-    local, data = Local(1, 1000, SGD(0.2, weight_decay=1e-2)), federation([sum(sizes)])
+    local, data = LocalTraining(1, 1000, SGD(0.2, weight_decay=1e-2)), federation([sum(sizes)])
     want = torch_sgd(local, 3, data, perceptron(), partial(proximal, 0.0), partial(bottom_up, 0))
     return agreed(want, after(algorithm, local, 3, sizes), want, TOLERANCE)

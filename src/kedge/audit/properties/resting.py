@@ -33,7 +33,7 @@ from kedge.audit.properties.quadratics import (
     rest,
     rested,
 )
-from kedge.core.algorithm import Algorithm, Local
+from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.optimizers import SGD
 
 UNFREEZING = {"fedbug": (5, 4, 3), "top-down": (3, 4, 5)}  # steps of the units; ⌈3k/4⌉ are open in step k
@@ -49,7 +49,7 @@ WITHOUT: dict[str, str] = {  # methods that the quadratics say nothing about
     "fedrep": OWN_PART,
     "fedrod": "its data term is its own and not the quadratic",
 }
-BRISK = Local(LOCAL.epochs, LOCAL.batch, SGD(0.1))  # FedTR's gradient rule holds updates back
+BRISK = LocalTraining(LOCAL.epochs, LOCAL.batch, SGD(0.1))  # FedTR's gradient rule holds updates back
 STRENGTH, RATE = 0.2, 1.0  # and so comes to rest within the audit's rounds
 
 

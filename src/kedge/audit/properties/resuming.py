@@ -15,7 +15,7 @@ from kedge.audit.bed import ENGINES
 from kedge.audit.finding import Finding, apart
 from kedge.audit.network import RAGGED, federation, normalized
 from kedge.config.task import History, Task
-from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.model import Model
 from kedge.core.optimizers import SGD
 from kedge.core.sampling import Participation
@@ -26,7 +26,7 @@ from kedge.running.progress import Interrupted, Observer
 from kedge.running.runner import run
 
 ROUNDS, STOP = 4, 2
-LOCAL = Local(2, 5, SGD(0.1, weight_decay=1e-2, decay=0.9), clip=1.0)
+LOCAL = LocalTraining(2, 5, SGD(0.1, weight_decay=1e-2, decay=0.9), clip=1.0)
 SOME = Participation("bernoulli", share=0.6)
 
 

@@ -16,7 +16,7 @@ from kedge.audit.bed import ENGINES
 from kedge.audit.finding import Finding, agreed
 from kedge.audit.network import CLASSES, convolutions, federation, normalized, trained
 from kedge.audit.oracles.averaging import TOLERANCE
-from kedge.core.algorithm import Algorithm, Local
+from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.model import Statistics
 from kedge.core.optimizers import SGD
 from kedge.core.tree import Leaves
@@ -108,7 +108,7 @@ def sent_statistics(algorithm: Algorithm, term: Term, statistics: Statistics) ->
     expected = by_hand(term, statistics)
     for name, engine in ENGINES.items():
         place = engine(model, data)
-        server = trained(algorithm, Local(STEPS, 1000, SGD(RATE)), ROUNDS, data, model, place).server
+        server = trained(algorithm, LocalTraining(STEPS, 1000, SGD(RATE)), ROUNDS, data, model, place).server
         rows = {k: row["buffers"] for k, row in place.save().items() if row["buffers"]}
         want[name], got[name] = expected, {"server": {**server.shared, **server.buffers}, **rows}
     return agreed(want, got, expected, TOLERANCE)

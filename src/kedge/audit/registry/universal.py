@@ -5,7 +5,7 @@ from functools import partial
 
 from kedge.audit.finding import Check
 from kedge.audit.properties import agreement, differences, reductions, resuming, values
-from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.errors import RequestError
 from kedge.core.optimizers import SGD
 from kedge.core.schedules import all_units
@@ -36,7 +36,7 @@ def universal(method: str, algorithm: Algorithm) -> list[Check]:
 def takes_momentum(algorithm: Algorithm) -> bool:
     """Whether the method trains with momentum, or refuses it."""
     try:
-        Stage(algorithm, 1, Local(optimizer=SGD(0.1, 0.9)))
+        Stage(algorithm, 1, LocalTraining(optimizer=SGD(0.1, 0.9)))
     except RequestError:
         return False
     return True

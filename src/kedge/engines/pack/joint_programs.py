@@ -8,13 +8,13 @@ from typing import Any
 
 from torch import Tensor
 
-from kedge.core.algorithm import Algorithm, Local, Stage
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.client import Carry, step_part
 from kedge.core.optimizers import SGD, Adam
 from kedge.core.tree import Leaves, finite_rows, only
 from kedge.engines.engine import Told, Totals, told_of
 
-Program = tuple[Algorithm, Local]
+Program = tuple[Algorithm, LocalTraining]
 
 
 class JointPrograms:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from kedge.core.algorithm import Algorithm, Local
+from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.client import Carry, Fixed, by_autograd, class_means, class_sums, finish, local_step, started
 from kedge.core.correction import within
 from kedge.core.frozen import place_frozen
@@ -39,7 +39,7 @@ class Rehearsal:
         self,
         algorithm: Algorithm,
         model: Model,
-        local: Local,
+        local: LocalTraining,
         data: Federation,
         params: Leaves,
         buffers: Leaves,
