@@ -18,18 +18,18 @@ from kedge.config.metrics import tune_of, views
 from kedge.config.task import Task
 from kedge.core.algorithm import Stage, logits
 from kedge.engines.engine import Engine, Order
-from kedge.measure.evaluate import (
-    HeldOut,
-    Local,
-    Own,
+from kedge.measure.evaluation import (
+    ClientModel,
+    ClientScore,
+    EvaluationSets,
     Scores,
+    client_model_scores,
+    common_metrics,
     groups,
-    of_clients,
-    of_everybody,
-    overall,
-    rows,
-    split,
-    together,
+    pooled_metrics,
+    rows_by_client,
+    shared_model_scores,
+    split_by_client,
 )
 from kedge.running.progress import Progress
 
@@ -53,26 +53,26 @@ class Evaluation(NamedTuple):
     clients: Sequence[Sequence[int]]  # whose models were looked at side by side; none: the distributed one
     seen: frozenset[int]
     looks: Callable[[], Looks]
-    tuned: dict[int, Local]
+    tuned: dict[int, ClientScore]
 
 
-def measured(task: Task, engine: Engine, stage: Stage, progress: Progress, tests: HeldOut) -> Measured:
+def measured(task: Task, engine: Engine, stage: Stage, progress: Progress, tests: EvaluationSets) -> Measured:
     """Look at the models of the round just done, aside if the engine can; what gives the numbers."""
     server, algorithm, model = progress.server, stage.algorithm, task.model
     found = views(algorithm, server)
     different = {id(leaves): leaves for leaves in found.values()}
     models = [{**server.own, **leaves} for leaves in different.values()]
-    own: list[list[Own]] = []
+    own: list[list[ClientModel]] = []
     if tests.sizes and (server.own or algorithm.predict is not logits or model.statistics == "local"):
         clients = ((c, *engine.personal(c, server.shared, server.buffers)) for c in tests.sizes)
         own = list(groups(clients, engine.at_once))
 
     def look() -> Looks:
-        everybody = partial(of_everybody, model, logits, models, server.buffers, tests.data)
+        everybody = partial(shared_model_scores, model, logits, models, server.buffers, tests.data)
         return Looks(
             everybody(tests.common(), engine.repeated),
             everybody(tests.local(), engine.repeated),
-            [of_clients(model, algorithm.predict, some, tests, engine.repeated) for some in own],
+            [client_model_scores(model, algorithm.predict, some, tests, engine.repeated) for some in own],
         )
 
     places = list(different)
@@ -86,7 +86,9 @@ def measured(task: Task, engine: Engine, stage: Stage, progress: Progress, tests
     return partial(numbers, task, tests, begun)
 
 
-def tuned(task: Task, engine: Engine, stage: Stage, progress: Progress, tests: HeldOut) -> dict[int, Local]:
+def tuned(
+    task: Task, engine: Engine, stage: Stage, progress: Progress, tests: EvaluationSets
+) -> dict[int, ClientScore]:
     """Fine-tuned copies of clients' models on their own tests, if they are due; these are waited for."""
     server, algorithm = progress.server, stage.algorithm
     tune = tune_of(task, algorithm)
@@ -94,33 +96,39 @@ def tuned(task: Task, engine: Engine, stage: Stage, progress: Progress, tests: H
     if not (tune and due and tests.sizes):
         return {}
     order = Order(progress.round - 1, progress.stage_round - 1, task.seed, server.shared, server.buffers, {})
-    found: dict[int, Local] = {}
+    found: dict[int, ClientScore] = {}
     for some in groups(engine.tuned(order, list(tests.sizes), tune), engine.at_once):
         # Aside, too, though waited for: what is called again and again is called from one place.
-        look = engine.aside(partial(of_clients, task.model, algorithm.predict, some, tests, engine.repeated))
-        found |= rows(look(), [client for client, _, _ in some], tests.sizes)
+        look = engine.aside(
+            partial(client_model_scores, task.model, algorithm.predict, some, tests, engine.repeated)
+        )
+        found |= rows_by_client(look(), [client for client, _, _ in some], tests.sizes)
     return found
 
 
-def numbers(task: Task, tests: HeldOut, begun: Evaluation) -> tuple[Metrics, ByClient]:
+def numbers(task: Task, tests: EvaluationSets, begun: Evaluation) -> tuple[Metrics, ByClient]:
     """The metrics of what was looked at; waits for it."""
     looks, population = begun.looks(), len(task.federation.clients)
-    common = [overall(one) for one in looks.common]
-    local = [split(one, tests.sizes) for one in looks.local]
+    common = [common_metrics(one) for one in looks.common]
+    local = [split_by_client(one, tests.sizes) for one in looks.local]
     metrics: Metrics = {}
     by_client: ByClient = {}
     for name, number in begun.names.items():
         if common:
             metrics |= prefixed(name, common[number])
         if local:
-            metrics |= prefixed(f"{name}.local", together(local[number].values()))
+            metrics |= prefixed(f"{name}.local", pooled_metrics(local[number].values()))
             by_client |= each(f"{name}.local.accuracy", local[number], population)
     if not local:
         return metrics, by_client
     own = local[begun.names["distributed"]]
     if begun.clients:
         parts = zip(looks.own, begun.clients, strict=True)
-        own = {client: one for found, some in parts for client, one in rows(found, some, tests.sizes).items()}
+        own = {
+            client: one
+            for found, some in parts
+            for client, one in rows_by_client(found, some, tests.sizes).items()
+        }
     metrics |= personal(task, begun.seen, own, "")
     by_client |= each("personal.local.accuracy", own, population)
     if begun.tuned:
@@ -129,7 +137,7 @@ def numbers(task: Task, tests: HeldOut, begun: Evaluation) -> tuple[Metrics, ByC
     return metrics, by_client
 
 
-def personal(task: Task, took_part: frozenset[int], own: dict[int, Local], suffix: str) -> Metrics:
+def personal(task: Task, took_part: frozenset[int], own: dict[int, ClientScore], suffix: str) -> Metrics:
     """Means over the clients; those that never took part also apart."""
     seen = [one for client, one in own.items() if client in took_part]
     unseen = [one for client, one in own.items() if client not in took_part]
@@ -138,11 +146,11 @@ def personal(task: Task, took_part: frozenset[int], own: dict[int, Local], suffi
     return {
         f"personal.local.{k}{suffix}{part}": v
         for part, members in parts.items()
-        for k, v in together(members).items()
+        for k, v in pooled_metrics(members).items()
     }
 
 
-def each(name: str, own: dict[int, Local], clients: int) -> ByClient:
+def each(name: str, own: dict[int, ClientScore], clients: int) -> ByClient:
     """Every client's accuracy (None: no test)."""
     if not own:
         return {}

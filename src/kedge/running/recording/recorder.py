@@ -17,7 +17,7 @@ from kedge.core.errors import Diverged
 from kedge.core.server import Reply
 from kedge.core.tree import finite
 from kedge.engines.engine import Assignment, Engine, Order, Rounds, do_nothing
-from kedge.measure.evaluate import HeldOut
+from kedge.measure.evaluation import EvaluationSets
 from kedge.measure.settings import Measure
 from kedge.running.progress import Interrupted, Observer, Progress, is_last_round, stage_is_over
 from kedge.running.recording.costing import Ledger, Place
@@ -55,7 +55,7 @@ class Recorder:
     ) -> None:
         self.task, self.engine, self.observer = task, engine, observer
         self.every, self.chosen, self.identity = checkpoint_every, chosen, start.identity
-        self.ledger, self.tests = Ledger(task, start.progress.history), HeldOut(task.federation)
+        self.ledger, self.tests = Ledger(task, start.progress.history), EvaluationSets(task.federation)
         writes = folder is not None and checkpoint_every > 0
         self.saver = Saver(folder / "checkpoint", engine.beside) if folder and writes else None
         self.history = HistoryWriter(folder, start.lengths, start.progress.history, observer)

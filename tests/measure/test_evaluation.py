@@ -7,14 +7,21 @@ import torch
 from kedge.core.algorithm import logits
 from kedge.data.datasets import synthetic
 from kedge.data.federation import federate
-from kedge.measure.evaluate import HeldOut, Local, Own, groups, of_clients, rows
+from kedge.measure.evaluation import (
+    ClientModel,
+    ClientScore,
+    EvaluationSets,
+    client_model_scores,
+    groups,
+    rows_by_client,
+)
 from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded
 
 
 @pytest.mark.parametrize("norm", ["none", "batch"])
-@pytest.mark.parametrize(("at_once", "grain"), [(2, 1), (3, 1), (20, 1), (20, 64)])
-def test_models_side_by_side_answer_as_each_alone(at_once: int, grain: int, norm: str) -> None:
+@pytest.mark.parametrize(("at_once", "padding"), [(2, 1), (3, 1), (20, 1), (20, 64)])
+def test_models_side_by_side_answer_as_each_alone(at_once: int, padding: int, norm: str) -> None:
     """However far their tests are padded."""
     source = synthetic(200, 4, (1, 8, 8))
     sizes = np.cumsum([5, 40, 12, 60, 9])[:-1]
@@ -22,7 +29,7 @@ def test_models_side_by_side_answer_as_each_alone(at_once: int, grain: int, norm
     data = federate(source, np.split(np.arange(count), sizes), 0.4).to("cpu", torch.float64)
     model = from_module(seeded(lambda: MODELS["small-cnn"]((1, 8, 8), 4, norm=norm), 0))
 
-    def models() -> list[Own]:
+    def models() -> list[ClientModel]:
         make = torch.Generator().manual_seed(1)
         params, buffers = model.init(0)
         return [
@@ -34,17 +41,17 @@ def test_models_side_by_side_answer_as_each_alone(at_once: int, grain: int, norm
             for client in (0, 1, 3, 4)
         ]
 
-    def looked(at_once: int, grain: int) -> dict[int, Local]:
-        tests = HeldOut(data)
-        found: dict[int, Local] = {}
-        tests.grain = grain
+    def scores_by_client(at_once: int, padding: int) -> dict[int, ClientScore]:
+        tests = EvaluationSets(data)
+        found: dict[int, ClientScore] = {}
+        tests.padding = padding
         for some in groups(models(), at_once):
             clients = [client for client, _, _ in some]
-            found |= rows(of_clients(model, logits, some, tests), clients, tests.sizes)
-            assert tests.padded(tuple(clients)).shape[1] % grain == 0
+            found |= rows_by_client(client_model_scores(model, logits, some, tests), clients, tests.sizes)
+            assert tests.padded(tuple(clients)).shape[1] % padding == 0
         return found
 
-    alone, together = looked(1, 1), looked(at_once, grain)
+    alone, together = scores_by_client(1, 1), scores_by_client(at_once, padding)
     assert list(together) == list(alone) == [0, 1, 3, 4]
     for client, one in alone.items():
         assert (together[client].samples, together[client].correct) == (one.samples, one.correct)

@@ -1,0 +1,226 @@
+"""Accuracy and loss of models on the common test set and on clients' local tests.
+
+Evaluation has two steps. The first runs the forward passes on the device and returns one value per sample
+(`Scores`) without waiting for the device. The second turns scores, once they are on the CPU, into metrics.
+
+An engine can speed up a function that is called often (`Accelerate`), for example by capturing it as a CUDA
+graph. It caches the function by a name that must determine the shapes of its inputs. The next call overwrites
+the output buffers, so scores are copied.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.func import vmap
+from torch.nn import functional as F
+
+from kedge.core.model import Batch, Model, Output
+from kedge.core.tree import Leaves, stack, tree_map
+from kedge.data.dataset import Dataset
+from kedge.data.federation import Federation
+
+BATCH_LIMIT = {"cpu": 1000, "cuda": 2000}  # samples per forward pass
+GPU_PADDING = 64  # on a GPU, padded lengths are multiples of this: every new shape needs a new CUDA graph
+Accelerate = Callable[[Any, Callable[..., Any]], Callable[..., Any]]  # (name, function) -> faster function
+Predict = Callable[[Output], Tensor]
+Samples = tuple[Dataset, Tensor | None]  # a dataset and the indices to use; None: all of it
+ClientModel = tuple[int, Leaves, Leaves]  # client, parameters, buffers
+
+
+class Scores(NamedTuple):
+    """Correctness and loss of each sample: [samples], or [models, samples]."""
+
+    correct: Tensor
+    loss: Tensor
+
+
+class ClientScore(NamedTuple):
+    """Totals of one model on one client's local test."""
+
+    samples: int
+    correct: int
+    loss: float  # summed over the samples
+
+
+class EvaluationSets:
+    """The tests of a federation, with their sample indices cached on the device."""
+
+    def __init__(self, data: Federation) -> None:
+        self.data = data
+        self.sizes = {client: len(own) for client, own in enumerate(data.local_tests) if len(own)}
+        self.padding = GPU_PADDING if data.pool.y.is_cuda else 1
+        self.indices: dict[tuple[int, ...] | None, Tensor] = {}
+
+    def common(self) -> Samples | None:
+        """The common test set, or None."""
+        return (self.data.test, None) if self.data.test is not None else None
+
+    def local(self) -> Samples | None:
+        """The concatenated local tests in client order, or None."""
+        if not self.sizes:
+            return None
+        return self.data.pool, self.on_device(None, lambda: np.concatenate(self.data.local_tests))
+
+    def padded(self, clients: tuple[int, ...]) -> Tensor:
+        """[clients, longest]: indices of the clients' local tests; shorter tests repeat their samples."""
+        longest = -(-max(self.sizes[client] for client in clients) // self.padding) * self.padding
+        own = self.data.local_tests
+        return self.on_device(clients, lambda: np.stack([np.resize(own[c], longest) for c in clients]))
+
+    def on_device(self, name: tuple[int, ...] | None, indices: Callable[[], NDArray[np.int64]]) -> Tensor:
+        """Sample indices on the device, cached by `name`."""
+        if name not in self.indices:
+            self.indices[name] = torch.from_numpy(indices()).to(self.data.pool.y.device)
+        return self.indices[name]
+
+
+def unchanged(name: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """An `Accelerate` that returns `function` itself."""
+    return function
+
+
+def model_scores(
+    model: Model,
+    predict: Predict,
+    data: Federation,
+    samples: Samples,
+    params: Leaves,
+    buffers: Leaves,
+    accelerate: Accelerate,
+) -> Scores:
+    """Scores of one model, computed batch by batch."""
+    source, index = samples
+    forward = partial(batch_scores, model, predict, data.prepare)
+    function = partial(stacked_batch_scores, forward) if source.y.is_cuda else forward
+    parts = []
+    for span in batch_slices(len(source if index is None else index), 1, source.y.device):
+        some = span if index is None else index[span]
+        x, y = source.x[some], source.y[some]
+        parts.append(copied(accelerate(("one", predict, len(y)), function)(params, buffers, x, y)))
+    return Scores(*(torch.cat(values) for values in zip(*parts, strict=True)))
+
+
+def batch_slices(samples: int, models: int, device: torch.device) -> list[slice]:
+    """Slices of equal length that cover `samples` samples, each small enough for `models` models."""
+    batches = -(-samples * models // BATCH_LIMIT[device.type])
+    width = max(1, -(-samples // batches)) if device.type == "cuda" else max(1, BATCH_LIMIT["cpu"] // models)
+    return [slice(start, start + width) for start in range(0, samples, width)]
+
+
+@torch.no_grad()
+def batch_scores(
+    model: Model,
+    predict: Predict,
+    prepare: Callable[[Tensor], Tensor],
+    params: Leaves,
+    buffers: Leaves,
+    x: Tensor,
+    labels: Tensor,
+) -> Scores:
+    """Scores of one forward pass in evaluation mode."""
+    images = prepare(x)
+    key = torch.zeros(2, dtype=torch.int64, device=labels.device)
+    weight = torch.ones(len(labels), dtype=images.dtype, device=images.device)
+    logits = predict(model.apply(params, buffers, Batch(images, labels, weight, key), False)[0])
+    return Scores(logits.argmax(1) == labels, F.cross_entropy(logits, labels, reduction="none"))
+
+
+def stacked_batch_scores(
+    forward: Callable[..., Scores], params: Leaves, buffers: Leaves, x: Tensor, labels: Tensor
+) -> Scores:
+    """Scores of one forward pass as a stack of one model: kernels for stacks are faster on a GPU."""
+    stacks = [tree_map(lambda v: v[None], own) for own in (params, buffers)]
+    return Scores(*(v[0] for v in vmap(forward)(*stacks, x[None], labels[None])))
+
+
+def shared_model_scores(
+    model: Model,
+    predict: Predict,
+    models: Sequence[Leaves],
+    buffers: Leaves,
+    data: Federation,
+    samples: Samples | None,
+    accelerate: Accelerate = unchanged,
+) -> list[Scores]:
+    """Scores of each of the models that all clients share; empty without samples."""
+    if samples is None:
+        return []
+    return [model_scores(model, predict, data, samples, own, buffers, accelerate) for own in models]
+
+
+def client_model_scores(
+    model: Model,
+    predict: Predict,
+    models: Sequence[ClientModel],
+    tests: EvaluationSets,
+    accelerate: Accelerate = unchanged,
+) -> Scores:
+    """Scores of clients' own models on their local tests: one stack, one padded row per client."""
+    data, index = tests.data, tests.padded(tuple(client for client, _, _ in models))
+    if len(models) == 1:
+        _, params, buffers = models[0]
+        single = model_scores(model, predict, data, (data.pool, index[0]), params, buffers, accelerate)
+        return Scores(*(v[None] for v in single))
+    params, buffers = stack([own[1] for own in models]), stack([own[2] for own in models])
+    forward = vmap(partial(batch_scores, model, predict, data.prepare))
+    parts = []
+    for span in batch_slices(index.shape[1], len(models), index.device):
+        x, y = data.pool.x[index[:, span]], data.pool.y[index[:, span]]
+        parts.append(copied(accelerate(("own", predict, *y.shape), forward)(params, buffers, x, y)))
+    return Scores(*(torch.cat(values, 1) for values in zip(*parts, strict=True)))
+
+
+def copied(scores: Scores) -> Scores:
+    """A copy in new memory."""
+    return Scores(scores.correct.clone(), scores.loss.clone())
+
+
+def groups(models: Iterable[ClientModel], size: int) -> Iterator[list[ClientModel]]:
+    """The models in lists of at most `size`."""
+    rest = iter(models)
+    while some := list(islice(rest, size)):
+        yield some
+
+
+def common_metrics(scores: Scores) -> dict[str, float]:
+    """Accuracy and mean cross-entropy on the common test set."""
+    return {
+        "global.accuracy": float(scores.correct.double().mean()),
+        "global.loss": float(scores.loss.double().mean()),
+    }
+
+
+def split_by_client(scores: Scores, sizes: Mapping[int, int]) -> dict[int, ClientScore]:
+    """Totals per client of one model's scores on the concatenated local tests of `sizes` samples."""
+    correct, loss = (torch.split(v, list(sizes.values())) for v in scores)
+    return {client: totals(a, b) for client, a, b in zip(sizes, correct, loss, strict=True)}
+
+
+def rows_by_client(
+    scores: Scores, clients: Sequence[int], sizes: Mapping[int, int]
+) -> dict[int, ClientScore]:
+    """Totals per client of `client_model_scores`, without the padding."""
+    return {client: totals(*(v[row, : sizes[client]] for v in scores)) for row, client in enumerate(clients)}
+
+
+def totals(correct: Tensor, loss: Tensor) -> ClientScore:
+    """Sums over one client's samples."""
+    return ClientScore(len(correct), int(correct.sum()), float(loss.double().sum()))
+
+
+def pooled_metrics(scores: Iterable[ClientScore]) -> dict[str, float]:
+    """Accuracy and mean loss over all samples of the clients; empty without samples."""
+    clients = list(scores)
+    samples = sum(client.samples for client in clients)
+    if not samples:
+        return {}
+    return {
+        "accuracy": sum(client.correct for client in clients) / samples,
+        "loss": sum(client.loss for client in clients) / samples,
+    }
