@@ -1,80 +1,27 @@
 """kedge: federated learning when clients' data differ."""
 
-from kedge.algorithms import (
-    fedadam,
-    fedavg,
-    fedavgm,
-    fedbabu,
-    fedbug,
-    feddc,
-    feddecorr,
-    feddyn,
-    feddyn_no_h,
-    feddyn_no_reg,
-    fedexp,
-    fednova,
-    fedntd,
-    fedper,
-    fedprox,
-    fedpvr,
-    fedrep,
-    fedrod,
-    fedtr,
-    lg_fedavg,
-    moon,
-    scaffold,
-    scheduled,
-)
-from kedge.api import run, train
-from kedge.core.algorithm import Tune
-from kedge.core.errors import CheckpointError, DataError, Diverged, RequestError
-from kedge.core.model import Output
-from kedge.core.optimizers import SGD, Adam
-from kedge.data.dataset import Dataset
-from kedge.measure.settings import Measure
-from kedge.rules import plateau, proposition1, threshold_of
-from kedge.running.result import Result
-from kedge.version import __version__
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "SGD",
-    "Adam",
-    "CheckpointError",
-    "DataError",
-    "Dataset",
-    "Diverged",
-    "Measure",
-    "Output",
-    "RequestError",
-    "Result",
-    "Tune",
-    "__version__",
-    "fedadam",
-    "fedavg",
-    "fedavgm",
-    "fedbabu",
-    "fedbug",
-    "feddc",
-    "feddecorr",
-    "feddyn",
-    "feddyn_no_h",
-    "feddyn_no_reg",
-    "fedexp",
-    "fednova",
-    "fedntd",
-    "fedper",
-    "fedprox",
-    "fedpvr",
-    "fedrep",
-    "fedrod",
-    "fedtr",
-    "lg_fedavg",
-    "moon",
-    "plateau",
-    "proposition1",
-    "run",
-    "scaffold",
-    "scheduled",
-    "threshold_of",
-    "train",
-]
+from kedge.version import __version__ as __version__
+
+if TYPE_CHECKING:  # type checkers and editors see the public names without loading them
+    from kedge.exports import *  # noqa: F403
+
+
+def __getattr__(name: str) -> Any:
+    """Load the public names, and PyTorch with them, when one is first used."""
+    if name != "__all__" and name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    exports = import_module("kedge.exports")
+    if name in globals():  # a submodule, such as kedge.algorithms
+        return globals()[name]
+    if name not in (*exports.__all__, "__all__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = getattr(exports, name)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    """Public names and loaded submodules."""
+    return sorted({*globals(), *import_module("kedge.exports").__all__})
