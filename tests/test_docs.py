@@ -1,5 +1,6 @@
 """Examples and the README's snippets run; the docs name what exists."""
 
+import ast
 import os
 import re
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.test_architecture import ALLOWED
 
 from kedge.algorithms import METHODS
 from kedge.config.document import SHIPPED, read
@@ -14,6 +16,9 @@ from kedge.config.experiment import resolve
 from kedge.config.grid import cells
 
 ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "kedge"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
@@ -49,12 +54,89 @@ def test_shipped_experiments_resolve() -> None:
         assert {experiment.name for experiment in every} == {path.stem}
 
 
-def test_the_architecture_page_names_every_module() -> None:
-    """Folders are named, and so is every file of the layers whose files the page lists."""
-    page = (ROOT / "docs/architecture.md").read_text()
-    for folder in ("core", "data", "engines", "measure", "running"):
-        for file in (ROOT / "src/kedge" / folder).glob("[a-z]*.py"):
-            assert file.name in page, f"{folder}/{file.name}"
-    for path in (ROOT / "src/kedge").iterdir():
-        if path.is_dir() and path.name != "__pycache__":
-            assert f"  {path.name}/" in page, path.name
+def rooms(page: str) -> dict[str, str]:
+    """The table of rooms on the architecture page: each room, and what it may import."""
+    rows = re.findall(r"^\| `([\w/]+)/` \|.*\| (.*?) \|$", page, flags=re.MULTILINE)
+    return dict(rows)
+
+
+def test_the_architecture_page_has_a_row_for_every_room() -> None:
+    """A room is a package below src/kedge."""
+    inside = {str(path.parent.relative_to(SOURCE)) for path in SOURCE.glob("*/**/__init__.py")}
+    assert set(rooms(ARCHITECTURE.read_text())) == inside
+
+
+def test_the_import_law_on_the_architecture_page_is_the_tested_one() -> None:
+    table = {room: law for room, law in rooms(ARCHITECTURE.read_text()).items() if "/" not in room}
+    for room, law in table.items():
+        allowed = set(re.findall(r"`(\w+)`", law))
+        bound = re.match(r"all up to `(\w+)`", law)
+        if bound:
+            order = list(table)
+            allowed |= set(order[: order.index(bound[1]) + 1])
+        assert allowed - {room} == ALLOWED[room] - {"version"}, room
+
+
+def stops(page: str) -> list[tuple[str, str]]:
+    """The stops of a round on the architecture page: file and function."""
+    return re.findall(r"^\| \d+ \| \[.*?\]\((.*?)\) \| `([\w.]+)` \|", page, flags=re.MULTILINE)
+
+
+def defined(file: Path) -> set[str]:
+    """The functions and classes that a file defines; methods as `Class.method`."""
+    names = set()
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{own.name}" for own in node.body if isinstance(own, ast.FunctionDef)}
+    return names
+
+
+def test_every_stop_of_a_round_on_the_architecture_page_exists() -> None:
+    found = stops(ARCHITECTURE.read_text())
+    assert len(found) >= 10
+    for link, function in found:
+        file = ARCHITECTURE.parent / link
+        assert function in defined(file), (
+            f"docs/architecture.md names {function} in {file.name}: rename it there"
+        )
+
+
+def test_a_stop_that_was_renamed_is_found() -> None:
+    page = ARCHITECTURE.read_text().replace("`local_step` |", "`local_stride` |")
+    missing = [name for link, name in stops(page) if name not in defined(ARCHITECTURE.parent / link)]
+    assert missing == ["local_stride"]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(text: str, folder: Path) -> list[str]:
+    """The relative links of a page in `folder` that lead to no file, or to no heading of a page."""
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        path = folder / name
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            broken.append(link)
+    return broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text()
+    own = re.sub(r"\]\(#", f"](./{page.name}#", text)
+    assert not broken_links(own, page.parent)
+
+
+def test_a_broken_link_is_found() -> None:
+    text = "[a](runs.md) [b](gone.md) [c](architecture.md#five-laws) [d](architecture.md#six-laws)"
+    assert broken_links(text, ROOT / "docs") == ["gone.md", "architecture.md#six-laws"]
