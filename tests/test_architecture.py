@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "models": {"core"},
     "data": {"core"},
     "engines": {"core", "nn", "data"},
-    "measure": {"core", "data"},
+    "measure": {"core", "data", "algorithms"},
     "config": {*DOMAIN, "version"},
     "running": {*DOMAIN, "version", "config"},
     "audit": {*DOMAIN, "config", "running", "bench", "api"},

@@ -19,7 +19,8 @@ SMALL: dict[str, Any] = {
 }
 SOURCE = """
 from kedge.core.algorithm import Algorithm
-from kedge.core.schedules import BottomUp, Schedule
+from kedge.algorithms.fedbug import BottomUp
+from kedge.core.schedules import Schedule
 from kedge import fedprox
 
 def one_more_a_round(clock, units):

@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kedge.algorithms.fedbug import BottomUp
+from kedge.algorithms.layer_expansion import Thaw
+from kedge.algorithms.top_down import TopDown
 from kedge.core.errors import RequestError
-from kedge.core.schedules import BottomUp, Clock, FixLast, Thaw, TopDown, all_units
+from kedge.core.schedules import Clock, FixLast, all_units
 
 
 def opened(ratio: float, units: int, steps: int) -> list[int]:

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kedge.algorithms.fedbug import BottomUp
 from kedge.core.algorithm import LocalTraining
-from kedge.core.schedules import BottomUp, Clock, Mask, Schedule, all_units
+from kedge.core.schedules import Clock, Mask, Schedule, all_units
 from kedge.data.batches import Plan, collapse, lockstep, plan, step_counts
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kedge.algorithms import fedavg, fedbabu, fedper, fedrep, fedrod, lg_fedavg
+from kedge.algorithms.fedrep import HeadThenBody
 from kedge.algorithms.fedrod import PERSONAL, balanced, with_personal_head
 from kedge.algorithms.layer_expansion import vanilla
 from kedge.audit.finding import Finding
@@ -23,7 +24,7 @@ from kedge.core.algorithm import Algorithm, Tune, logits
 from kedge.core.correction import Correction, Step
 from kedge.core.losses import weighted_mean
 from kedge.core.model import Batch, Model, Output
-from kedge.core.schedules import Clock, HeadThenBody, Mask
+from kedge.core.schedules import Clock, Mask
 from kedge.core.selections import everything
 from kedge.core.tree import Leaves, zeros
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kedge.algorithms import fedavg, feddyn, fedprox, fedrod, scaffold
 from kedge.algorithms.fedprox import Proximal
+from kedge.algorithms.layer_expansion import Thaw
 from kedge.audit.audit import row_of
 from kedge.audit.finding import Finding
 from kedge.audit.properties import agreement, differences, resuming
@@ -18,7 +19,7 @@ from kedge.audit.registry.universal import takes_momentum, universal
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Cohort, Correction, End, Step
 from kedge.core.losses import weighted_mean
-from kedge.core.schedules import FixLast, Thaw
+from kedge.core.schedules import FixLast
 from kedge.core.selections import body
 from kedge.core.tree import Leaves, Tree, axpy, scale, sqnorm, sub, zeros
 

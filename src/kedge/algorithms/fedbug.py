@@ -5,10 +5,34 @@ is frozen at the server's values. The released code uses the period ⌊ratio·K/
 when it does not divide; we follow the paper. It is a schedule, so it applies to any method.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kedge.core.algorithm import Algorithm
-from kedge.core.schedules import BottomUp, Schedule, over
+from kedge.core.errors import RequestError
+from kedge.core.schedules import Clock, Mask, Schedule, exact, over
+
+
+@dataclass(frozen=True)
+class BottomUp:
+    """FedBug: in local step k = 1…K the units 1…min(M, ⌈k·M / (ratio·K)⌉) train.
+
+    The ceiling is taken in rational arithmetic; in floating point it errs for M=5, ratio=0.7, K=250, k=35.
+    """
+
+    ratio: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.ratio <= 1:
+            raise RequestError(
+                f"BottomUp(ratio={self.ratio}): need 0 ≤ ratio ≤ 1. "
+                "ratio is the share of local steps spent unfreezing; 0 disables it."
+            )
+
+    def __call__(self, clock: Clock, units: int) -> Mask:
+        share, whole = exact(self.ratio)
+        thaw = share * clock.steps
+        opened = units if thaw == 0 else -(-(clock.step + 1) * units * whole // thaw)
+        return tuple(unit < opened for unit in range(units))
 
 
 def bottom_up(ratio: float = 0.4) -> Schedule:

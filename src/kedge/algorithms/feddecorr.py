@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kedge.algorithms.features import NeedsFeatures
 from kedge.algorithms.fedavg import Weights, fedavg
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Correction, Step
 from kedge.core.errors import RequestError
+from kedge.core.features import NeedsFeatures
 
 EPSILON = 1e-8
 

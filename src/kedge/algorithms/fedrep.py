@@ -6,12 +6,36 @@ reverse; the base is averaged, the head kept. PFLlib's one epoch of each is epoc
 in the authors' code.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kedge.algorithms.fedavg import Weights
 from kedge.algorithms.fedper import fedper
 from kedge.core.algorithm import Algorithm
-from kedge.core.schedules import HeadThenBody
+from kedge.core.errors import RequestError
+from kedge.core.schedules import Clock, Mask, exact
+
+
+@dataclass(frozen=True)
+class HeadThenBody:
+    """The last `count` units train in the first `share` of a client's local steps, the others in the rest.
+
+    The number of steps is rounded to the nearest; each has at least one. A single step trains the body.
+    """
+
+    share: float
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise RequestError(
+                f"head_share = {self.share}: need 0 < head_share < 1, the share of local steps on the head."
+            )
+
+    def __call__(self, clock: Clock, units: int) -> Mask:
+        share, whole = exact(self.share)
+        nearest = max((2 * share * clock.steps + whole) // (2 * whole), 1)
+        steps = min(nearest, clock.steps - 1)
+        return tuple((unit >= units - self.count) == (clock.step < steps) for unit in range(units))
 
 
 def fedrep(head: int = 1, head_share: float = 0.5, weights: Weights = "size") -> Algorithm:

@@ -17,6 +17,7 @@ from kedge.algorithms.fedavg import Weights, fedavg
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Step
 from kedge.core.errors import RequestError
+from kedge.core.features import require_features
 from kedge.core.losses import weighted_mean
 from kedge.core.model import Batch, Model, Output
 from kedge.core.tree import Leaves
@@ -26,8 +27,7 @@ PERSONAL = ("personal.weight", "personal.bias")
 
 def with_personal_head(model: Model) -> Model:
     """The model with a second classifier on its features."""
-    if not model.classifier:
-        raise RequestError("fedrod needs features: the model has no linear layer that takes any in.")
+    require_features(model.classifier, "fedrod")
     if all(k in model.frozen for k in model.classifier):
         raise RequestError(
             "fedrod trains the classifier as its generic head, but the classifier is frozen: "

@@ -19,6 +19,7 @@ from kedge.algorithms.fedavg import Weights, fedavg
 from kedge.core.algorithm import Algorithm, by_size
 from kedge.core.correction import Cohort, Correction, End, Step
 from kedge.core.errors import RequestError
+from kedge.core.features import require_features
 from kedge.core.losses import weighted_mean
 from kedge.core.model import Model
 from kedge.core.tree import Leaves, Tree, add, sqnorm, sub, zeros
@@ -67,8 +68,7 @@ class TrackedFeatures(Correction):
     needs_class_means = True
 
     def reach(self, model: Model) -> frozenset[str]:
-        if not model.classifier:
-            raise RequestError("fedtr needs features: the model has no linear layer that takes any in.")
+        require_features(model.classifier, "fedtr")
         return frozenset(model.classifier[:1])
 
     def init_server(self, shared: Leaves) -> Tree:

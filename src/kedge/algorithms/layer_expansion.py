@@ -7,7 +7,39 @@ head is the host's affair: over fedbabu it stays frozen, as in the paper's text;
 it, it trains in every round.
 """
 
-from kedge.core.schedules import Schedule, Thaw
+from dataclasses import dataclass
+
+from kedge.core.errors import RequestError
+from kedge.core.schedules import Clock, Mask, Schedule
+
+
+@dataclass(frozen=True)
+class Thaw:
+    """The k-th base unit trains from round thaw[k] on, rounds counted from 1; the head (last unit) always.
+
+    Base units are counted from the input side, or from_top from the head's side. Open means round ≥ thaw[k],
+    strict round > thaw[k].
+    """
+
+    thaw: tuple[int, ...]
+    from_top: bool = False
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.thaw or list(self.thaw) != sorted(self.thaw) or self.thaw[0] < 0:
+            raise RequestError(
+                f"thaw = {list(self.thaw)}: need one round per base unit, from 0 on, in ascending order."
+            )
+
+    def __call__(self, clock: Clock, units: int) -> Mask:
+        if len(self.thaw) != units - 1:
+            raise RequestError(
+                f"thaw = {list(self.thaw)}: {len(self.thaw)} rounds, but the model has {units - 1} base "
+                f"units ({units} units, the last of which is the head). Give one round per base unit."
+            )
+        now = clock.round + 1
+        base = tuple(now > first if self.strict else now >= first for first in self.thaw)
+        return (*(base[::-1] if self.from_top else base), True)
 
 
 def vanilla(thaw: tuple[int, ...] = (0, 100, 200), strict: bool = False) -> Schedule:

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kedge.algorithms.features import NeedsFeatures
 from kedge.algorithms.fedavg import Weights, fedavg
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Correction, End, Step
 from kedge.core.errors import RequestError
+from kedge.core.features import NeedsFeatures, require_features
 from kedge.core.losses import weighted_mean
 from kedge.core.tree import Leaves, Tree, zeros
 
@@ -67,8 +67,7 @@ class Projected:
     def __call__(self, module: nn.Module) -> nn.Module:
         own = copy.deepcopy(module)
         linears = [name for name, layer in own.named_modules() if isinstance(layer, nn.Linear) and name]
-        if not linears:
-            raise RequestError(f"moon needs features: {type(module).__name__} has no linear layer inside it.")
+        require_features(linears, "moon", type(module).__name__)
         parent, _, last = linears[-1].rpartition(".")
         old = own.get_submodule(linears[-1])
         assert isinstance(old, nn.Linear)

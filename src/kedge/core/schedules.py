@@ -35,42 +35,6 @@ def exact(ratio: float) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class BottomUp:
-    """FedBug: in local step k = 1…K the units 1…min(M, ⌈k·M / (ratio·K)⌉) train.
-
-    The ceiling is taken in rational arithmetic; in floating point it errs for M=5, ratio=0.7, K=250, k=35.
-    """
-
-    ratio: float
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.ratio <= 1:
-            raise RequestError(
-                f"BottomUp(ratio={self.ratio}): need 0 ≤ ratio ≤ 1. "
-                "ratio is the share of local steps spent unfreezing; 0 disables it."
-            )
-
-    def __call__(self, clock: Clock, units: int) -> Mask:
-        share, whole = exact(self.ratio)
-        thaw = share * clock.steps
-        opened = units if thaw == 0 else -(-(clock.step + 1) * units * whole // thaw)
-        return tuple(unit < opened for unit in range(units))
-
-
-@dataclass(frozen=True)
-class TopDown:
-    """BottomUp from the output side: in local step k the last min(M, ⌈k·M / (ratio·K)⌉) units train."""
-
-    ratio: float
-
-    def __post_init__(self) -> None:
-        BottomUp(self.ratio)  # the same ratios are allowed
-
-    def __call__(self, clock: Clock, units: int) -> Mask:
-        return BottomUp(self.ratio)(clock, units)[::-1]
-
-
-@dataclass(frozen=True)
 class FixLast:
     """The last `count` units never train."""
 
@@ -97,29 +61,6 @@ class OnlyLast:
 
     def __call__(self, clock: Clock, units: int) -> Mask:
         return tuple(unit >= units - self.count for unit in range(units))
-
-
-@dataclass(frozen=True)
-class HeadThenBody:
-    """The last `count` units train in the first `share` of a client's local steps, the others in the rest.
-
-    The number of steps is rounded to the nearest; each has at least one. A single step trains the body.
-    """
-
-    share: float
-    count: int = 1
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share < 1:
-            raise RequestError(
-                f"head_share = {self.share}: need 0 < head_share < 1, the share of local steps on the head."
-            )
-
-    def __call__(self, clock: Clock, units: int) -> Mask:
-        share, whole = exact(self.share)
-        nearest = max((2 * share * clock.steps + whole) // (2 * whole), 1)
-        steps = min(nearest, clock.steps - 1)
-        return tuple((unit >= units - self.count) == (clock.step < steps) for unit in range(units))
 
 
 @dataclass(frozen=True)
@@ -158,32 +99,3 @@ class Both:
 def over(base: Schedule, schedule: Schedule) -> Schedule:
     """The schedule laid over a method's own."""
     return schedule if base is all_units else base if schedule is all_units else Both(base, schedule)
-
-
-@dataclass(frozen=True)
-class Thaw:
-    """The k-th base unit trains from round thaw[k] on, rounds counted from 1; the head (last unit) always.
-
-    Base units are counted from the input side, or from_top from the head's side. Open means round ≥ thaw[k],
-    strict round > thaw[k].
-    """
-
-    thaw: tuple[int, ...]
-    from_top: bool = False
-    strict: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.thaw or list(self.thaw) != sorted(self.thaw) or self.thaw[0] < 0:
-            raise RequestError(
-                f"thaw = {list(self.thaw)}: need one round per base unit, from 0 on, in ascending order."
-            )
-
-    def __call__(self, clock: Clock, units: int) -> Mask:
-        if len(self.thaw) != units - 1:
-            raise RequestError(
-                f"thaw = {list(self.thaw)}: {len(self.thaw)} rounds, but the model has {units - 1} base "
-                f"units ({units} units, the last of which is the head). Give one round per base unit."
-            )
-        now = clock.round + 1
-        base = tuple(now > first if self.strict else now >= first for first in self.thaw)
-        return (*(base[::-1] if self.from_top else base), True)

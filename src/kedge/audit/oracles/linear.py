@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kedge.algorithms.fedavg import fedavg
 from kedge.algorithms.fedbabu import fedbabu
+from kedge.algorithms.fedbug import BottomUp
 from kedge.audit.bed import ENGINES, ORACLES, Bed, Numbers, moments
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.oracles.averaging import TOLERANCE
@@ -21,7 +22,6 @@ from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.correction import Step
 from kedge.core.losses import weighted_mean
 from kedge.core.optimizers import SGD
-from kedge.core.schedules import BottomUp
 from kedge.data.dataset import Dataset
 from kedge.data.federation import joined
 from kedge.measure.theory.contraction import cosine, printed, printed_minimum, theoretical

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kedge.core.schedules import BottomUp, Clock
+from kedge.algorithms.fedbug import BottomUp
+from kedge.core.schedules import Clock
 from kedge.measure.theory.contraction import printed, printed_minimum, theoretical
 from kedge.measure.theory.linear import (
     MULTIPLICATIVE,
