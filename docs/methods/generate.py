@@ -83,9 +83,9 @@ def second_round(algorithm: Algorithm, epochs: int) -> tuple[dict[str, int], int
     server = opened(algorithm, model, params, buffers)
     for number in range(2):
         seen.clear()
-        cast = broadcast(algorithm, server)
-        reply = engine.round(Order(number, number, 0, server.shared, server.buffers, cast), [0])
-        down, up = size({"model": server.shared, "cast": cast}), size(reply.mean)
+        sent = broadcast(algorithm, server)
+        reply = engine.round(Order(number, number, 0, server.shared, server.buffers, sent), [0])
+        down, up = size({"model": server.shared, "broadcast": sent}), size(reply.mean)
         server = server_update(algorithm, server, reply, 1, number)
     numbers = {
         "sent to a client in a round": down,

@@ -9,7 +9,7 @@ from torch import nn
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.model import Model, Statistics
 from kedge.core.server import Server, broadcast, opened, server_update
-from kedge.core.tree import Tree, cast, flatten
+from kedge.core.tree import Tree, flatten, tree_to
 from kedge.data.datasets import synthetic
 from kedge.data.federation import Federation
 from kedge.engines.engine import Engine, Order
@@ -91,7 +91,7 @@ def play(
     cohorts: Sequence[Sequence[int]],
 ) -> Server:
     """Rounds with these participants; the server at the end."""
-    params, buffers = (cast(part, data.dtype) for part in model.init(0))
+    params, buffers = (tree_to(part, data.dtype) for part in model.init(0))
     server = opened(algorithm, model, params, buffers)
     engine.begin(Stage(algorithm, len(cohorts), local), params, frozenset())
     for round, clients in enumerate(cohorts):

@@ -28,7 +28,7 @@ from kedge.config.task import Task
 from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.model import Batch, Model
 from kedge.core.optimizers import SGD
-from kedge.core.tree import cast
+from kedge.core.tree import tree_to
 from kedge.data.federation import Federation
 from kedge.engines.cuda.tracing import written_down
 from kedge.engines.engine import Engine
@@ -169,7 +169,7 @@ def test_the_generators_of_the_process_are_neither_used_nor_moved(name: str) -> 
 @pytest.mark.parametrize("name", [name for name in LAYERS if name not in ("F.gumbel_softmax", "in place")])
 def test_chance_matters_in_training_and_rests_in_evaluation(name: str) -> None:
     own = model(name)
-    params, buffers = (cast(part, torch.float64) for part in own.init(0))
+    params, buffers = (tree_to(part, torch.float64) for part in own.init(0))
     x = data().prepare(data().pool.x[:4])
     weight, labels = torch.ones(4, dtype=x.dtype), torch.zeros(4, dtype=torch.int64)
 
@@ -194,7 +194,7 @@ def test_a_resumed_run_leaves_the_same_bytes(
 def test_a_step_can_be_written_down_operator_by_operator(name: str) -> None:
     """As the captured engine does it on a GPU: shapes alone, vmap and gradients carried out."""
     own = model(name)
-    params, buffers = (cast(part, torch.float64) for part in own.init(0))
+    params, buffers = (tree_to(part, torch.float64) for part in own.init(0))
     rows = {k: torch.stack([v, 2 * v]) for k, v in params.items()}
     x = data().prepare(data().pool.x[:4]).expand(2, -1, -1, -1).contiguous()
     keys = torch.arange(4).view(2, 2)

@@ -10,7 +10,7 @@ from tests.contract.problem import CLASSES, SIZES, federation, perceptron
 
 from kedge.core.correction import ClassMeans, Cohort, Correction, End, Step, within
 from kedge.core.model import Batch, Output
-from kedge.core.tree import Leaves, Tree, cast, flatten, scale, sub
+from kedge.core.tree import Leaves, Tree, flatten, scale, sub, tree_to
 
 CORRECTIONS: dict[str, Correction] = {
     f"{name}-{correction.name}": correction
@@ -56,13 +56,18 @@ class Scene:
     def tensors(self) -> Leaves:
         """Every tensor that a hook could modify."""
         parts = {"params": self.params, "anchor": self.anchor, "grads": self.grads, "delta": self.end.delta}
-        rest = {"state": self.state, "server": self.server, "cast": self.end.cast, "times": self.end.lr_time}
+        rest = {
+            "state": self.state,
+            "server": self.server,
+            "broadcast": self.end.broadcast,
+            "times": self.end.lr_time,
+        }
         return flatten({**parts, **rest})
 
 
 def scene(correction: Correction, dtype: torch.dtype) -> Scene:
     data, model = federation(dtype=dtype), perceptron(of=BUILT_IN["moon-features"])
-    start = cast(model.init(0)[0], dtype)
+    start = tree_to(model.init(0)[0], dtype)
     params, anchor, grads = drawn(start, 1), drawn(start, 2), drawn(start, 3)
     known = within(correction, model, anchor, {})
     state, server = drawn(correction.init_client(known), 4), drawn(correction.init_server(known), 5)
@@ -103,7 +108,7 @@ def test_hooks_preserve_structure_shapes_and_dtypes(correction: Correction, dtyp
     assert layout(memory) == layout(given.state)
     assert {kind for _, kind in layout(upload).values()} <= {dtype}
     assert layout(correction.send(given.end.delta, given.end)) == layout(given.end.delta)
-    assert layout(correction.broadcast(given.server)) == layout(given.end.cast)
+    assert layout(correction.broadcast(given.server)) == layout(given.end.broadcast)
     cohort = Cohort(0, 2, len(SIZES), given.anchor)
     update, server = correction.server(given.end.delta, upload, given.server, cohort)
     assert layout(update) == layout(given.end.delta)

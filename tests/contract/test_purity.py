@@ -8,7 +8,7 @@ from tests.contract.problem import federation, network
 from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.optimizers import SGD
 from kedge.core.server import broadcast, opened, server_update
-from kedge.core.tree import Leaves, cast, flatten
+from kedge.core.tree import Leaves, flatten, tree_to
 from kedge.engines.engine import Order
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
@@ -25,7 +25,7 @@ def test_a_round_modifies_no_input(name: str, kind: type[Sequential] | type[Stac
     algorithm, data = ALGORITHMS[name], federation()
     model = network("batch", "local", of=algorithm)
     engine = kind(model, data)
-    params, buffers = (cast(part, torch.float64) for part in model.init(0))
+    params, buffers = (tree_to(part, torch.float64) for part in model.init(0))
     server = opened(algorithm, model, params, buffers)
     local = LocalTraining(2, 4, SGD(0.1, weight_decay=1e-2), clip=1.0)
     engine.begin(Stage(algorithm, 3, local), params, frozenset())
@@ -47,7 +47,7 @@ def test_a_round_repeated_gives_the_same_bits(kind: type[Sequential] | type[Stac
     """FedAvg keeps no memory, so the same order must give the same reply."""
     algorithm, data, model = BUILT_IN["fedavg"], federation(), network("batch", dropout=0.3)
     engine = kind(model, data)
-    params, buffers = (cast(part, torch.float64) for part in model.init(0))
+    params, buffers = (tree_to(part, torch.float64) for part in model.init(0))
     engine.begin(Stage(algorithm, 1, LocalTraining(2, 4, SGD(0.1))), params, frozenset())
     order = Order(5, 5, 1, params, buffers, {})
     first, second = engine.round(order, [0, 1, 3]), engine.round(order, [0, 1, 3])

@@ -16,7 +16,7 @@ from kedge.core.model import Model
 from kedge.core.optimizers import SGD
 from kedge.core.schedules import Clock
 from kedge.core.server import broadcast, opened
-from kedge.core.tree import cast
+from kedge.core.tree import tree_to
 from kedge.data.dataset import Dataset
 from kedge.data.federation import Federation
 from kedge.engines.engine import Order, trainable
@@ -84,7 +84,7 @@ def test_a_frozen_backbone_is_the_run_on_its_outputs(name: str, kind: Kind) -> N
 def test_personal_models_are_tuned_in_what_trains(kind: Kind, what: Literal["all", "head", "body"]) -> None:
     found = []
     for model, data in both(fedavg()):
-        params, buffers = (cast(part, data.dtype) for part in model.init(0))
+        params, buffers = (tree_to(part, data.dtype) for part in model.init(0))
         engine, server = kind(model, data), opened(fedavg(), model, params, buffers)
         engine.begin(Stage(fedavg(), 1, LOCAL), params, frozenset())
         order = Order(0, 0, 7, server.shared, server.buffers, broadcast(fedavg(), server))

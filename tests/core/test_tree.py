@@ -11,7 +11,6 @@ from kedge.core.tree import (
     add,
     as_it_lies,
     axpy,
-    cast,
     dot,
     finite,
     flatten,
@@ -21,8 +20,9 @@ from kedge.core.tree import (
     sqnorm,
     stack,
     sub,
-    together,
+    tree_foreach,
     tree_map,
+    tree_to,
     unflatten,
     where,
     zeros,
@@ -128,7 +128,7 @@ def test_where_keeps_the_old_value_when_the_new_one_is_not_a_number() -> None:
 
 
 def test_cast_leaves_integers_alone() -> None:
-    got = cast({"x": torch.ones(2), "n": torch.ones(2, dtype=torch.int64)}, torch.float64)
+    got = tree_to({"x": torch.ones(2), "n": torch.ones(2, dtype=torch.int64)}, torch.float64)
     assert got["x"].dtype == torch.float64
     assert got["n"].dtype == torch.int64
 
@@ -158,12 +158,12 @@ def test_finite_finds_a_number_that_is_not(bad: float) -> None:
 def test_together_pairs_leaves_by_name() -> None:
     left = {"a": torch.ones(2), "n": {"b": torch.zeros(3), "c": torch.ones(1)}, "none": {}}
     right = {"none": {}, "n": {"c": torch.full((1,), 5.0), "b": torch.ones(3)}, "a": torch.ones(2)}
-    found = together(torch._foreach_add, left, right)
+    found = tree_foreach(torch._foreach_add, left, right)
     assert list(found) == ["a", "n", "none"]
     assert found["a"].tolist() == [2, 2]
     assert found["n"]["b"].tolist() == [1, 1, 1]
     assert found["n"]["c"].tolist() == [6]
-    assert together(torch._foreach_neg, {"none": {}}) == {"none": {}}
+    assert tree_foreach(torch._foreach_neg, {"none": {}}) == {"none": {}}
 
 
 def test_a_norm_is_that_of_the_same_numbers_however_they_lie() -> None:

@@ -17,7 +17,7 @@ from kedge.core.losses import cross_entropy
 from kedge.core.model import Batch, Model
 from kedge.core.optimizers import SGD
 from kedge.core.server import Reply, broadcast, opened
-from kedge.core.tree import Leaves, cast, flatten
+from kedge.core.tree import Leaves, flatten, tree_to
 from kedge.data.federation import Federation
 from kedge.engines.engine import Mean, Order, summed
 from kedge.engines.sequential import Sequential
@@ -128,7 +128,7 @@ def one_round(
     algorithm: Algorithm, kind: Any, model: Model, data: Federation, clients: list[int]
 ) -> tuple[Reply, Any]:
     engine = kind(model, data)
-    params, buffers = (cast(part, data.dtype) for part in model.init(0))
+    params, buffers = (tree_to(part, data.dtype) for part in model.init(0))
     engine.begin(Stage(algorithm, 1, LOCAL), params, frozenset())
     server = opened(algorithm, model, params, buffers)
     reply = engine.round(Order(0, 0, 7, server.shared, server.buffers, broadcast(algorithm, server)), clients)
@@ -191,7 +191,7 @@ def test_the_training_loss_is_the_mean_over_clients_of_their_mean_over_steps(kin
     """With a learning rate of 1e-300 nothing moves, so each batch's loss can be taken at the start."""
     model, data = network("none"), federation()
     engine = kind(model, data)
-    params = cast(model.init(0)[0], torch.float64)
+    params = tree_to(model.init(0)[0], torch.float64)
     engine.begin(Stage(fedavg(), 1, LocalTraining(1, 100, SGD(1e-300))), params, frozenset())
     reply = engine.round(Order(0, 0, 0, params, {}, {}), EVERYBODY[0])
     losses = []

@@ -7,18 +7,18 @@ from kedge.core.model import Statistics
 from kedge.measure.cost.traffic import Traffic, tensor_bytes
 
 LEAVES = {"body.weight": torch.zeros(3, 4), "head.weight": torch.zeros(2, dtype=torch.float64)}
-CAST = {"control": {"c": {"head.weight": torch.zeros(2)}}, "centroids": {"mean": torch.zeros(5)}}
+BROADCAST = {"control": {"c": {"head.weight": torch.zeros(2)}}, "centroids": {"mean": torch.zeros(5)}}
 BUFFERS = {"norm.running_mean": torch.zeros(7)}
 
 
 def traffic(statistics: Statistics = "shared") -> Traffic:
     return Traffic(
-        frozenset(LEAVES), {"anchor": LEAVES, "cast": CAST}, {"delta": LEAVES}, BUFFERS, statistics
+        frozenset(LEAVES), {"anchor": LEAVES, "broadcast": BROADCAST}, {"delta": LEAVES}, BUFFERS, statistics
     )
 
 
 def test_every_tensor_counts_in_its_own_precision() -> None:
-    assert tensor_bytes({"a": LEAVES, "b": CAST}) == {
+    assert tensor_bytes({"a": LEAVES, "b": BROADCAST}) == {
         "a/body.weight": 48, "a/head.weight": 16, "b/control/c/head.weight": 8, "b/centroids/mean": 20,
     }  # fmt: skip
 

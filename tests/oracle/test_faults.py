@@ -78,7 +78,7 @@ class Undecayed(ControlVariates):
     """c_i by the learning rate of the first round (the FedDyn and FedDC codes)."""
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
-        c, c_i = end.cast["c"], end.state["c"]
+        c, c_i = end.broadcast["c"], end.state["c"]
         time = {k: v / end.lr * 0.1 for k, v in end.lr_time.items()}
         new = {k: c_i[k] - c[k] - end.delta[k] / time[k] for k in c_i}
         return {"c": new}, {"c": sub(new, c_i)}
@@ -103,7 +103,7 @@ class AllSteps(ControlVariates):
     """c_i by all steps of the round, also for leaves that were frozen in some."""
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
-        c, c_i = end.cast["c"], end.state["c"]
+        c, c_i = end.broadcast["c"], end.state["c"]
         new = {k: c_i[k] - c[k] - end.delta[k] / (end.steps * end.lr) for k in c_i}
         return {"c": new}, {"c": sub(new, c_i)}
 

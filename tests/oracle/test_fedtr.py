@@ -116,7 +116,7 @@ class FromTheStart(TrackedFeatures):
     """Centroids of 0 hold in the first round."""
 
     def loss(self, step: Step) -> Tensor:
-        away = (step.out.features - step.cast["mean"][step.batch.y]).square().sum(1)
+        away = (step.out.features - step.broadcast["mean"][step.batch.y]).square().sum(1)
         return self.strength * weighted_mean(away, step.batch)
 
 
@@ -207,7 +207,7 @@ def test_a_frozen_unit_neither_learns_nor_sends_drift() -> None:
     end = End(
         params={"a": leaf, "b": leaf}, anchor={"a": leaf, "b": leaf}, delta={"a": leaf, "b": leaf * 0},
         lr=leaf[0], steps=leaf[0], lr_time={"a": leaf[0], "b": leaf[0] * 0},
-        state={"d": {"a": leaf, "b": leaf}}, cast={}, facts={},
+        state={"d": {"a": leaf, "b": leaf}}, broadcast={}, facts={},
     )  # fmt: skip
     kept, _ = drift.finish(end)
     sent_on = drift.send(end.delta, replace(end, state=kept))

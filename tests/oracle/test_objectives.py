@@ -74,7 +74,7 @@ class OwnAnchor(Drift):
     """‖w_i − w‖², without the drift."""
 
     def gradient(self, grads: Leaves, step: Step) -> Leaves:
-        lean = sub(step.cast["g"], step.state["g"])
+        lean = sub(step.broadcast["g"], step.state["g"])
         away = sub(step.params, step.anchor)
         return {k: v + self.alpha * away[k] + lean[k] for k, v in grads.items()}
 
@@ -84,7 +84,7 @@ class WithoutServerGradient(Drift):
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
         kept, _ = Drift.finish(self, end)
-        new = add(kept["g"], end.cast["g"])
+        new = add(kept["g"], end.broadcast["g"])
         return {**kept, "g": new}, {"g": sub(new, end.state["g"])}
 
 

@@ -51,11 +51,11 @@ class Drift(Correction):
 
     def gradient(self, grads: Leaves, step: Step) -> Leaves:
         away = add(sub(step.params, step.anchor), step.state["h"])
-        lean = sub(step.cast["g"], step.state["g"])
+        lean = sub(step.broadcast["g"], step.state["g"])
         return {k: v + self.alpha * away[k] + lean[k] for k, v in grads.items()}
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
-        new = refreshed(end.state["g"], end.cast["g"], end)
+        new = refreshed(end.state["g"], end.broadcast["g"], end)
         return {"h": add(end.state["h"], end.delta), "g": new}, {"g": sub(new, end.state["g"])}
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:

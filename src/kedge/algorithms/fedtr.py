@@ -80,8 +80,8 @@ class TrackedFeatures(Correction):
 
     def loss(self, step: Step) -> Tensor:
         y = step.batch.y
-        away = (step.out.features - step.cast["mean"][y]).square().sum(1)
-        return self.strength * weighted_mean(step.cast["known"][y] * away, step.batch)
+        away = (step.out.features - step.broadcast["mean"][y]).square().sum(1)
+        return self.strength * weighted_mean(step.broadcast["known"][y] * away, step.batch)
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
         assert end.class_means is not None

@@ -67,11 +67,11 @@ class ControlVariates(Correction):
         return state
 
     def gradient(self, grads: Leaves, step: Step) -> Leaves:
-        c, c_i = step.cast["c"], step.state["c"]
+        c, c_i = step.broadcast["c"], step.state["c"]
         return {k: g + (c[k] - c_i[k]) if k in c else g for k, g in grads.items()}
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
-        new = refreshed(end.state["c"], end.cast["c"], end)
+        new = refreshed(end.state["c"], end.broadcast["c"], end)
         return {"c": new}, {"c": sub(new, end.state["c"])}
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:

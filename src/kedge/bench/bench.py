@@ -14,7 +14,7 @@ from kedge.bench.workloads import Workload
 from kedge.config.task import Task
 from kedge.core.algorithm import Stage
 from kedge.core.server import Server, broadcast, opened, server_update
-from kedge.core.tree import cast
+from kedge.core.tree import tree_to
 from kedge.engines.choose import build, choose
 from kedge.engines.cuda.captured import Captured
 from kedge.engines.engine import Assignment, Engine, Order, Rounds, drive
@@ -134,7 +134,7 @@ def rounds_of(
 def begun_on(task: Task, engine: Engine) -> dict[str, Any]:
     """A run before its first round: its server, and its engine in its only stage."""
     stage, data = task.stages[0], task.federation
-    params, buffers = (cast(v, data.dtype, data.pool.x.device) for v in task.model.init(task.seed))
+    params, buffers = (tree_to(v, data.dtype, data.pool.x.device) for v in task.model.init(task.seed))
     engine.begin(stage, params, frozenset())
     return {"server": opened(stage.algorithm, task.model, params, buffers)}
 

@@ -14,7 +14,7 @@ from kedge.bench.loops import Round
 from kedge.core.algorithm import LocalTraining
 from kedge.core.client import Carry, local_step, started
 from kedge.core.model import Batch, Model
-from kedge.core.tree import cast
+from kedge.core.tree import tree_to
 from kedge.data.federation import Federation
 from kedge.engines.cuda.graphs import captured, in_place
 from kedge.engines.cuda.tracing import traced
@@ -69,10 +69,10 @@ def central_program(
 ) -> Callable[[], object]:
     """One step on the samples in `index`, again and again, of a model that is put in its place."""
     device = data.pool.x.device
-    params, buffers = (cast(v, data.dtype, device) for v in model.init(0))
+    params, buffers = (tree_to(v, data.dtype, device) for v in model.init(0))
     lr = torch.tensor(local.optimizer.rate(0), dtype=data.dtype, device=device)
     carry = placed(started(local, params, buffers, {}))
-    fixed = placed({"anchor": params, "buffers": buffers, "cast": {}, "facts": {}, "lr": lr})
+    fixed = placed({"anchor": params, "buffers": buffers, "broadcast": {}, "facts": {}, "lr": lr})
     arguments = carry, fixed, index, data.pool.x, data.pool.y
     program = traced(partial(central_step, model, local, data), *arguments, repeatable=False)
     step = partial(program, *arguments)

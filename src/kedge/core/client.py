@@ -23,7 +23,7 @@ Carry = dict[str, Any]  # params, buffers, opt, state (by slot), loss: what move
 Aux = tuple[Output, Leaves, Tensor]  # output, moved buffers, loss
 Objective = Callable[[Leaves], tuple[Tensor, Aux]]
 Differentiate = Callable[[Objective, Leaves], tuple[Leaves, Aux]]
-Fixed = dict[str, Any]  # anchor, buffers, cast (by slot), facts, lr: what stays through a round
+Fixed = dict[str, Any]  # anchor, buffers, broadcast (by slot), facts, lr: what stays through a round
 
 
 def local_step(
@@ -56,7 +56,7 @@ def local_step(
             out=out,
             at=at,
             state=carry["state"][slot] if slot else {},
-            cast=fixed["cast"][slot] if slot else {},
+            broadcast=fixed["broadcast"][slot] if slot else {},
             facts=fixed["facts"],
             trainable=trainable,
         )
@@ -185,7 +185,7 @@ def finish(
             steps=steps,
             lr_time=only(lr_time, anchor),
             state=state,
-            cast=fixed["cast"][slot],
+            broadcast=fixed["broadcast"][slot],
             facts=fixed["facts"],
             class_means=class_means,
         )

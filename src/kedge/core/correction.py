@@ -29,7 +29,7 @@ class Step:
     out: Output  # the model on (all its leaves, batch)
     at: Callable[[Leaves], Output]  # the model with these leaves put in, in evaluation mode; a constant
     state: Tree  # this correction's memory here
-    cast: Tree  # its broadcast
+    broadcast: Tree  # what the server sent for this correction
     facts: Leaves  # per-client constants
     trainable: tuple[str, ...] = ()  # the leaves that move in this step
 
@@ -54,7 +54,7 @@ class End:
         Leaves  # per leaf: how far a constant unit gradient would have moved it (Σ lr; with momentum more)
     )
     state: Tree
-    cast: Tree
+    broadcast: Tree
     facts: Leaves
     class_means: ClassMeans | None = None  # where a correction asks for it
 

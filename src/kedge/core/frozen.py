@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from kedge.core.model import Batch, Model, Output
-from kedge.core.tree import Leaves, cast
+from kedge.core.tree import Leaves, tree_to
 
 
 def frozen_leaves(model: Model) -> Leaves:
@@ -21,7 +21,7 @@ def frozen_leaves(model: Model) -> Leaves:
 
 def place_frozen(model: Model, dtype: torch.dtype, device: torch.device | str = "cpu") -> Model:
     """The model with its frozen parameters on `device` and in `dtype`."""
-    placed = cast(frozen_leaves(model), dtype, device)
+    placed = tree_to(frozen_leaves(model), dtype, device)
     return with_frozen(model, {k: nn.Parameter(v, requires_grad=False) for k, v in placed.items()})
 
 

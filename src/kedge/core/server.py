@@ -8,7 +8,7 @@ import torch
 from kedge.core.algorithm import Algorithm, fitted
 from kedge.core.correction import Cohort, Correction, Weight, within
 from kedge.core.model import Model
-from kedge.core.tree import Leaves, Tree, flatten, only, together
+from kedge.core.tree import Leaves, Tree, flatten, only, tree_foreach
 
 
 class Rejection(NamedTuple):
@@ -60,12 +60,12 @@ def server_update(algorithm: Algorithm, server: Server, reply: Reply, population
     """
     mean = reply.mean
     update = mean["delta"]
-    average = reply.average or together(torch._foreach_add, server.shared, update)
+    average = reply.average or tree_foreach(torch._foreach_add, server.shared, update)
     slots = dict(server.slots)
     cohort = Cohort(round, reply.size, population, server.shared)
     for c in algorithm.corrections:
         update, slots[c.name] = c.server(update, mean["slots"][c.name], slots[c.name], cohort)
-    moved = average if update is mean["delta"] else together(torch._foreach_add, server.shared, update)
+    moved = average if update is mean["delta"] else tree_foreach(torch._foreach_add, server.shared, update)
     frozen = frozenset(server.shared) - reply.trained
     if frozen:
         moved = {k: server.shared[k] if k in frozen else v for k, v in moved.items()}

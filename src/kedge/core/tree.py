@@ -81,7 +81,7 @@ def tree_map(function: Callable[..., Tensor], tree: Tree, *others: Tree) -> dict
     }
 
 
-def together(function: Callable[..., Sequence[Tensor]], tree: Tree, *others: Tree) -> dict[str, Any]:
+def tree_foreach(function: Callable[..., Sequence[Tensor]], tree: Tree, *others: Tree) -> dict[str, Any]:
     """The same with a function of lists: all tensors at once, which is one launch on a GPU."""
     if tree and not any(isinstance(v, dict) for v in tree.values()):
         return dict(zip(tree, function(*([one[k] for k in tree] for one in (tree, *others))), strict=True))
@@ -112,7 +112,7 @@ def where(condition: Tensor, yes: Tree, no: Tree) -> dict[str, Any]:
     return tree_map(lambda a, b: a if a is b else torch.where(condition, a, b), yes, no)
 
 
-def cast(tree: Tree, dtype: torch.dtype, device: torch.device | str = "cpu") -> dict[str, Any]:
+def tree_to(tree: Tree, dtype: torch.dtype, device: torch.device | str = "cpu") -> dict[str, Any]:
     """The tree on the device, floating tensors in this dtype."""
     return tree_map(lambda v: v.to(device, dtype if v.is_floating_point() else v.dtype), tree)
 

@@ -16,7 +16,7 @@ from kedge.core.errors import RequestError
 from kedge.core.model import Batch, Model
 from kedge.core.schedules import Clock
 from kedge.core.server import broadcast, opened
-from kedge.core.tree import cast
+from kedge.core.tree import tree_to
 from kedge.data.batches import step_counts
 from kedge.data.federation import Federation
 from kedge.engines.cuda.captured import Ahead, Captured
@@ -208,7 +208,7 @@ def run_trial(
 def evaluate_stacked(model: Model, probe: Federation) -> None:
     """Evaluate two models under vmap: a module may train under vmap but fail to evaluate under it."""
     params, buffers = (
-        {k: torch.stack([v, v]) for k, v in cast(part, probe.dtype, probe.pool.x.device).items()}
+        {k: torch.stack([v, v]) for k, v in tree_to(part, probe.dtype, probe.pool.x.device).items()}
         for part in model.init(0)
     )
     x, y = probe.prepare(probe.pool.x[:2]), probe.pool.y[:2]
@@ -282,7 +282,7 @@ def shrunk(
 
 def timed(engine: Engine, model: Model, federation: Federation, stage: Stage) -> float:
     """Seconds of one round of the probe, after one to warm up; the better of two."""
-    params, buffers = (cast(v, federation.dtype, federation.pool.x.device) for v in model.init(0))
+    params, buffers = (tree_to(v, federation.dtype, federation.pool.x.device) for v in model.init(0))
     server = opened(stage.algorithm, model, params, buffers)
     order = Order(0, 0, 0, server.shared, server.buffers, broadcast(stage.algorithm, server))
     engine.begin(stage, params, frozenset())

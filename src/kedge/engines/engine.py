@@ -14,7 +14,7 @@ from kedge.core.client import unit_time
 from kedge.core.correction import Weight
 from kedge.core.model import Model
 from kedge.core.server import Rejection, Reply, weights
-from kedge.core.tree import Leaves, Tree, together, tree_map
+from kedge.core.tree import Leaves, Tree, tree_foreach, tree_map
 from kedge.data.batches import Plan
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ class Order(NamedTuple):
     seed: int
     shared: Leaves
     buffers: Leaves
-    cast: Tree
+    broadcast: Tree
 
 
 class Assignment(NamedTuple):
@@ -186,7 +186,7 @@ def divided(total: Tree, mass: Tensor) -> dict[str, Any]:
             return torch._foreach_div(sums, mass.to(sums[0].dtype))
         return [v / mass.to(v.dtype) for v in sums]
 
-    return together(by_mass, total)
+    return tree_foreach(by_mass, total)
 
 
 def weighted_totals(

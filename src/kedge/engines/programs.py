@@ -42,12 +42,12 @@ def stacked_step(
     facts: Leaves,
     statistics: Leaves,
     anchor: Leaves,
-    cast: Tree,
+    broadcast: Tree,
     lr: Tensor,
 ) -> Carry:
     """One step of every row; `statistics` are batch norm's at the start of the round.
 
-    `apart`: anchor, cast and lr have one row a client, for rows of several runs.
+    `apart`: anchor, broadcast and lr have one row a client, for rows of several runs.
     """
     batch = Batch(federation.inputs(pool_x[index], moves), pool_y[index], weight, key)
 
@@ -58,16 +58,16 @@ def stacked_step(
         facts: Leaves,
         sent: Leaves,
         anchor: Leaves,
-        cast: Tree,
+        broadcast: Tree,
         lr: Tensor,
     ) -> Carry:
-        fixed = {"anchor": anchor, "buffers": sent, "cast": cast, "facts": facts, "lr": lr}
+        fixed = {"anchor": anchor, "buffers": sent, "broadcast": broadcast, "facts": facts, "lr": lr}
         moved = local_step(algorithm, model, local, leaves, carry, batch, fixed)
         return where(alive, moved, carry) if masked else moved
 
     rows = 0 if apart else None
     after: Carry = vmap(one, (0, 0, 0, 0, 0, rows, rows, rows))(
-        carry, batch, alive, facts, statistics, anchor, cast, lr
+        carry, batch, alive, facts, statistics, anchor, broadcast, lr
     )
     # One layout of inputs and outputs, hence one program for the first and for every later step.
     return tree_map(torch.Tensor.contiguous, after) if torch.compiler.is_compiling() else after
@@ -81,7 +81,7 @@ def stacked_end(
     carry: Carry,
     facts: Leaves,
     anchor: Leaves,
-    cast: Tree,
+    broadcast: Tree,
     lr: Tensor,
     steps: Tensor,
     trained: Tensor,
@@ -100,16 +100,16 @@ def stacked_end(
         times: Leaves,
         sums: Leaves | None,
         anchor: Leaves,
-        cast: Tree,
+        broadcast: Tree,
         lr: Tensor,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        fixed = {"anchor": anchor, "cast": cast, "facts": facts, "lr": lr}
+        fixed = {"anchor": anchor, "broadcast": broadcast, "facts": facts, "lr": lr}
         return finish(algorithm, carry, fixed, steps, times, class_means(sums) if sums else None)
 
     rows = 0 if apart else None
     times = lr_times(model, steps, trained, lr, momentum)
     slots, uploads = vmap(one, (0, 0, 0, 0, 0, rows, rows, rows))(
-        carry, facts, steps, times, sums or {}, anchor, cast, lr
+        carry, facts, steps, times, sums or {}, anchor, broadcast, lr
     )
     own_leaves = {k: v for k, v in carry["params"].items() if k not in anchor}
     admitted = finite_rows({"slots": slots, "uploads": uploads, "local": own_leaves})

@@ -23,7 +23,7 @@ class Begun:
     carry: Carry
     facts: Leaves
     shared: Leaves  # what the server sent, and its learning rate: the same for all rows, or
-    cast: Tree
+    broadcast: Tree
     lr: Tensor
     apart: bool = False  # one row each
 

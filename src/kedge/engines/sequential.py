@@ -87,7 +87,7 @@ class Sequential:
         fixed: Fixed = {
             "anchor": order.shared,
             "buffers": memory["buffers"],
-            "cast": order.cast,
+            "broadcast": order.broadcast,
             "facts": {k: v[client] for k, v in self.facts.items()},
             "lr": torch.tensor(local.optimizer.rate(order.round), dtype=like.dtype, device=like.device),
         }

@@ -101,7 +101,7 @@ class Stacked:
         function = partial(stacked_end, algorithm, self.model, momentum, begun.apart)
         end = self.program("end", function, self.compiled)
         found: tuple[dict[str, Any], dict[str, Any], Tensor, Totals] = end(
-            carry, begun.facts, begun.shared, begun.cast, begun.lr,
+            carry, begun.facts, begun.shared, begun.broadcast, begun.lr,
             *counted(begun.plan, begun.lr), living, sums,
         )  # fmt: skip
         return found
@@ -205,7 +205,7 @@ class Stacked:
         if tuning:
             carry["state"] = {}
         members = [self.federation.clients[c] for c in rows]
-        return Begun(members, own, carry, facts, order.shared, {} if tuning else order.cast, lr)
+        return Begun(members, own, carry, facts, order.shared, {} if tuning else order.broadcast, lr)
 
     def advanced(
         self, stage: Stage, model: Model, begun: Begun, compiled: bool, tuning: bool = False
@@ -231,7 +231,7 @@ class Stacked:
             )
             carry = advance(
                 carry, data.pool.x, data.pool.y, index[number], weight[number], key[number], moves[number],
-                alive[number], begun.facts, statistics, anchor, begun.cast, begun.lr,
+                alive[number], begun.facts, statistics, anchor, begun.broadcast, begun.lr,
             )  # fmt: skip
         return carry
 

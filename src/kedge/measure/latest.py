@@ -31,7 +31,7 @@ class Latest(Correction):
         return {"start": state["start"]}
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
-        now = sub(end.params, end.cast["start"])
+        now = sub(end.params, end.broadcast["start"])
         return {"e": now}, {"change": sub(now, end.state["e"])}
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:

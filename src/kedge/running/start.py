@@ -7,7 +7,7 @@ from typing import NamedTuple
 from kedge.config.task import Task
 from kedge.core.errors import RequestError
 from kedge.core.server import opened
-from kedge.core.tree import cast
+from kedge.core.tree import tree_to
 from kedge.engines.engine import Engine
 from kedge.running.folders.identity import digest_in
 from kedge.running.progress import Progress
@@ -31,7 +31,7 @@ def start_run(task: Task, engine: Engine, folder: Path | None, say: Callable[[st
         check_rounds(task, progress, folder)
         return Start(progress, saved.facts["lengths"], identity)
     first, data = task.stages[0], task.federation
-    params, buffers = (cast(v, data.dtype, data.pool.x.device) for v in task.model.init(task.seed))
+    params, buffers = (tree_to(v, data.dtype, data.pool.x.device) for v in task.model.init(task.seed))
     engine.begin(first, params, frozenset())
     return Start(Progress(opened(first.algorithm, task.model, params, buffers)), {}, identity)
 

@@ -23,7 +23,7 @@ from kedge.core.frozen import place_frozen
 from kedge.core.optimizers import SGD, Adam, Optimizer
 from kedge.core.sampling import Participation
 from kedge.core.server import opened
-from kedge.core.tree import cast, flatten
+from kedge.core.tree import flatten, tree_to
 from kedge.data.augment import Augment
 from kedge.data.datasets import synthetic
 from kedge.data.federation import federate
@@ -237,7 +237,7 @@ class TestOnTheGPU:
     def test_what_a_run_does_on_busy_does_not_wait_for_its_round(self) -> None:
         task = task_of(fedavg(), "cuda", local=LocalTraining(200, 16, SGD(0.001)))
         stage, engine = task.stages[0], captured(task)
-        params, buffers = (cast(v, torch.float64, "cuda") for v in task.model.init(0))
+        params, buffers = (tree_to(v, torch.float64, "cuda") for v in task.model.init(0))
         engine.begin(stage, params, frozenset())
         order, pending = Order(0, 0, 0, params, buffers, {}), []
 

@@ -16,7 +16,7 @@ from kedge.core.model import Batch
 from kedge.core.optimizers import SGD
 from kedge.core.schedules import all_units
 from kedge.core.server import broadcast, opened
-from kedge.core.tree import Leaves, cast, flatten, tree_map
+from kedge.core.tree import Leaves, flatten, tree_map, tree_to
 from kedge.data.augment import Augment
 from kedge.data.batches import plan
 from kedge.data.datasets import synthetic
@@ -54,7 +54,7 @@ def test_a_traced_step_from_the_table_is_a_step_of_the_stack(algorithm: Algorith
     data = federate(source, np.array_split(np.arange(len(source.train)), 3)).to("cpu", torch.float64)
     model = from_module(seeded(lambda: MODELS[network]((1, 8, 8), 4), 0))
     stage = Stage(algorithm, 1, LocalTraining(1, 8, SGD(0.1, momentum=0.9, weight_decay=1e-3), clip=1.0))
-    params, buffers = (cast(v, torch.float64) for v in model.init(0))
+    params, buffers = (tree_to(v, torch.float64) for v in model.init(0))
     server = opened(algorithm, model, params, buffers)
     engine = Stacked(model, data)
     engine.begin(stage, params)
@@ -63,7 +63,7 @@ def test_a_traced_step_from_the_table_is_a_step_of_the_stack(algorithm: Algorith
     carry = in_place(begun.carry)
     rest = {
         "facts": begun.facts, "statistics": tree_map(torch.clone, carry["buffers"]),
-        "anchor": begun.shared, "cast": begun.cast, "lr": begun.lr,
+        "anchor": begun.shared, "broadcast": begun.broadcast, "lr": begun.lr,
     }  # fmt: skip
     table = torch.from_numpy(begun.plan.table)
     now = torch.zeros_like(table[0])

@@ -108,7 +108,7 @@ def test_where_everything_trains_the_bytes_are_those_of_the_trees_that_are_sent(
     task = task_of(algorithm, 3, model=network("batch", of=algorithm))
     costs, engine = ran(task)
     for cost, order, reply in zip(costs, engine.orders, engine.replies, strict=True):
-        down = len(SIZES) * sent({k: order._asdict()[k] for k in ("shared", "buffers", "cast")})
+        down = len(SIZES) * sent({k: order._asdict()[k] for k in ("shared", "buffers", "broadcast")})
         up = len(SIZES) * sent(reply.mean)
         if reply.trained >= frozenset(order.shared):
             assert (cost["bytes_down"], cost["bytes_up"]) == (down, up)

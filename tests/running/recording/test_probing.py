@@ -27,7 +27,7 @@ from kedge.core.errors import RequestError
 from kedge.core.model import Model
 from kedge.core.sampling import Participation
 from kedge.core.server import broadcast
-from kedge.core.tree import cast, only, sub
+from kedge.core.tree import only, sub, tree_to
 from kedge.data.federation import Federation
 from kedge.engines.engine import Engine, Order, drive
 from kedge.engines.sequential import Sequential
@@ -107,7 +107,7 @@ def alone(task: Task, engine: Engine, round: int, clients: list[int]) -> list[An
 def first_server(task: Task) -> Any:
     from kedge.core.server import opened
 
-    params, buffers = (cast(v, task.federation.dtype) for v in task.model.init(0))
+    params, buffers = (tree_to(v, task.federation.dtype) for v in task.model.init(0))
     return opened(task.stages[0].algorithm, task.model, params, buffers)
 
 

@@ -11,7 +11,7 @@ from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Stage
 from kedge.core.sampling import Participation
 from kedge.core.server import broadcast, opened
-from kedge.core.tree import add, cast, scale, sub
+from kedge.core.tree import add, scale, sub, tree_to
 from kedge.engines.engine import Order
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
@@ -38,7 +38,7 @@ def test_the_numbers_are_those_of_the_round_s_models() -> None:
     progress = run(task, Stacked(model, task.federation))
     line, after = progress.history[0], progress.server
 
-    params, buffers = (cast(v, torch.float64) for v in model.init(0))
+    params, buffers = (tree_to(v, torch.float64) for v in model.init(0))
     server = opened(task.stages[0].algorithm, model, params, buffers)
     order = Order(0, 0, 0, params, buffers, broadcast(task.stages[0].algorithm, server))
     place = Sequential(model, task.federation)
@@ -67,7 +67,7 @@ def test_local_models_are_those_that_the_round_averages() -> None:
     task = task_of(fedavg("uniform"))
     place = Stacked(task.model, task.federation)
     after = run(task, place).server
-    params, buffers = (cast(v, torch.float64) for v in task.model.init(0))
+    params, buffers = (tree_to(v, torch.float64) for v in task.model.init(0))
     server = opened(task.stages[0].algorithm, task.model, params, buffers)
     order = Order(0, 0, 0, params, buffers, {})
     local = [own for own, _ in trained(task, place, task.stages[0], order, [0, 1, 2], server)]

@@ -90,7 +90,7 @@ def clip_order(algorithm: Algorithm) -> Finding:
     carry = started(local, number(given["w"]), {}, state)
     fixed = {
         "anchor": number(given["theta_cloud"]),
-        "cast": {"dynamic": {}},
+        "broadcast": {"dynamic": {}},
         "facts": {k: v[0] for k, v in bed.federation.facts().items()},
         "lr": torch.tensor(given["lr"], dtype=torch.float64),
     }

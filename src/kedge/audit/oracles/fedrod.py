@@ -46,7 +46,7 @@ def stepped(
     fixed = {
         "anchor": {"weight": w["weight"]},
         "buffers": {},
-        "cast": {},
+        "broadcast": {},
         "facts": {"class_counts": torch.tensor(counts, dtype=torch.float64)},
         "lr": torch.ones((), dtype=torch.float64),
     }

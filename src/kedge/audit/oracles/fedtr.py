@@ -112,12 +112,12 @@ def a_round(
     own, params = engine(place.model, place.federation), place.model.init(0)[0]
     own.begin(Stage(watched, 1, local), params, frozenset())
     mean, known = torch.tensor([[0.0], [centroid]]), torch.tensor([0.0, 1.0])
-    cast = {
+    sent = {
         "centroids": {"mean": mean.double(), "known": known.double()},
         "released-drift": {},
         "witness": {},
     }
-    return own.round(Order(0, 0, 0, params, {}, cast), [0]), own.save()["0"]["slots"]
+    return own.round(Order(0, 0, 0, params, {}, sent), [0]), own.save()["0"]["slots"]
 
 
 def feature(algorithm: Algorithm) -> Finding:

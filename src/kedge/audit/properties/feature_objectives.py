@@ -27,7 +27,7 @@ def tracked(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tens
     """FedTR: f + λ_R · mean ‖φ(x_j) − C_{y_j}‖² + λ_G · ‖d_i + w − wᵗ‖², or one of the two."""
     parts, x, y = known["corrections"], known["x"], known["y"]
     if "centroids" in parts:
-        away = features(w, x) - known["casts"]["centroids"]["mean"][y]
+        away = features(w, x) - known["broadcasts"]["centroids"]["mean"][y]
         f = f + parts["centroids"].strength * (away**2).sum() / len(y)
     if "released-drift" in parts:
         d = known["states"]["released-drift"]["d"]

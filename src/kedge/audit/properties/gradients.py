@@ -25,8 +25,8 @@ from kedge.engines.sequential import Sequential
 TOLERANCE = 1e-12
 CLIENT = 3
 
-# f(w), w, the shared leaves as sent, and what is known: correction, state and cast of the first correction,
-# corrections, states and casts by slot, facts and number of the client, and its batch x, y.
+# f(w), w, the shared leaves as sent, and what is known: correction, state and broadcast of the first
+# correction; corrections, states and broadcasts by slot; facts and number of the client; its batch x, y.
 Objective = Callable[[Tensor, Leaves, Leaves, dict[str, Any]], Tensor]
 
 
@@ -52,14 +52,14 @@ def dynamic(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tens
 
 def controlled(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
     """SCAFFOLD: f − ⟨c_i − c, w⟩."""
-    return f - dot(sub(known["state"]["c"], known["cast"]["c"]), w)
+    return f - dot(sub(known["state"]["c"], known["broadcast"]["c"]), w)
 
 
 def drifting(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
     """FedDC: f + α/2 ‖w − (wᵗ − h_i)‖² + ⟨w, g − g_i⟩."""
     alpha: float = known["correction"].alpha
-    state, cast = known["state"], known["cast"]
-    return f + alpha / 2 * sqnorm(sub(w, sub(anchor, state["h"]))) + dot(w, sub(cast["g"], state["g"]))
+    state, sent = known["state"], known["broadcast"]
+    return f + alpha / 2 * sqnorm(sub(w, sub(anchor, state["h"]))) + dot(w, sub(sent["g"], state["g"]))
 
 
 def decorrelated(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
@@ -105,7 +105,7 @@ def scene(algorithm: Algorithm) -> Scene:
     fixed = {
         "anchor": server.shared,
         "buffers": own["buffers"],
-        "cast": broadcast(algorithm, server),
+        "broadcast": broadcast(algorithm, server),
         "facts": {k: v[CLIENT] for k, v in data.facts().items()},
         "lr": torch.ones((), dtype=x.dtype),
     }
@@ -142,9 +142,9 @@ def local_gradient(algorithm: Algorithm, objective: Objective, opened: int) -> F
         "correction": next(iter(algorithm.corrections), None),
         "corrections": {c.name: c for c in algorithm.corrections},
         "state": at.state.get(slots[0]),
-        "cast": at.fixed["cast"].get(slots[0]),
+        "broadcast": at.fixed["broadcast"].get(slots[0]),
         "states": at.state,
-        "casts": at.fixed["cast"],
+        "broadcasts": at.fixed["broadcast"],
         "facts": at.fixed["facts"],
         "client": CLIENT,
         "x": at.batch.x,

@@ -212,13 +212,13 @@ class Captured(Stacked):
             "facts": begun.facts,
             "statistics": begun.carry["buffers"],
             "anchor": begun.shared,
-            "cast": begun.cast,
+            "broadcast": begun.broadcast,
             "lr": begun.lr,
         }
         rows, masks = self.table(begun.plan), begun.plan.masks
         key = tuning, begun.apart, rows.shape[1:]
         if key not in self.lanes:
-            common = () if begun.apart else ("anchor", "cast", "lr")
+            common = () if begun.apart else ("anchor", "broadcast", "lr")
             self.lanes[key] = Lanes(state, common, rows, self.federation, self.memory, self.streams)
         lanes = self.lanes[key]
         lanes.take(rows)
@@ -260,5 +260,5 @@ def step(
     return stacked_step(
         stage.algorithm, model, stage.local, data, leaves, True, apart, carry, pool_x, pool_y,
         index, real.to(dtype), key, moves.reshape(len(now), count, 3 if moved else 0), alive[:, 0] > 0,
-        state["facts"], state["statistics"], state["anchor"], state["cast"], state["lr"],
+        state["facts"], state["statistics"], state["anchor"], state["broadcast"], state["lr"],
     )  # fmt: skip

@@ -68,7 +68,7 @@ def joined(
         carry={**carry, "params": {**shared, **carry["params"]}},  # every client begins with what is shared
         facts=known.facts,
         shared=shared,
-        cast=spread([order.cast for order in orders], counts),
+        broadcast=spread([order.broadcast for order in orders], counts),
         lr=known.lr,
         apart=True,
     )

@@ -16,7 +16,7 @@ import torch
 from kedge.core.algorithm import Algorithm, Stage
 from kedge.core.frozen import same_frozen
 from kedge.core.server import Reply
-from kedge.core.tree import Leaves, together
+from kedge.core.tree import Leaves, tree_foreach
 from kedge.data.batches import Plan
 from kedge.data.federation import Federation
 from kedge.engines.engine import (
@@ -163,7 +163,7 @@ class Pack:
         means = [{slot: divided(*one) for slot, one in own.items()} for own in sums]
         opened = [{k for mask in set(plan.masks) for k in trainable(stack.model, mask)} for plan in plans]
         averages = [
-            together(torch._foreach_add, a.order.shared, own[""]["delta"])
+            tree_foreach(torch._foreach_add, a.order.shared, own[""]["delta"])
             for a, own in zip(asked, means, strict=True)
         ]
         self.held = plans, begun.plan
@@ -207,8 +207,12 @@ class Pack:
             for (_, engine, order, *_), own in zip(asked, rows, strict=True)
         ]
         members = [[a.engine.federation.clients[c] for c in own] for a, own in zip(asked, rows, strict=True)]
-        casts = [{c.name: a.order.cast.get(c.name, {}) for c in algorithm.corrections} for a in asked]
-        orders = [a.order._replace(cast=cast) for a, cast in zip(asked, casts, strict=True)]
+        broadcasts = [
+            {c.name: a.order.broadcast.get(c.name, {}) for c in algorithm.corrections} for a in asked
+        ]
+        orders = [
+            a.order._replace(broadcast=broadcast) for a, broadcast in zip(asked, broadcasts, strict=True)
+        ]
         as_averaged = all(o.shared is own for o, own in zip(orders, ahead.averages, strict=False))
         shared = ahead.rows if as_averaged else None
         return joined(orders, carries, members, offsets, ahead.whole, shared), ahead.plans

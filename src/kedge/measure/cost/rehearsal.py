@@ -18,7 +18,7 @@ from kedge.core.correction import within
 from kedge.core.frozen import place_frozen
 from kedge.core.model import Batch, Model
 from kedge.core.server import broadcast, opened
-from kedge.core.tree import Leaves, cast
+from kedge.core.tree import Leaves, tree_to
 from kedge.data.federation import Federation
 from kedge.measure.cost.macs import counted
 
@@ -47,7 +47,7 @@ class Rehearsal:
         """`model` is as the algorithm sees it, `params` and `buffers` as a run begins with them."""
         self.algorithm, self.local, self.classes = algorithm, local, data.classes
         self.model = model = place_frozen(model, data.dtype)
-        params, buffers = cast(params, data.dtype), cast(buffers, data.dtype)
+        params, buffers = tree_to(params, data.dtype), tree_to(buffers, data.dtype)
         server = opened(algorithm, model, params, buffers)
         memory = {
             c.name: c.init_client(within(c, model, server.shared, server.own)) for c in algorithm.corrections
@@ -56,7 +56,7 @@ class Rehearsal:
         self.fixed: Fixed = {
             "anchor": server.shared,
             "buffers": buffers,
-            "cast": broadcast(algorithm, server),
+            "broadcast": broadcast(algorithm, server),
             "facts": {k: v[0].cpu() for k, v in data.facts().items()},
             "lr": torch.tensor(local.optimizer.rate(0), dtype=data.dtype),
         }

@@ -17,7 +17,7 @@ from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Stage, fitted, tuning
 from kedge.core.schedules import Clock, Mask
 from kedge.core.selections import everything
-from kedge.core.tree import Leaves, cast
+from kedge.core.tree import Leaves, tree_to
 from kedge.data.batches import collapse, step_counts
 from kedge.engines.engine import trainable
 from kedge.measure.cost.cost import Cost
@@ -55,7 +55,7 @@ class Prices:
         self.algorithm, self.local = unmeasured(stage.algorithm), stage.local
         self.model = fitted(self.algorithm, task.model)
         self.client = Rehearsal(self.algorithm, self.model, self.local, task.federation, params, buffers)
-        down = {k: self.client.fixed[k] for k in ("anchor", "cast")}
+        down = {k: self.client.fixed[k] for k in ("anchor", "broadcast")}
         up = {k: self.client.upload[k] for k in ("delta", "slots")}
         self.traffic = Traffic(everything(self.model), down, up, buffers, self.model.statistics)
         self.shared = frozenset(self.client.fixed["anchor"])
@@ -99,7 +99,7 @@ class Ledger:
         """`history`: the rounds that are done."""
         self.task = task
         params, buffers = task.model.init(task.seed)
-        self.start = cast(params, task.federation.dtype), cast(buffers, task.federation.dtype)
+        self.start = tree_to(params, task.federation.dtype), tree_to(buffers, task.federation.dtype)
         self.stages: dict[int, Prices] = {}
         self.changed: dict[str, int] = {}  # leaf -> the last round in which the server's changed
         self.had: dict[int, int] = {}  # client -> the last round it took part in

@@ -90,7 +90,7 @@ def trained(
     own = stage.algorithm.corrections
     if not any(isinstance(c, Updates) for c in own):
         own = (*own, Updates(()))
-        order = order._replace(cast={**order.cast, Updates.name: {}})
+        order = order._replace(broadcast={**order.broadcast, Updates.name: {}})
     beside = Sequential(task.model, task.federation)
     stage = replace(stage, algorithm=replace(stage.algorithm, corrections=own))
     beside.begin(stage, {**server.own, **server.shared}, frozenset(c.name for c in own))
