@@ -10,7 +10,7 @@ from kedge.algorithms import METHODS, SCHEDULES
 from kedge.algorithms.texts import cells_in, cells_of, texts
 from kedge.config.document import override, read
 from kedge.config.experiment import resolve
-from kedge.measure.cells import parsed
+from kedge.measure.cells import parse_cell
 
 TEXTS = texts()
 WRITTEN: dict[str, dict[str, Any]] = {**TEXTS["methods"], **TEXTS["schedules"]}
@@ -42,7 +42,7 @@ def test_a_text_names_its_paper_s_cells_in_words_too(name: str) -> None:
     """The first of them at least: others may be the same model."""
     cells = cells_in(WRITTEN[name])
     assert len(cells) == len(set(cells))
-    assert all(parsed(cell) and ".accuracy" in cell for cell in cells)
+    assert all(parse_cell(cell) and ".accuracy" in cell for cell in cells)
     assert not cells or f"`{cells[0]}`" in WRITTEN[name]["reports"]
     assert bool(cells) == (name != "all")
 

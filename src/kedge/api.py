@@ -37,7 +37,7 @@ from kedge.core.sampling import Participation
 from kedge.data.augment import Augment
 from kedge.data.dataset import Dataset
 from kedge.data.federation import joined
-from kedge.measure.latest import Latest
+from kedge.measure.last_models import LastModels
 from kedge.measure.settings import Measure
 from kedge.nn.from_module import from_module, seeded
 from kedge.nn.layers import private_copy
@@ -157,7 +157,7 @@ def train(
     check_augment(federation)
     rebuilt = seeded(lambda: algorithm.rebuild(own), seed)
     local = LocalTraining(epochs, batch, optimizer or SGD(), clip, drop_last)
-    measured = replace(algorithm, corrections=(*algorithm.corrections, Latest())) if all else algorithm
+    measured = replace(algorithm, corrections=(*algorithm.corrections, LastModels())) if all else algorithm
     stages = (Stage(measured, rounds, local),)
     plain = from_module(rebuilt, statistics=statistics, units=units)
     model = in_precision(adapted(plain, stages), precision)

@@ -28,7 +28,7 @@ from kedge.algorithms.moon import moon
 from kedge.algorithms.top_down import top_down
 from kedge.config.imports import imported_method
 from kedge.core.algorithm import Algorithm
-from kedge.measure.latest import Latest
+from kedge.measure.last_models import LastModels
 from kedge.measure.updates import Updates
 from kedge.rules.gradient_spread import GradientSpread
 
@@ -74,7 +74,7 @@ BUILT_IN: dict[str, Algorithm] = {
     "fix-last+fedavg": replace(fedavg(), schedule=fix_last()),
     "vanilla+fedavg": replace(fedavg(), schedule=vanilla((0, 2))),
     "anti+fedavg": replace(fedavg(), schedule=anti((1, 2), strict=True)),
-    "fedavg, all": replace(fedavg(), corrections=(Latest(),)),
+    "fedavg, all": replace(fedavg(), corrections=(LastModels(),)),
     "feddyn, spread": replace(feddyn(0.1), corrections=(*feddyn(0.1).corrections, GradientSpread(0.1))),
     "feddyn, updates": replace(feddyn(0.1), corrections=(*feddyn(0.1).corrections, Updates(()))),
 }

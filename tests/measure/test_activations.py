@@ -5,7 +5,7 @@ from tests.contract.problem import network
 from torch import nn
 from torch.nn import functional as F
 
-from kedge.measure.activations import features_of, of_units
+from kedge.measure.activations import model_features, unit_outputs
 from kedge.nn.from_module import from_module
 
 
@@ -30,9 +30,9 @@ def test_features_are_the_classifiers_input_whatever_the_chunks() -> None:
     model = network("batch")
     params, buffers = model.init(0)
     x = torch.randn(7, 1, 4, 4)
-    whole = features_of(model, params, buffers, x, same)
+    whole = model_features(model, params, buffers, x, same)
     assert whole.shape == (7, 16)
-    assert torch.allclose(features_of(model, params, buffers, x, same, chunk=3), whole, atol=1e-6)
+    assert torch.allclose(model_features(model, params, buffers, x, same, chunk=3), whole, atol=1e-6)
 
 
 def test_a_unit_s_output_is_that_of_its_last_layer() -> None:
@@ -44,7 +44,7 @@ def test_a_unit_s_output_is_that_of_its_last_layer() -> None:
     model = from_module(module)
     params, buffers = model.init(0)
     x = torch.randn(5, 1, 4, 4)
-    found = of_units(model, params, buffers, x, same)
+    found = unit_outputs(model, params, buffers, x, same)
     assert [*found] == [0, 1]
     module.eval()
     with torch.no_grad():
@@ -57,7 +57,7 @@ def test_a_unit_without_a_layer_is_not_there_and_nothing_stays_hooked() -> None:
     model = from_module(module)
     params, buffers = model.init(0)
     x = torch.randn(5, 4)
-    found = of_units(model, params, buffers, x, same)
+    found = unit_outputs(model, params, buffers, x, same)
     first = {n for n, unit in enumerate(model.units) if "first.weight" in unit}
     assert set(found) == first
     with torch.no_grad():  # taken before the activation wrote into it

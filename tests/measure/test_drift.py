@@ -16,7 +16,7 @@ from kedge.measure.drift import (
     cosine,
     gradient_diversity,
     intra_client_cosine,
-    over_clients,
+    mean_over_clients,
 )
 
 VECTORS = arrays(
@@ -76,4 +76,4 @@ def test_a_client_is_compared_with_its_own_past() -> None:
     past = [leaves(1, 0, 0), leaves(0, 0, 0), leaves(1, 1, 0), leaves(0, 1, 0)]
     assert intra_client_cosine(past) == [0, None, pytest.approx(math.sqrt(0.5), abs=1e-12)]
     assert intra_client_cosine(past[:1]) == []
-    assert over_clients([[0.5, None, 1.0], [0.1, None, None]]) == [pytest.approx(0.3), None, 1.0]
+    assert mean_over_clients([[0.5, None, 1.0], [0.1, None, None]]) == [pytest.approx(0.3), None, 1.0]

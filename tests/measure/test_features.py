@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kedge.core.errors import RequestError
-from kedge.measure.features import NONE, Clusters, interaction, scores
+from kedge.measure.features import NO_CLUSTER, Clusters, interaction, principal_columns
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -61,7 +61,7 @@ def test_clusters_of_the_first_models_do_not_depend_on_those_after_them() -> Non
     cut = whole.first(3)
     assert cut.labels.equal(first.labels)
     assert cut.clusters == first.clusters
-    assert cut.above == pytest.approx(first.above, abs=1e-12)
+    assert cut.threshold == pytest.approx(first.threshold, abs=1e-12)
     assert cut.tensor().equal(first.tensor())
 
 
@@ -69,7 +69,7 @@ def test_the_tensor_marks_samples_strictly_above_the_quantile() -> None:
     """One model, one feature with |v| = 1…10 of 10: the 90 % quantile by interpolation is 9.1 of 10."""
     one = torch.arange(1, 11, dtype=torch.float64)[:, None] * torch.tensor([-1.0]).double()
     found = interaction([one], Clusters(1))
-    assert found.above == pytest.approx(0.91, abs=1e-12)
+    assert found.threshold == pytest.approx(0.91, abs=1e-12)
     assert found.tensor()[0, :, 0].tolist() == [False] * 9 + [True]
 
 
@@ -85,10 +85,10 @@ def test_constant_and_missing_directions_are_no_features(dtype: torch.dtype) -> 
     flat = torch.full((50, 4), 0.1, dtype=dtype)
     line = torch.linspace(-1, 1, 50, dtype=dtype)[:, None] * torch.tensor([[1.0, 2, 3, 0]], dtype=dtype)
     found = interaction([flat, line, torch.zeros(50, 4, dtype=dtype)], Clusters(3))
-    assert found.labels.tolist() == [[NONE] * 3, [0, NONE, NONE], [NONE] * 3]
+    assert found.labels.tolist() == [[NO_CLUSTER] * 3, [0, NO_CLUSTER, NO_CLUSTER], [NO_CLUSTER] * 3]
     assert (found.clusters, found.components, found.shared(0, 2)) == (1, 1, 0)
     none = interaction([flat, flat], Clusters(3))
-    assert (none.clusters, none.components, none.above) == (0, 0, None)
+    assert (none.clusters, none.components, none.threshold) == (0, 0, None)
     assert none.tensor().shape == (2, 50, 0)
     assert none.correlation.isfinite().all()
 
@@ -101,7 +101,7 @@ def test_there_are_no_more_features_than_the_narrowest_model_has() -> None:
 def test_scores_are_the_projections_on_the_first_singular_vectors() -> None:
     phi = normal(40, 5)
     u, sigma, _ = np.linalg.svd(phi.numpy(), full_matrices=False)
-    got = scores(phi, 3).score.numpy()
+    got = principal_columns(phi, 3).score.numpy()
     assert np.abs(got) == pytest.approx(np.abs((u * sigma).T[:3]), abs=1e-10)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from kedge.core.errors import RequestError
-from kedge.measure.heterogeneity import Counts, by_chance, distances, heterogeneity
+from kedge.measure.heterogeneity import Counts, chance_distance, distances, heterogeneity
 
 DEALS = arrays(np.int64, st.tuples(st.integers(1, 6), st.integers(1, 6)), elements=st.integers(0, 30)).filter(
     lambda counts: counts.sum() > 0
@@ -66,7 +66,7 @@ def test_chance_is_the_mean_over_all_deals(labels: tuple[int, ...], sizes: tuple
         counts = np.array([np.bincount(own, minlength=6) for own in np.split(np.array(order), ends)])
         found.append(heterogeneity(counts).distance)
     totals = np.bincount(labels, minlength=6)
-    assert by_chance(np.array(sizes), totals) == pytest.approx(float(np.mean(found)), abs=1e-12)
+    assert chance_distance(np.array(sizes), totals) == pytest.approx(float(np.mean(found)), abs=1e-12)
 
 
 def test_a_random_deal_of_many_small_clients_is_near_zero() -> None:
@@ -84,7 +84,7 @@ def test_a_large_deal_tends_to_the_binomial() -> None:
     Ten of a million samples, half of them in each class: ν = 6, C(10, 6) = 210.
     """
     deviation = 2 * 6 * 210 * 0.5**6 * 0.5**5
-    chance = by_chance(np.full(100_000, 10), np.array([500_000, 500_000]))
+    chance = chance_distance(np.full(100_000, 10), np.array([500_000, 500_000]))
     assert chance == pytest.approx(deviation / 10, rel=2e-5)
 
 

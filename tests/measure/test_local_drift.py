@@ -11,8 +11,8 @@ from kedge.algorithms import fedavg, feddc, feddyn, feddyn_no_reg, fedprox, fedt
 from kedge.core.algorithm import Algorithm
 from kedge.core.tree import Leaves
 from kedge.measure.drift import gradient_diversity
-from kedge.measure.latest import Latest
-from kedge.measure.local_drift import drifting, local_drift
+from kedge.measure.last_models import LastModels
+from kedge.measure.local_drift import drift_correction, local_drift
 
 UNITS = (("unit0", ("a",)), ("unit1", ("b",)), ("unit2", ("personal",)))
 FACTS = {"relative_size": torch.tensor([0.5, 1.0, 2.0, 1.0]).double()}
@@ -25,7 +25,7 @@ def vector(seed: int) -> Leaves:
 
 def told(algorithm: Algorithm, memories: dict[str, Any]) -> dict[str, float | None]:
     """What is told of a method's memories."""
-    own = drifting(algorithm)
+    own = drift_correction(algorithm)
     assert own is not None
     return local_drift(own, memories, FACTS, UNITS)
 
@@ -63,8 +63,8 @@ def test_feddyn_s_alpha_counts_where_it_is_a_client_s_own() -> None:
 
 
 def test_methods_without_a_drift_and_memories_without_one_say_nothing() -> None:
-    for algorithm in (fedavg(), fedprox(0.1), replace(fedavg(), corrections=(Latest(),))):
-        assert drifting(algorithm) is None
+    for algorithm in (fedavg(), fedprox(0.1), replace(fedavg(), corrections=(LastModels(),))):
+        assert drift_correction(algorithm) is None
     assert told(feddyn(0.1), {"0": {"slots": {"all": {"e": vector(0)}}}}) == {}
     assert told(feddyn(0.1), {}) == {}
 

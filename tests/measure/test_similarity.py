@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kedge.measure.similarity import average, cka, gram, linear_cka, mean_cka
+from kedge.measure.similarity import cka, gram, linear_cka, mean_cka, mean_or_none
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -53,5 +53,5 @@ def test_means_leave_out_what_has_no_value() -> None:
     only = linear_cka(x, y)
     assert mean_cka([gram(x), gram(flat), gram(y)]) == only
     assert mean_cka([gram(x)]) is None
-    assert average([None, 2.0, None, 4.0]) == 3.0
-    assert average([]) is None
+    assert mean_or_none([None, 2.0, None, 4.0]) == 3.0
+    assert mean_or_none([]) is None

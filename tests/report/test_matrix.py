@@ -9,7 +9,7 @@ import pytest
 import tomli_w
 
 from kedge.core.errors import RequestError
-from kedge.measure.cells import in_order, reading
+from kedge.measure.cells import cell_summary, matrix_order
 from kedge.report.runs import Run, metric_of, read_run
 from kedge.report.tables.comparison import comparison
 from kedge.report.tables.matrix import cell_notes, metric_notes, rendered
@@ -73,7 +73,7 @@ def test_the_columns_are_in_the_order_of_the_matrix() -> None:
     assert lines[2].split() == ["tuned"]
     ordered = ["all.global.accuracy", "view.local.accuracy", "personal.local.accuracy"]
     ordered += ["personal.local.accuracy.unseen", "personal.local.accuracy.tuned", "distributed.global.loss"]
-    assert in_order(["train.loss", "all.global.accuracy", *reversed(ordered)]) == ordered
+    assert matrix_order(["train.loss", "all.global.accuracy", *reversed(ordered)]) == ordered
 
 
 def test_a_star_stands_at_what_the_paper_reports() -> None:
@@ -94,7 +94,7 @@ def test_best_values_are_those_of_each_cell_s_best_round() -> None:
     run.history[0]["distributed.global.accuracy"] = 0.9
     row = comparison([run])[0]
     assert (row["cells"]["distributed.global.accuracy"]["last"], row["best"]) == (0.5, 0.9)
-    assert reading(run.history, "distributed.global.accuracy").best_round == 1
+    assert cell_summary(run.history, "distributed.global.accuracy").best_round == 1
     assert "90.00*" in text([row], 80, "best")[-1]
     assert "50.00*" in text([row], 80)[-1]
 

@@ -9,7 +9,7 @@ from kedge.config.experiment import Experiment
 from kedge.config.grid import cells
 from kedge.core.errors import DataError
 from kedge.core.sampling import Participation
-from kedge.measure.cells import parsed
+from kedge.measure.cells import parse_cell
 from kedge.reproduce.comparisons import comparisons
 from kedge.reproduce.measured import Measured, Place
 from kedge.reproduce.paper import cell_of, document_of, names, paper_of
@@ -64,7 +64,7 @@ def test_the_paper_s_settings_lead_to_its_metric(name: str) -> None:
     every = cells(document)
     for entry in paper_of(document).entries:
         experiment = cell_of(entry, every).experiment
-        cell = parsed(entry.metric)
+        cell = parse_cell(entry.metric)
         if entry.metric.startswith("features."):
             assert 0 < experiment.measure.features_every <= experiment.rounds
         else:

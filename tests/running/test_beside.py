@@ -20,7 +20,7 @@ from kedge.core.server import Rejection, Reply, server_update
 from kedge.engines.engine import Order
 from kedge.engines.pack.pack import Pack
 from kedge.engines.stacked import Stacked
-from kedge.measure.latest import Latest
+from kedge.measure.last_models import LastModels
 from kedge.running.progress import Interrupted, Observer, Progress
 from kedge.running.runner import rounds, run
 
@@ -70,7 +70,7 @@ def test_a_run_leaves_the_same_bytes_whenever_its_numbers_are_asked_for(
     name: str, every: int, tmp_path: Path
 ) -> None:
     """With local tests, the `all` model, clients never seen, and models that are fine-tuned amid the run."""
-    algorithm = also(METHODS[name](), Latest())
+    algorithm = also(METHODS[name](), LastModels())
     task = task_of((algorithm, 4), local=NO_MOMENTUM, evaluate_every=every, tune=Tune(1), tune_every=2)
     engine = late(task)
     watched(task, engine, make(tmp_path / "late"))

@@ -20,7 +20,7 @@ from kedge.core.algorithm import Algorithm
 from kedge.core.server import Server
 from kedge.engines.engine import Engine
 from kedge.engines.stacked import Stacked
-from kedge.measure.local_drift import drifting, local_drift
+from kedge.measure.local_drift import drift_correction, local_drift
 from kedge.measure.settings import Measure
 from kedge.running.recording.probing import watcher
 
@@ -86,7 +86,7 @@ def measured(work: Workload, algorithm: Algorithm, device: str) -> Round:
     looking = observed(algorithm, model, Measure(drift=True))
     task = task_of(work, looking, device)
     facts = task.federation.facts()
-    own, source = watcher(looking), drifting(looking)
+    own, source = watcher(looking), drift_correction(looking)
     assert own is not None
 
     def tell(server: Server, engine: Engine) -> None:

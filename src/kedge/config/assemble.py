@@ -25,7 +25,7 @@ from kedge.core.frozen import frozen_note, place_frozen
 from kedge.core.model import Batch, Model
 from kedge.core.schedules import Clock, over
 from kedge.data.federation import Federation
-from kedge.measure.latest import Latest
+from kedge.measure.last_models import LastModels
 from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded
 from kedge.nn.naming import FORWARD_ERRORS, error_text
@@ -97,7 +97,7 @@ def stages_of(experiment: Experiment) -> tuple[Stage, ...]:
         if until:
             algorithm = until.watched(algorithm)
         if experiment.evaluation.all:
-            algorithm = replace(algorithm, corrections=(*algorithm.corrections, Latest()))
+            algorithm = replace(algorithm, corrections=(*algorithm.corrections, LastModels()))
         stages.append(Stage(algorithm, rounds, local_of(experiment), until))
     return tuple(stages)
 

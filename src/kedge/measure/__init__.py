@@ -1,1 +1,1 @@
-"""What is measured of a run."""
+"""Measurements of a run: evaluation, drift, features, cost, and FedBug's linear theory."""

@@ -1,4 +1,4 @@
-"""What a model makes of samples, in evaluation mode: the features before its classifier, units' outputs."""
+"""Features and unit outputs of a model in evaluation mode."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,49 +14,49 @@ Prepare = Callable[[Tensor], Tensor]
 
 
 @torch.no_grad()
-def features_of(
+def model_features(
     model: Model, params: Leaves, buffers: Leaves, x: Tensor, prepare: Prepare, chunk: int = 1000
 ) -> Tensor:
-    """The input of the classifier, [samples, d], on the CPU; the logits where a model has no classifier."""
+    """The classifier's inputs, [samples, d], on the CPU; logits if the model has no classifier."""
     parts = [
-        model.apply(params, buffers, batch_of(prepare(some)), False)[0].features
+        model.apply(params, buffers, unlabeled_batch(prepare(some)), False)[0].features
         for some in torch.split(x, chunk)
     ]
     return torch.cat([part.cpu() for part in parts])
 
 
 @torch.no_grad()
-def of_units(
+def unit_outputs(
     model: Model,
     params: Leaves,
     buffers: Leaves,
     x: Tensor,
     prepare: Prepare,
-    look: Callable[[Tensor], Tensor] = torch.clone,
+    transform: Callable[[Tensor], Tensor] = torch.clone,
 ) -> dict[int, Tensor]:
-    """What `look` makes of the output of each unit's last layer with parameters, by the unit's number.
+    """`transform` of the output of each unit's last layer with parameters, by unit number.
 
-    A layer is known by its parameters, which are the tensors given here. Units whose layers the network does
-    not call as modules are not there.
+    Layers are recognized by the identity of their tensors in `params`. A unit is missing if the network does
+    not call its layers as modules.
     """
     unit = {id(params[k]): number for number, leaves in enumerate(model.units) for k in leaves}
     found: dict[int, Tensor] = {}
 
-    def seen(module: nn.Module, inputs: Any, output: Any) -> None:
+    def save_output(module: nn.Module, inputs: Any, output: Any) -> None:
         own = {unit[id(p)] for p in module._parameters.values() if id(p) in unit}
         if own and isinstance(output, Tensor):
-            found[max(own)] = look(output)  # at once: a later layer may write into it
+            found[max(own)] = transform(output)  # now: a later layer may modify it in place
 
-    handle = register_module_forward_hook(seen)
+    handle = register_module_forward_hook(save_output)
     try:
-        model.apply(params, buffers, batch_of(prepare(x)), False)
+        model.apply(params, buffers, unlabeled_batch(prepare(x)), False)
     finally:
         handle.remove()
     return {number: found[number] for number in sorted(found)}
 
 
-def batch_of(x: Tensor) -> Batch:
-    """Samples of which all count, without labels."""
+def unlabeled_batch(x: Tensor) -> Batch:
+    """A batch of weight 1 per sample and label 0."""
     labels = torch.zeros(len(x), dtype=torch.int64, device=x.device)
     weight = torch.ones(len(x), dtype=x.dtype, device=x.device)
     return Batch(x, labels, weight, torch.zeros(2, dtype=torch.int64, device=x.device))

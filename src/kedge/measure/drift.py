@@ -1,15 +1,15 @@
-"""How far clients pull apart: diversity and cosines of their updates, or of any vectors they have.
+"""Client drift: gradient diversity and cosine similarity of clients' updates or other vectors.
 
-Diversity (Yin et al., 2018) of v_1 … v_n: Σ_k ‖v_k‖² / ‖Σ_k v_k‖². n equal vectors have 1/n, orthogonal ones
-1; it is infinite where they cancel, and there is none where all are zero. Of updates Δ_k = w_k − θ it is the
-pseudo-gradient diversity, of FedDyn's g_k or SCAFFOLD's c_k the local-drift diversity. Scale and sign of the
-v_k do not matter, if they are the same for all.
+Gradient diversity (Yin et al., 2018) of v_1 … v_n is Σ_k ‖v_k‖² / ‖Σ_k v_k‖². It is 1/n for equal vectors, 1
+for orthogonal ones, infinite if their sum is zero, and undefined if all are zero. For updates Δ_k = w_k − θ
+it is called pseudo-gradient diversity, for FedDyn's g_k or SCAFFOLD's c_k local-drift diversity. Multiplying
+all v_k by the same number does not change it.
 
-Across rounds: cos(Δ_k^T, Δ_k^t) of one client, t < T. Between clients: the mean of cos(v_j, v_k) over pairs.
-Zero vectors have no direction and are left out.
+Two cosines are measured: cos(Δ_k^T, Δ_k^t), t < T, compares one client's updates across rounds; the mean of
+cos(v_j, v_k) over pairs compares clients. Zero vectors have no direction and are left out.
 
-Both diversity and the mean cosine follow from means over the clients, so that no client need be seen alone:
-with s = mean ‖v_k‖², a = ‖mean v_k‖², b = ‖mean v_k/‖v_k‖‖² and q the share of vectors that are not zero,
+Diversity and the mean cosine follow from averages over clients, so an engine need not expose single clients.
+With s = mean ‖v_k‖², a = ‖mean v_k‖², b = ‖mean v_k/‖v_k‖‖², and q the fraction of nonzero vectors,
 
     diversity = s / (n·a)        mean cosine = (n·b − q) / (q·(n·q − 1)).
 """
@@ -24,60 +24,60 @@ from kedge.core.tree import Leaves, add, dot, scale, sqnorm
 
 
 def gradient_diversity(vectors: Sequence[Leaves]) -> float | None:
-    """Σ‖v‖² / ‖Σv‖²: infinite where the vectors cancel, None where all are zero or there is none."""
+    """Σ‖v‖² / ‖Σv‖²: infinite if the sum is zero, None if all vectors are zero or `vectors` is empty."""
     if not vectors:
         return None
     squares = torch.stack([sqnorm(v) for v in vectors]).double().mean()
-    return value(diversity(squares, sqnorm(mean_of(vectors)).double(), len(vectors)))
+    return number_or_none(diversity(squares, sqnorm(mean_vector(vectors)).double(), len(vectors)))
 
 
 def client_cosine(vectors: Sequence[Leaves]) -> float | None:
-    """The mean of cos(v_j, v_k) over the pairs of vectors that are not zero; None for fewer than two."""
+    """The mean of cos(v_j, v_k) over pairs of nonzero vectors; None for fewer than two."""
     units = [scale(1 / sqnorm(v).sqrt(), v) for v in vectors if sqnorm(v) > 0]
     if len(units) < 2:
         return None
-    every = torch.ones((), dtype=torch.float64)
-    return value(pairwise(sqnorm(mean_of(units)).double(), every, len(units)))
+    fraction = torch.ones((), dtype=torch.float64)
+    return number_or_none(mean_pairwise_cosine(sqnorm(mean_vector(units)).double(), fraction, len(units)))
 
 
 def cosine(left: Leaves, right: Leaves) -> float | None:
-    """⟨left, right⟩ / (‖left‖ ‖right‖); None where one is zero."""
+    """⟨left, right⟩ / (‖left‖ ‖right‖); None if either is zero."""
     lengths = (sqnorm(left) * sqnorm(right)).sqrt()
     return float(dot(left, right) / lengths) if lengths > 0 else None
 
 
 def intra_client_cosine(updates: Sequence[Leaves]) -> list[float | None]:
-    """One client's last update beside each one before: cos(Δ^T, Δ^t) for t = 0 … T−1."""
+    """Cosine of one client's last update with each earlier one: cos(Δ^T, Δ^t) for t = 0 … T−1."""
     *before, last = updates
-    return [cosine(last, one) for one in before]
+    return [cosine(last, update) for update in before]
 
 
-def over_clients(values: Sequence[Sequence[float | None]]) -> list[float | None]:
-    """Round by round the mean over the clients that have a value; None where nobody has."""
-    rounds = [[one for one in at if one is not None] for at in zip(*values, strict=True)]
-    return [sum(at) / len(at) if at else None for at in rounds]
+def mean_over_clients(values: Sequence[Sequence[float | None]]) -> list[float | None]:
+    """The mean in each round over the clients that have a value, or None; `values` is [clients][rounds]."""
+    rounds = [[value for value in column if value is not None] for column in zip(*values, strict=True)]
+    return [sum(column) / len(column) if column else None for column in rounds]
 
 
-def diversity(square: Tensor, together: Tensor, count: Tensor | int) -> Tensor:
-    """s / (n·a): infinite where the vectors cancel, NaN where all are zero."""
-    return square / (count * together)
+def diversity(mean_square: Tensor, square_of_mean: Tensor, count: Tensor | int) -> Tensor:
+    """s / (n·a): infinite if the sum of the vectors is zero, NaN if all are zero."""
+    return mean_square / (count * square_of_mean)
 
 
-def pairwise(aligned: Tensor, there: Tensor, count: Tensor | int) -> Tensor:
-    """(n·b − q) / (q·(n·q − 1)): the mean cosine of the pairs, NaN where there is no pair."""
-    pairs = there * (count * there - 1)
-    return torch.where(pairs > 0, (count * aligned - there) / pairs, math.nan)
+def mean_pairwise_cosine(square_of_mean: Tensor, nonzero: Tensor, count: Tensor | int) -> Tensor:
+    """(n·b − q) / (q·(n·q − 1)) for b = `square_of_mean`, q = `nonzero`; NaN without a pair."""
+    pairs = nonzero * (count * nonzero - 1)
+    return torch.where(pairs > 0, (count * square_of_mean - nonzero) / pairs, math.nan)
 
 
-def mean_of(vectors: Sequence[Leaves]) -> Leaves:
-    """The plain mean."""
+def mean_vector(vectors: Sequence[Leaves]) -> Leaves:
+    """The unweighted mean."""
     total = vectors[0]
     for v in vectors[1:]:
         total = add(total, v)
     return scale(1 / len(vectors), total)
 
 
-def value(number: Tensor) -> float | None:
-    """A number, or None for none."""
-    found = float(number)
-    return None if math.isnan(found) else found
+def number_or_none(value: Tensor) -> float | None:
+    """The value as a float, None for NaN."""
+    number = float(value)
+    return None if math.isnan(number) else number

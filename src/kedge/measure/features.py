@@ -1,14 +1,15 @@
-"""The interaction tensor (Jiang et al., 2024): which features models have learned, and share.
+"""The interaction tensor (Jiang et al., 2024): which features each model has learned, and which models share.
 
-Of model m take the features Φ (samples × d) that enter its classifier, in evaluation mode. Thin SVD Φ = UΣVᵀ,
-not centred unless asked for; the scores v = Φ·V[:, :K] are K columns, one a feature of the model. Columns of
-all models are compared by |ρ|, their correlation over the samples. Greedy clusters: in the order of models,
-and of singular values within one, a column that is in no cluster opens one and takes every later free column
-with |ρ| > γ_corr. Ω[m, n, f] = 1 if a column of model m in cluster f has sample n strictly above γ_data;
-columns are divided by their largest absolute value, and γ_data is a quantile of all absolute entries.
+For model m, take the classifier's inputs Φ (samples × d) in evaluation mode and their thin SVD Φ = UΣVᵀ (not
+centered by default). Each of the K columns of Φ·V[:, :K] is a feature of the model. Columns of all models are
+compared by |ρ|, the absolute correlation over the samples. Clustering is greedy: columns are visited in the
+order of models, then of singular values; a column without a cluster opens one and adds every later column
+without a cluster and with |ρ| > γ_corr. Columns are divided by their largest absolute value. Ω[m, n, f] = 1
+if a column of model m in cluster f has an absolute value above γ_data at sample n; γ_data is a quantile of
+all absolute entries.
 
-Two models share as many features as cluster labels occur among both models' columns. A column that is
-constant over the samples, up to the rounding of the features, is no feature: it is in no cluster.
+The number of features that two models share is the number of clusters with columns of both. A column that is
+constant over the samples, up to rounding, is not a feature and belongs to no cluster.
 """
 
 from collections.abc import Sequence
@@ -21,13 +22,13 @@ from torch import Tensor
 
 from kedge.core.errors import RequestError
 
-NONE = -1  # the label of a column that is no feature
-ROUNDING = 100  # times the features' epsilon: spread below this share of the largest singular value is none
+NO_CLUSTER = -1  # the label of a column that is not a feature
+ROUNDING = 100  # times the features' epsilon: a smaller spread, relative to the largest singular value, is 0
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """What counts as a feature, and which are the same."""
+    """Thresholds that define features and clusters."""
 
     components: int = 20  # K
     correlation: float = 0.5  # γ_corr
@@ -43,29 +44,29 @@ class Clusters:
 
 
 class Interaction(NamedTuple):
-    """The columns of all models, compared."""
+    """Correlations, clusters and entries of the columns of all models."""
 
-    correlation: Tensor  # |ρ|, [M·K, M·K]; 0 in rows and columns that are no features
-    labels: Tensor  # [M, K]: the cluster of each column, NONE where it is no feature
+    correlation: Tensor  # |ρ|, [M·K, M·K]; 0 for columns that are not features
+    labels: Tensor  # [M, K]: the cluster of each column, or NO_CLUSTER
     entries: Tensor  # [M·K, samples]: |v| / max |v|
     settings: Clusters
 
     @property
-    def above(self) -> float | None:
-        """γ_data; None where no model has a feature."""
-        real = self.labels.flatten() != NONE
+    def threshold(self) -> float | None:
+        """γ_data, or None if no model has a feature."""
+        real = self.labels.flatten() != NO_CLUSTER
         return float(np.quantile(self.entries[real].numpy(), self.settings.quantile)) if real.any() else None
 
     @property
     def clusters(self) -> int:
-        """How many greedy clusters."""
+        """The number of greedy clusters."""
         return int(self.labels.max()) + 1
 
     @property
     def components(self) -> int:
-        """How many connected components of |ρ| > γ_corr: the other reading; never more than clusters."""
+        """The number of connected components of |ρ| > γ_corr, another definition; at most `clusters`."""
         linked = (self.correlation > self.settings.correlation).fill_diagonal_(True)
-        free = self.labels.flatten() != NONE
+        free = self.labels.flatten() != NO_CLUSTER
         count = 0
         while free.any():
             reached = torch.zeros_like(free)
@@ -80,20 +81,20 @@ class Interaction(NamedTuple):
 
     @property
     def frequency(self) -> Tensor:
-        """Of each cluster: in how many models it occurs."""
+        """The number of models in which each cluster occurs, [F]."""
         return self.members.sum(0)
 
     @property
     def members(self) -> Tensor:
-        """[M, F]: which models have a column in which cluster."""
+        """Whether a model has a column in a cluster, [M, F]."""
         return (self.labels[:, :, None] == torch.arange(self.clusters)).any(1)
 
     def shared(self, left: int, right: int) -> int:
-        """How many clusters two models have in common."""
+        """The number of clusters that two models have in common."""
         return int((self.members[left] & self.members[right]).sum())
 
     def first(self, models: int) -> "Interaction":
-        """Of the first models alone: greedy clusters do not depend on the models after them."""
+        """The interaction of the first `models` models: greedy clusters do not depend on later models."""
         columns = models * self.labels.shape[1]
         return self._replace(
             correlation=self.correlation[:columns, :columns],
@@ -102,46 +103,46 @@ class Interaction(NamedTuple):
         )
 
     def tensor(self) -> Tensor:
-        """Ω, [M, samples, F]: 1 where a sample has a feature of that cluster, as that model sees it."""
+        """Ω, [M, samples, F]: whether a model finds a feature of the cluster in the sample."""
         models, components = self.labels.shape
-        there = torch.zeros(models, self.entries.shape[1], self.clusters, dtype=torch.bool)
-        above = self.above
-        if above is None:
-            return there
-        high = (self.entries > above).view(models, components, -1)
+        present = torch.zeros(models, self.entries.shape[1], self.clusters, dtype=torch.bool)
+        threshold = self.threshold
+        if threshold is None:
+            return present
+        high = (self.entries > threshold).view(models, components, -1)
         for m in range(models):
             for k, label in enumerate(self.labels[m].tolist()):
-                if label != NONE:
-                    there[m, :, label] |= high[m, k]
-        return there
+                if label != NO_CLUSTER:
+                    present[m, :, label] |= high[m, k]
+        return present
 
 
 def interaction(features: Sequence[Tensor], clusters: Clusters = Clusters()) -> Interaction:  # noqa: B008
-    """The interaction of models with these features, [samples, d] each, over the same samples."""
-    check(features)
+    """The interaction of models, given the features of each on the same samples, [samples, d]."""
+    check_features(features)
     most = min(clusters.components, *(f.shape[1] for f in features), len(features[0]))
-    columns = [scores(f, most, clusters.centered) for f in features]
+    columns = [principal_columns(f, most, clusters.centered) for f in features]
     v = torch.cat([c.score for c in columns])  # [M·K, samples]
     real = torch.cat([c.real for c in columns])
     away = v - v.mean(1, keepdim=True)
     away = torch.where(real[:, None], away, 0.0)
     unit = away / torch.where(real, away.norm(dim=1), 1.0)[:, None]
     rho = (unit @ unit.T).abs()
-    labels = greedy(rho, real, clusters.correlation)
+    labels = greedy_labels(rho, real, clusters.correlation)
     largest = v.abs().amax(1)
     entries = torch.where(real[:, None], v.abs() / torch.where(real, largest, 1.0)[:, None], 0.0)
     return Interaction(rho, labels.view(len(features), most), entries, clusters)
 
 
 class Columns(NamedTuple):
-    """A model's features: one row a component, by decreasing singular value."""
+    """One model's features: a row per component, by decreasing singular value."""
 
     score: Tensor  # [K, samples]
-    real: Tensor  # [K], whether it is a feature: not constant
+    real: Tensor  # [K]: whether the component is a feature, that is, not constant
 
 
-def scores(features: Tensor, components: int, centered: bool = False) -> Columns:
-    """Φ·V[:, :K] in double precision."""
+def principal_columns(features: Tensor, components: int, centered: bool = False) -> Columns:
+    """Φ·V[:, :K] in double precision, transposed."""
     phi = features.double()
     if centered:
         phi = phi - phi.mean(0)
@@ -151,10 +152,10 @@ def scores(features: Tensor, components: int, centered: bool = False) -> Columns
     return Columns(score, spread > ROUNDING * torch.finfo(features.dtype).eps * sigma[0])
 
 
-def greedy(rho: Tensor, real: Tensor, threshold: float) -> Tensor:
-    """A label for every column: the first free one opens a cluster and takes later ones that resemble it."""
+def greedy_labels(rho: Tensor, real: Tensor, threshold: float) -> Tensor:
+    """Cluster labels: each column without a cluster opens one and adds later correlated columns."""
     alike = (rho > threshold).numpy()
-    labels = np.full(len(rho), NONE)
+    labels = np.full(len(rho), NO_CLUSTER)
     free = real.numpy().copy()
     count = 0
     for column in range(len(rho)):
@@ -167,8 +168,8 @@ def greedy(rho: Tensor, real: Tensor, threshold: float) -> Tensor:
     return torch.from_numpy(labels)
 
 
-def check(features: Sequence[Tensor]) -> None:
-    """Raise where models and samples do not fit together."""
+def check_features(features: Sequence[Tensor]) -> None:
+    """Raise unless all features are finite and [samples, d] with the same number of samples."""
     shapes = [tuple(f.shape) for f in features]
     if not features or any(len(s) != 2 or not s[0] or not s[1] or s[0] != shapes[0][0] for s in shapes):
         raise RequestError(

@@ -1,22 +1,24 @@
-"""How much clients' classes differ, in one number: 0 as in a random deal, 1 if every client held one class.
+"""Label heterogeneity of a partition in one number: 0 for a random one, 1 if every client has one class.
 
-Client i holds n_ic samples of class c, n_i in all; q_c is the class's share among all samples. Its distance
+Client i has n_ic samples of class c, n_i in all; q_c is the fraction of class c among all samples. The
+distance
 
     d_i = ½ Σ_c |n_ic / n_i − q_c|
 
-(total variation) is the share of its samples that would have to be of other classes for it to look like the
-whole. The clients' mean, weighted by n_i, is `distance`. Two deals of the same samples put it on a scale:
+(total variation) is the fraction of the client's samples that would need another class to match the overall
+distribution. `distance` is the mean of d_i weighted by n_i. Two partitions of the same samples give its
+scale:
 
-    chance = its expectation when clients of these sizes get their samples at random;
-    most   = 1 − Σ_c q_c², where every client holds one class. No deal has more: d is convex in n_i· / n_i.
+    chance = the expected distance if clients of these sizes get random samples;
+    most   = 1 − Σ_c q_c², the distance if every client has one class: the maximum, as d is convex.
 
     value  = (distance − chance) / (most − chance)
 
-Small clients look different by chance alone, which `distance` does not tell from skew and `value` does. It is
-negative for deals more even than chance (stratified ones). It is about labels only.
+Small clients differ by chance alone: `distance` includes this effect, `value` removes it. `value` is negative
+for partitions more even than chance (stratified ones). Only labels count.
 
-In a random deal n_ic is hypergeometric. With N samples, K of the class, n for the client, μ = nK/N and v the
-least integer above μ, the terms (x − μ)·P(x) telescope (De Moivre; Diaconis and Zabell, 1991), so
+In a random partition n_ic is hypergeometric. With N samples, K of the class, n for the client, μ = nK/N and v
+the least integer above μ, the terms (x − μ)·P(x) telescope (De Moivre; Diaconis and Zabell, 1991), so
 
     E|n_ic − μ| = 2·v·(N − K − n + v)·P(v) / N.
 """
@@ -31,11 +33,11 @@ from kedge.core.errors import RequestError
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
-LEAST = 1e-9  # most − chance below this is rounding: no deal of these sizes differs from another
+LEAST = 1e-9  # a smaller most − chance is rounding: all partitions with these sizes are alike
 
 
 class Heterogeneity(NamedTuple):
-    """The number, and what it is made of."""
+    """The heterogeneity `value` and the three terms of its formula."""
 
     value: float
     distance: float
@@ -44,7 +46,7 @@ class Heterogeneity(NamedTuple):
 
 
 def heterogeneity(counts: Counts) -> Heterogeneity:
-    """Of samples per client and class, [clients, classes]; 0 where all deals of these sizes are alike."""
+    """Heterogeneity of sample counts, [clients, classes]; 0 if all partitions with these sizes are alike."""
     if counts.ndim != 2 or counts.dtype.kind not in "iu" or (counts < 0).any() or not counts.sum():
         raise RequestError(
             f"heterogeneity: counts are {counts.dtype} of shape {counts.shape} with sum {counts.sum()}; need "
@@ -53,29 +55,29 @@ def heterogeneity(counts: Counts) -> Heterogeneity:
     sizes, totals = counts.sum(axis=1), counts.sum(axis=0)
     distance = float(distances(counts) @ sizes / sizes.sum())
     most = float(1 - np.square(totals / totals.sum()).sum())
-    chance = by_chance(sizes, totals)
+    chance = chance_distance(sizes, totals)
     room = most - chance
     return Heterogeneity((distance - chance) / room if room > LEAST else 0.0, distance, chance, most)
 
 
 def distances(counts: Counts) -> Floats:
-    """Each client's distance d_i from the whole; 0 for a client without samples."""
+    """Each client's distance d_i from the overall class distribution; 0 for a client without samples."""
     sizes, totals = counts.sum(axis=1, keepdims=True), counts.sum(axis=0)
     apart: Floats = np.abs(counts / np.maximum(sizes, 1) - totals / totals.sum()).sum(axis=1) / 2
     return np.where(sizes[:, 0] > 0, apart, 0.0)
 
 
-def by_chance(sizes: Counts, totals: Counts) -> float:
-    """The expected distance when clients of these sizes get samples of these classes at random."""
+def chance_distance(sizes: Counts, totals: Counts) -> float:
+    """The expected distance if clients of `sizes` samples get random samples of classes with `totals`."""
     samples = int(totals.sum())
     n, clients = np.unique(sizes, return_counts=True)
     n, k = n[:, None], totals[None, :]
     v = n * k // samples + 1
-    there = v <= np.minimum(n, k)  # beyond, a class deviates from its mean by nothing
-    n, k, v = (np.broadcast_to(array, there.shape)[there] for array in (n, k, v))
+    possible = v <= np.minimum(n, k)  # elsewhere the count always equals its mean
+    n, k, v = (np.broadcast_to(array, possible.shape)[possible] for array in (n, k, v))
     log = torch.lgamma(torch.arange(1, samples + 2, dtype=torch.float64)).numpy()  # log[j] = log j!
     ways = log[k] - log[v] - log[k - v] + log[samples - k] - log[n - v] - log[samples - k - n + v]
     chance = np.exp(ways - log[samples] + log[n] + log[samples - n])
-    deviation = np.zeros(there.shape)
-    deviation[there] = 2 * v * (samples - k - n + v) * chance / samples
+    deviation = np.zeros(possible.shape)
+    deviation[possible] = 2 * v * (samples - k - n + v) * chance / samples
     return float(clients @ deviation.sum(axis=1) / 2 / samples)

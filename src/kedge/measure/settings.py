@@ -1,4 +1,4 @@
-"""What is to be measured of a run beside its accuracies: the table [measure]. None of it changes the run."""
+"""The table [measure] of a config: measurements besides evaluation. They never change training."""
 
 from dataclasses import dataclass
 
@@ -8,17 +8,17 @@ from kedge.measure.features import Clusters
 
 @dataclass(frozen=True)
 class Measure:
-    """Drift in every round, probes of all clients and of features now and then."""
+    """Drift in every round; probes of all clients and features at intervals."""
 
-    drift: bool = False  # diversity, cosines and norms of the updates; stores a model per client
-    spread: bool = False  # FedDyn's C_t from the clients' gradients; stores two models per client
-    probe_every: int = 0  # rounds from one look at all clients' updates to the next; 0: never
-    features_every: int = 0  # rounds from one look at models' features to the next; 0: never
-    components: int = 20  # features of a model: its K first components
-    correlation: float = 0.5  # above it two features are the same
-    quantile: float = 0.9  # of all entries; a sample above it has the feature
-    samples: int = 10_000  # test samples that features are taken of, at most
-    similarity_samples: int = 500  # of them for the similarity of units, which costs their square; 0: none
+    drift: bool = False  # diversity, cosines and norms of updates; stores one model per client
+    spread: bool = False  # FedDyn's C_t from clients' gradients; stores two models per client
+    probe_every: int = 0  # rounds between two probes of all clients' updates; 0: never
+    features_every: int = 0  # rounds between two measurements of features; 0: never
+    components: int = 20  # K: number of principal components taken as features of a model
+    correlation: float = 0.5  # above this correlation two features are the same
+    quantile: float = 0.9  # a sample has a feature if its entry is above this quantile of all entries
+    samples: int = 10_000  # maximum number of test samples used for features
+    similarity_samples: int = 500  # of these for CKA of units (quadratic cost); 0: no CKA
 
     def __post_init__(self) -> None:
         for key in ("probe_every", "features_every", "similarity_samples"):
@@ -30,8 +30,8 @@ class Measure:
             raise RequestError(f"measure.samples = {self.samples}: need at least 1.")
         if self.probe_every and not self.drift:
             raise RequestError(
-                f"measure.probe_every = {self.probe_every}: the probe looks at the updates of all clients as "
-                "measure.drift does at a round's. Set measure.drift = true as well."
+                f"measure.probe_every = {self.probe_every}: the probe needs the measurement of updates that "
+                "measure.drift adds. Set measure.drift = true as well."
             )
         try:
             _ = self.clusters
@@ -40,13 +40,13 @@ class Measure:
 
     @property
     def clusters(self) -> Clusters:
-        """What counts as a feature."""
+        """Thresholds that define features and clusters."""
         return Clusters(self.components, self.correlation, self.quantile)
 
-    def probes(self, round: int) -> bool:
-        """Whether all clients are looked at in this round, counted from 1."""
+    def probe_due(self, round: int) -> bool:
+        """Whether all clients are probed in this round, counted from 1."""
         return bool(self.probe_every) and round % self.probe_every == 0
 
-    def looks(self, round: int) -> bool:
-        """Whether features are looked at in this round, counted from 1."""
+    def features_due(self, round: int) -> bool:
+        """Whether features are measured in this round, counted from 1."""
         return bool(self.features_every) and round % self.features_every == 0

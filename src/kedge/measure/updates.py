@@ -1,17 +1,17 @@
-"""How clients' updates of a round differ: a correction that corrects nothing.
+"""Drift of a round's clients: a correction that measures their updates and changes nothing in training.
 
-A client sends its update Δ_k, the direction Δ_k/‖Δ_k‖ of the whole and unit by unit, its norm, and the cosine
-with its own update before, which it remembers (a model in every client's memory). Their plain means over the
-round's clients give all the numbers (`drift.py` has the formulas):
+A client uploads its update Δ_k, the direction Δ_k/‖Δ_k‖ of the whole model and of each unit, its norm, and
+the cosine with its own previous update, which it stores (one model per client). All metrics follow from the
+unweighted means over the round's clients (formulas in `drift.py`):
 
     drift.norm            mean ‖Δ_k‖                       drift.moved     ‖mean Δ_k‖
     drift.diversity       Σ‖Δ_k‖² / ‖Σ Δ_k‖²
-    drift.cosine.clients  the mean of cos(Δ_j, Δ_k) over the pairs of clients
-    drift.cosine.rounds   the mean of cos(Δ_k, the update of k before), over clients that have both
+    drift.cosine.clients  the mean of cos(Δ_j, Δ_k) over pairs of clients
+    drift.cosine.rounds   the mean of cos(Δ_k, previous Δ_k) over clients that have both
 
-each also for a unit by itself, as in drift.diversity.unit0. There is no value (null in a history) where
-nothing moved, for the cosine of clients where fewer than two moved, and for diversity where all
-updates cancel exactly. Sums are bounded, so that no diagnostic ever makes an upload that is not finite.
+Each is also measured per unit, as in drift.diversity.unit0. A value is missing (null in the history) if no
+update is nonzero; drift.cosine.clients if fewer than two are; drift.diversity if the sum of all updates is
+zero. Sums are clamped, so the measurement alone never makes an upload that is not finite.
 """
 
 from dataclasses import dataclass
@@ -22,17 +22,17 @@ from torch import Tensor
 from kedge.core.algorithm import equal
 from kedge.core.correction import Cohort, Correction, End
 from kedge.core.tree import Leaves, Tree, scale, sqnorm, zeros
-from kedge.measure.drift import diversity, pairwise
+from kedge.measure.drift import diversity, mean_pairwise_cosine
 
-MOST = 1e30  # no sum of squares is told above this: its mean must not overflow in single precision
+LIMIT = 1e30  # sums of squares are clamped to this: their mean must not overflow in single precision
 KINDS = ("norm", "moved", "diversity", "cosine.clients", "cosine.rounds")
 
 
 @dataclass(frozen=True)
 class Updates(Correction):
-    """Diversity, cosines and norms of the updates, whole and by unit."""
+    """Diversity, cosines and norms of the updates, of the whole model and per unit."""
 
-    units: tuple[tuple[str, tuple[str, ...]], ...]  # name and shared leaves of each part looked at by itself
+    units: tuple[tuple[str, tuple[str, ...]], ...]  # name and shared leaves of each unit
     name = "updates"
     weight = equal
     rests = False
@@ -46,7 +46,7 @@ class Updates(Correction):
         return {"size": none[0], **{kind: none for kind in kinds}}
 
     def empty(self, shared: Leaves) -> Tensor:
-        """A zero for the whole and for every unit."""
+        """Zeros for the whole model and every unit, [1 + units]."""
         return next(iter(shared.values())).new_zeros(1 + len(self.units))
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
@@ -54,7 +54,7 @@ class Updates(Correction):
         square = self.sums({k: (v * v).sum() for k, v in delta.items()})
         product = self.sums({k: (v * before["last"][k]).sum() for k, v in delta.items()})
         length = square.sqrt()
-        there = (square > 0).to(square.dtype)
+        nonzero = (square > 0).to(square.dtype)
         inverse = torch.where(square > 0, 1 / torch.where(square > 0, length, 1.0), 0.0)
         both = length * before["square"].sqrt()
         upload = {
@@ -65,19 +65,19 @@ class Updates(Correction):
             },
             "square": square,
             "length": length,
-            "there": there,
+            "there": nonzero,
             "cosine": torch.where(both > 0, product / torch.where(both > 0, both, 1.0), 0.0).clamp(-1, 1),
             "met": (both > 0).to(square.dtype),
         }
         return {"last": delta, "square": square}, upload
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
-        together = self.sums({k: (v * v).sum() for k, v in mean["delta"].items()})
-        apart = {k: (v * v).sum() for k, v in mean["directions"].items()}
-        aligned = self.sums(apart, sqnorm(mean["direction"]))
-        told = {k: mean[k] for k in ("square", "length", "there", "cosine", "met")}
-        size = torch.full_like(aligned[0], cohort.size)
-        return update, {**told, "together": together, "aligned": aligned, "size": size}
+        square_of_mean = self.sums({k: (v * v).sum() for k, v in mean["delta"].items()})
+        of_units = {k: (v * v).sum() for k, v in mean["directions"].items()}
+        of_directions = self.sums(of_units, sqnorm(mean["direction"]))
+        means = {k: mean[k] for k in ("square", "length", "there", "cosine", "met")}
+        size = torch.full_like(of_directions[0], cohort.size)
+        return update, {**means, "together": square_of_mean, "aligned": of_directions, "size": size}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
         none = torch.nan
@@ -86,7 +86,7 @@ class Updates(Correction):
             "norm": state["length"],
             "moved": state["together"].sqrt(),
             "diversity": diversity(state["square"], state["together"], state["size"]),
-            "cosine.clients": pairwise(state["aligned"], state["there"], state["size"]),
+            "cosine.clients": mean_pairwise_cosine(state["aligned"], state["there"], state["size"]),
             "cosine.rounds": torch.where(state["met"] > 0, state["cosine"] / state["met"], none),
         }
         names = ["", *(f".{name}" for name, _ in self.units)]
@@ -97,12 +97,12 @@ class Updates(Correction):
         }
 
     def sums(self, by_leaf: Leaves, whole: Tensor | None = None) -> Tensor:
-        """Of one number a leaf: over the whole and over every unit, bounded; [1 + units]."""
+        """Clamped sums of one number per leaf over the whole model and over each unit, [1 + units]."""
         if whole is None:
             whole = torch.stack([by_leaf[k] for k in sorted(by_leaf)]).sum()
         parts = [torch.stack([by_leaf[k] for k in leaves]).sum() for _, leaves in self.units]
-        return torch.nan_to_num(torch.stack([whole, *parts])).clamp(-MOST, MOST)
+        return torch.nan_to_num(torch.stack([whole, *parts])).clamp(-LIMIT, LIMIT)
 
     def numbered(self) -> list[tuple[int, tuple[str, tuple[str, ...]]]]:
-        """The units with their places among the sums; the whole is at 0."""
+        """The units with their index in `sums`; index 0 is the whole model."""
         return list(enumerate(self.units, 1))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kedge.core.errors import DataError, RequestError, nearest
-from kedge.measure.cells import cells, curve, in_order
+from kedge.measure.cells import cell_names, curve, matrix_order
 from kedge.running.folders.folder import read_lines
 from kedge.running.folders.marker import planned_runs, read_marker
 
@@ -43,8 +43,8 @@ class Run:
 
     @cached_property
     def accuracies(self) -> list[str]:
-        """The cells of the evaluation matrix that are accuracies."""
-        return [name for name in cells(self.history) if ".accuracy" in name]
+        """The accuracies among the cells of the evaluation matrix."""
+        return [name for name in cell_names(self.history) if ".accuracy" in name]
 
     @cached_property
     def last_evaluation(self) -> int:
@@ -84,7 +84,7 @@ def find_runs(folders: Iterable[Path]) -> list[Run]:
 def metric_of(runs: Sequence[Run], wanted: str | None = None) -> str | None:
     """The accuracy by which runs are compared: the one asked for, or the first that all of them have."""
     each = [run.accuracies for run in runs if run.history]
-    every = in_order(name for names in each for name in names)
+    every = matrix_order(name for names in each for name in names)
     if wanted is None:
         common = [name for name in ACCURACIES if all(name in names for names in each)]
         return next((name for name in (*common, *ACCURACIES) if name in every), None)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kedge.core.errors import DataError
-from kedge.measure.cells import parsed
+from kedge.measure.cells import parse_cell
 
 SUFFIX = ".jsonl"
 
@@ -57,7 +57,7 @@ def curves_of(history: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int,
     found: dict[str, list[tuple[int, float]]] = {}
     for line in history:
         for name, value in line.items():
-            if (parsed(name) or name.startswith("features.")) and isinstance(value, int | float):
+            if (parse_cell(name) or name.startswith("features.")) and isinstance(value, int | float):
                 found.setdefault(name, []).append((int(line["round"]), float(f"{value:.6g}")))
     return found
 

@@ -10,7 +10,7 @@ from kedge.config.task import History, Task
 from kedge.core.errors import RequestError
 from kedge.core.tree import Leaves
 from kedge.engines.engine import Engine
-from kedge.measure.cells import Reading, cells, reading
+from kedge.measure.cells import Summary, cell_names, cell_summary
 from kedge.running.progress import Progress
 from kedge.running.recording.saving import last_algorithm, state_dict_of, whole
 
@@ -44,19 +44,19 @@ class Result:
         found = self._distributed()
         return found.best_round, found.best
 
-    def metric(self, name: str) -> Reading:
+    def metric(self, name: str) -> Summary:
         """Any cell of the evaluation matrix: last, best, best_round, last_round.
 
         result.metric("personal.local.accuracy.tuned").last; `result.cells` lists the names.
         """
-        return reading(self.history, name)
+        return cell_summary(self.history, name)
 
     @property
     def cells(self) -> list[str]:
         """The names of the cells that were measured."""
-        return cells(self.history)
+        return cell_names(self.history)
 
-    def _distributed(self) -> Reading:
+    def _distributed(self) -> Summary:
         there = self.cells
         for metric in ("distributed.global.accuracy", "distributed.local.accuracy"):
             if metric in there:

@@ -41,7 +41,7 @@ from kedge.core.algorithm import Algorithm, Tune
 from kedge.core.errors import RequestError
 from kedge.core.selections import everything
 from kedge.core.tree import Leaves
-from kedge.measure.latest import Latest
+from kedge.measure.last_models import LastModels
 from kedge.running.progress import Interrupted
 from kedge.running.runner import run
 
@@ -54,7 +54,7 @@ def near(left: Leaves, right: Leaves) -> bool:
 
 
 def watched(algorithm: Algorithm) -> Algorithm:
-    return also(algorithm, Latest(), Witness())
+    return also(algorithm, LastModels(), Witness())
 
 
 STAGES: dict[str, list[tuple[Algorithm, int]]] = {

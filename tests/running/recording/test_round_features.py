@@ -15,7 +15,7 @@ from kedge.core.tree import add, scale, sub, tree_to
 from kedge.engines.engine import Order
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
-from kedge.measure.activations import features_of, of_units
+from kedge.measure.activations import model_features, unit_outputs
 from kedge.measure.features import interaction
 from kedge.measure.similarity import linear_cka
 from kedge.running.recording.round_features import trained
@@ -45,7 +45,7 @@ def test_the_numbers_are_those_of_the_round_s_models() -> None:
     place.begin(task.stages[0], params)
     local = [*trained(task, place, task.stages[0], order, [0, 1, 2], server)]
     models = [(params, buffers), *local, (after.shared, after.buffers), (after.average, after.buffers)]
-    features = [features_of(model, *one, test.x, task.federation.prepare) for one in models]
+    features = [model_features(model, *one, test.x, task.federation.prepare) for one in models]
 
     found = interaction(features[:5], MEASURE.clusters)
     assert line["features.models"] == 5
@@ -57,7 +57,7 @@ def test_the_numbers_are_those_of_the_round_s_models() -> None:
     assert line["features.retained.next"] == found.shared(0, 4)
     assert line["features.retained.average"] == interaction(features, MEASURE.clusters).shared(0, 5)
     assert line["features.share"] == float(found.tensor().double().mean())
-    units = [of_units(model, *one, test.x, task.federation.prepare)[1] for one in local]
+    units = [unit_outputs(model, *one, test.x, task.federation.prepare)[1] for one in local]
     pairs = [linear_cka(units[i], units[j]) or 0.0 for i, j in ((0, 1), (0, 2), (1, 2))]
     assert abs(line["features.cka.clients.unit1"] - sum(pairs) / 3) < 1e-9
 

@@ -14,7 +14,7 @@ from kedge.config.task import Task
 from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.optimizers import SGD
 from kedge.core.tree import Leaves
-from kedge.measure.drift import gradient_diversity, intra_client_cosine, over_clients
+from kedge.measure.drift import gradient_diversity, intra_client_cosine, mean_over_clients
 from kedge.measure.updates import Updates
 from kedge.running.runner import run
 
@@ -70,7 +70,9 @@ def cosines() -> Finding:
     expected = oracle["expected"]["similarity_of_last_round_to_rounds_0_1"]
     found = {
         "one client": intra_client_cosine(updates),
-        "with one that stood still": over_clients([intra_client_cosine(updates), intra_client_cosine(still)]),
+        "with one that stood still": mean_over_clients(
+            [intra_client_cosine(updates), intra_client_cosine(still)]
+        ),
     }
     pairs = [
         Pair(f"{what}, round {t}", e, number(g))

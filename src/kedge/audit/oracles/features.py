@@ -27,7 +27,7 @@ def correlations() -> Finding:
     want, rho = EXPECTED["abs_rho"], got.correlation.tolist()
     places = [(i, j) for i in range(len(want)) for j in range(len(want))]
     pairs = [Pair(f"|ρ| {i},{j}", want[i][j], rho[i][j]) for i, j in places]
-    above = float("nan") if got.above is None else got.above
+    above = float("nan") if got.threshold is None else got.threshold
     return compared([*pairs, Pair("γ_data", EXPECTED["gamma_data_value"], above)], 1e-9)
 
 

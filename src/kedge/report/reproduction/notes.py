@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from kedge.measure.cells import parsed
+from kedge.measure.cells import parse_cell
 from kedge.report.reproduction.text import counted
 from kedge.reproduce.measured import FULL, Measured, Place
 from kedge.reproduce.paper import Entry
@@ -76,7 +76,7 @@ def target_text(entry: Entry) -> str:
 
 def metric_words(metric: str) -> str:
     """A metric in words, with its name."""
-    cell = parsed(metric)
+    cell = parse_cell(metric)
     if cell is None:
         return metric
     model = MODELS.get(cell.model, f"the model {cell.model}")

@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from kedge.algorithms.texts import cells_of
-from kedge.measure.cells import in_order, reading
+from kedge.measure.cells import cell_summary, matrix_order
 from kedge.report.costs import price, price_of_target
 from kedge.report.runs import Run, grouped, metric_of
 
@@ -27,7 +27,7 @@ def row_of(group: list[Run], labels: list[str], target: float | None, metric: st
     """The row of runs that differ only in the seed; per-seed values beside means, and every other cell."""
     measured = [run for run in group if run.curve(metric)]
     curves = [run.curve(metric) for run in measured]
-    cells = {name: cell_of(group, name) for name in in_order(n for run in group for n in run.accuracies)}
+    cells = {name: cell_of(group, name) for name in matrix_order(n for run in group for n in run.accuracies)}
     shown = cells.get(metric or "", NOTHING)
     label = label_of(group)
     if labels.count(label) > 1:  # the folder tells equal methods apart; seeds have folders below it
@@ -68,7 +68,7 @@ def label_of(group: Sequence[Run]) -> str:
 
 def cell_of(group: Sequence[Run], name: str) -> dict[str, Any]:
     """A cell over the seeds: last and best; `partial` where not every run has it in its last evaluation."""
-    found = [(reading(run.history, name), run) for run in group if name in run.accuracies]
+    found = [(cell_summary(run.history, name), run) for run in group if name in run.accuracies]
     last, best = [one.last for one, _ in found], [one.best for one, _ in found]
     return {
         "last": mean(last),

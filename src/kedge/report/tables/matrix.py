@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from rich.text import Text
 
-from kedge.measure.cells import Cell, in_order, parsed
+from kedge.measure.cells import Cell, matrix_order, parse_cell
 from kedge.report.tables.comparison import percent
 
 Rows = Sequence[dict[str, Any]]
@@ -21,7 +21,7 @@ WAYS = {  # how to have a cell measured, by a part of its name
 
 def rendered(rows: Rows, width: int, which: Literal["last", "best"] = "last") -> Iterator[Text]:
     """The matrix, one block of lines below the other where it is too wide."""
-    names = in_order(name for row in rows for name, cell in row["cells"].items() if apparent(name, cell))
+    names = matrix_order(name for row in rows for name, cell in row["cells"].items() if apparent(name, cell))
     labels = [shortened(row["method"], width // 2) for row in rows]
     first = max(map(len, ["method", *labels]))
     for number, block in enumerate(blocks(rows, names, which, width - first)):
@@ -58,7 +58,7 @@ def blocks(rows: Rows, names: Sequence[str], which: str, room: int) -> Iterator[
 
 def words(name: str) -> list[str]:
     """A cell's name as the lines of a heading: model, data, tuned, seen."""
-    model, data, _, suffix = parsed(name) or Cell(name, "", "", "")
+    model, data, _, suffix = parse_cell(name) or Cell(name, "", "", "")
     parts = suffix.split(".")
     return [model, data, "tuned" if "tuned" in parts else "", parts[-1] if parts[-1] != "tuned" else ""]
 

@@ -23,10 +23,10 @@ from kedge.engines.engine import trainable
 from kedge.measure.cost.cost import Cost
 from kedge.measure.cost.rehearsal import Rehearsal
 from kedge.measure.cost.traffic import Traffic, tensor_bytes
-from kedge.measure.latest import Latest
+from kedge.measure.last_models import LastModels
 from kedge.measure.updates import Updates
 
-MEASURES = (Latest, Updates)  # corrections that correct nothing
+MEASURES = (LastModels, Updates)  # corrections that correct nothing
 
 Phases = tuple[tuple[Mask, int], ...]  # what trains, for how many steps
 

@@ -20,7 +20,7 @@ from kedge.core.correction import Cohort
 from kedge.core.server import Reply, Server
 from kedge.core.tree import tree_map
 from kedge.engines.engine import Assignment, Engine, Order, Rounds
-from kedge.measure.local_drift import drifting, local_drift
+from kedge.measure.local_drift import drift_correction, local_drift
 from kedge.measure.updates import KINDS, Updates
 from kedge.running.progress import Progress
 from kedge.running.recording.measuring import evaluates, number
@@ -39,7 +39,7 @@ def drift(task: Task, engine: Engine, stage: Stage, progress: Progress, reply: R
     algorithm, data = stage.algorithm, task.federation
     asked = [c for c in algorithm.corrections if reply.size or not isinstance(c, Updates)]
     told: Numbers = {k: float(v) for c in asked for k, v in c.measures(progress.server.slots[c.name]).items()}
-    own, source = watcher(algorithm), drifting(algorithm)
+    own, source = watcher(algorithm), drift_correction(algorithm)
     if own and source and evaluates(task, progress.round):
         told |= local_drift(source, engine.save(), data.facts(), own.units)
     return {k: number(v) for k, v in told.items()}
@@ -71,13 +71,13 @@ def before_round(
     began = time.perf_counter()
     population, coming = len(task.federation.clients), order.round + 1
     found: Numbers | None = None
-    if task.measure.probes(coming):
+    if task.measure.probe_due(coming):
         full = len(clients) == population
         if full:
             found = {}
         else:
             found = yield from probe(stage.algorithm, engine, order, population, len(clients))
-    look = looked(task, engine, stage, order, clients, server) if task.measure.looks(coming) else None
+    look = looked(task, engine, stage, order, clients, server) if task.measure.features_due(coming) else None
     return Probed(found, look, time.perf_counter() - began)
 
 

@@ -29,9 +29,9 @@ from kedge.core.server import Server
 from kedge.core.tree import Leaves, add
 from kedge.engines.engine import Engine, Order
 from kedge.engines.sequential import Sequential
-from kedge.measure.activations import features_of, of_units
-from kedge.measure.features import NONE, Interaction, interaction
-from kedge.measure.similarity import average, cka, gram, mean_cka
+from kedge.measure.activations import model_features, unit_outputs
+from kedge.measure.features import NO_CLUSTER, Interaction, interaction
+from kedge.measure.similarity import cka, gram, mean_cka, mean_or_none
 from kedge.measure.updates import Updates
 
 
@@ -107,8 +107,8 @@ def seen(task: Task, params: Leaves, buffers: Leaves, units: bool = True) -> See
     measure, prepare = task.measure, task.federation.prepare
     x = samples(task.federation, measure)
     some = spread(x, measure.similarity_samples) if units else x[:0]
-    grams = of_units(task.model, params, buffers, some, prepare, gram) if len(some) else {}
-    return Seen(features_of(task.model, params, buffers, x, prepare), grams)
+    grams = unit_outputs(task.model, params, buffers, some, prepare, gram) if len(some) else {}
+    return Seen(model_features(task.model, params, buffers, x, prepare), grams)
 
 
 def features(found: Interaction, models: int) -> dict[str, Any]:
@@ -122,11 +122,11 @@ def features(found: Interaction, models: int) -> dict[str, Any]:
         "features.clusters": first.clusters,
         "features.components": first.components,
         "features.frequency": torch.bincount(first.frequency, minlength=models + 1)[1:].tolist(),
-        "features.retained.local": average(local),
+        "features.retained.local": mean_or_none(local),
         "features.retained.next": found.shared(sent, coming),
         "features.retained.average": found.shared(sent, plain),
         "features.share": int(omega.sum()) / omega.numel() if first.clusters else None,
-        "features.constant": int((first.labels == NONE).sum()),
+        "features.constant": int((first.labels == NO_CLUSTER).sum()),
     }
 
 
@@ -136,5 +136,5 @@ def similarities(sent: Seen, local: Sequence[Seen]) -> dict[str, Any]:
     for unit, own in sent.grams.items():
         every = [one.grams[unit] for one in local]
         told[f"features.cka.clients.unit{unit}"] = mean_cka(every)
-        told[f"features.cka.global.unit{unit}"] = average(cka(own, other) for other in every)
+        told[f"features.cka.global.unit{unit}"] = mean_or_none(cka(own, other) for other in every)
     return told

@@ -1,9 +1,8 @@
-"""The `all` model: the mean over ALL clients of the last model each of them had.
+"""The `all` model: the mean over ALL clients of the last model that each client trained.
 
-A client that never took part counts with the initial model. It is a correction that corrects nothing:
-every client remembers e_i = (its last model) − (the initial one), sends how e_i changed, and the server
-keeps the running mean. It costs a model in every client's memory, so it is measured only where it is asked
-for.
+Clients that never took part contribute the initial model. The mean is tracked by a correction that changes
+nothing in training: each client stores e_i = (its last model) − (initial model) and uploads the change of
+e_i; the server updates the mean. Every client stores one more model, so the option is off by default.
 """
 
 from dataclasses import dataclass
@@ -14,12 +13,12 @@ from kedge.core.tree import Leaves, Tree, axpy, sub, zeros
 
 
 @dataclass(frozen=True)
-class Latest(Correction):
-    """θ⁰ + (1/m) Σ over all clients of e_i."""
+class LastModels(Correction):
+    """θ⁰ + (1/m) Σ_i e_i over all m clients."""
 
     name = "all"
     weight = equal
-    rests = False  # a frozen leaf, too, is what the client was last given
+    rests = False  # a client's last model includes its frozen leaves
 
     def init_client(self, shared: Leaves) -> Tree:
         return {"e": zeros(shared)}
