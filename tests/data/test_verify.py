@@ -21,9 +21,9 @@ from kedge.core.errors import DataError
 from kedge.data.dataset import Source
 from kedge.data.datasets import load
 from kedge.data.download.archive import Archive
+from kedge.data.download.archive_members import open_members
 from kedge.data.folder import npz_arrays
-from kedge.data.sources import cifar, idx, medmnist, tiny_imagenet, uci_har
-from kedge.data.sources.members import opened
+from kedge.data.sources import cifar, medmnist, mnist, tiny_imagenet, uci_har
 
 IMAGES = (drawn(20, 3, 32, 32), drawn(20, seed=1) % 10)
 GREY = (drawn(7, 28, 28), drawn(7, seed=1) % 10)
@@ -41,12 +41,11 @@ def md5(content: bytes) -> str:
 
 
 def of(archive: Archive, file: Path) -> Archive:
-    """The archive as if this file were the published one."""
+    """The archive with the checksum and size of `file`."""
     content = file.read_bytes()
-    kind = archive.checksums[0].partition(":")[0]
-    return replace(
-        archive, checksums=(f"{kind}:{hashlib.new(kind, content).hexdigest()}",), size=len(content)
-    )
+    assert archive.checksum is not None
+    kind = archive.checksum.partition(":")[0]
+    return replace(archive, checksum=f"{kind}:{hashlib.new(kind, content).hexdigest()}", size=len(content))
 
 
 def cifar_files(name: str) -> dict[str, bytes]:
@@ -72,9 +71,9 @@ def idx_file(name: str, file: str, folder: Path, patch: Patch) -> Kind:
     packed = official.mnist(GREY, GREY)
     plain = {k.removesuffix(".gz"): gzip.decompress(content) for k, content in packed.items()}
     official.unpacked(folder, packed if file.endswith(".gz") else plain)
-    archives = [replace(a, checksums=(f"md5:{md5(packed[a.file])}",)) for a in idx.ARCHIVES[name]]
-    patch.setitem(idx.ARCHIVES, name, tuple(archives))
-    patch.setitem(idx.UNZIPPED, name, {k: md5(content) for k, content in plain.items()})
+    archives = [replace(a, checksum=f"md5:{md5(packed[a.file])}") for a in mnist.ARCHIVES[name]]
+    patch.setitem(mnist.ARCHIVES, name, tuple(archives))
+    patch.setitem(mnist.UNZIPPED, name, {k: md5(content) for k, content in plain.items()})
     return name, folder / file
 
 
@@ -84,8 +83,8 @@ def medmnist_npz(name: str, folder: Path, patch: Patch) -> Kind:
     }
     file = folder / f"{name}.npz"
     file.write_bytes(official.medmnist(**parts))
-    patch.setitem(medmnist.ARCHIVES, name, replace(medmnist.ARCHIVES[name], checksums=of(
-        medmnist.ARCHIVES[name], file).checksums))  # fmt: skip
+    patch.setitem(medmnist.ARCHIVES, name, replace(medmnist.ARCHIVES[name], checksum=of(
+        medmnist.ARCHIVES[name], file).checksum))  # fmt: skip
     return name, file
 
 
@@ -117,7 +116,7 @@ KINDS: dict[str, Callable[[Path, Patch], Kind]] = {
     **{f"{name} unpacked": partial(cifar_batch, name) for name in cifar.ARCHIVES},
     **{
         f"{name} {file}{end}": partial(idx_file, name, file + end)
-        for name in idx.ARCHIVES
+        for name in mnist.ARCHIVES
         for file in ("train-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
         for end in (".gz", "")
     },
@@ -181,7 +180,7 @@ def test_the_command_ends_with_the_exit_code_of_damaged_data(
     answer = kedge("run", "quickstart", *words, "--out", tmp_path / "run")
     assert answer.code == 3, answer
     assert f"{file}: " in answer.err
-    assert f"its checksum is md5:{found}, not {cifar.ARCHIVES[name].checksums[0]}" in answer.err
+    assert f"its checksum is md5:{found}, not {cifar.ARCHIVES[name].checksum}" in answer.err
     assert "download it again from https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz" in answer.err
     assert "--set data.verify=false" in answer.err
     assert not (tmp_path / "run").exists()
@@ -220,7 +219,7 @@ def test_a_zip_without_a_published_checksum_must_stay_what_it_was(
     load(name, path=file)
     with zipfile.ZipFile(file, "a") as archive:
         archive.writestr("more.txt", "more")
-    with pytest.raises(DataError, match=r"its checksum is sha256:\w+, but it was sha256:\w+ when it came"):
+    with pytest.raises(DataError, match=r"its checksum is sha256:\w+, but it was sha256:\w+ at first use"):
         load(name, path=file)
     load(name, path=file, verify=False)
     load(name, path=file)
@@ -260,12 +259,12 @@ def test_damage_behind_the_last_file_of_a_tar_is_noticed(mode: Any, tmp_path: Pa
     (tmp_path / "a").write_bytes(bytes(drawn(30_000)))
     with tarfile.open(tmp_path / "a.tar", mode) as archive:
         archive.add(tmp_path / "a", "a")
-    with opened(tmp_path / "a.tar") as members:
+    with open_members(tmp_path / "a.tar") as members:
         assert members.read("a") == (tmp_path / "a").read_bytes()
     content = bytearray((tmp_path / "a.tar").read_bytes())
     content[-6] ^= 1
     (tmp_path / "a.tar").write_bytes(bytes(content))
-    with pytest.raises(DataError, match=r"a\.tar: (damaged|no zip or tar)"), opened(tmp_path / "a.tar"):
+    with pytest.raises(DataError, match=r"a\.tar: (damaged|no zip or tar)"), open_members(tmp_path / "a.tar"):
         pass
 
 
@@ -281,6 +280,6 @@ def test_a_zip_that_hides_its_last_file_is_refused(tmp_path: Path) -> None:
         assert archive.namelist() == ["a"]
     with (
         pytest.raises(DataError, match=r"a\.zip: damaged \(it lists 1 files, but its end record says 2\)"),
-        opened(file),
+        open_members(file),
     ):
         pass

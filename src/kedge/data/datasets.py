@@ -13,8 +13,8 @@ from kedge.data.dataset import Dataset, Source
 from kedge.data.folder import folder, npz, stand_in
 from kedge.data.sources.cifar import cifar10, cifar100
 from kedge.data.sources.covidx import covidx
-from kedge.data.sources.idx import fashion_mnist, mnist
 from kedge.data.sources.medmnist import organamnist, organcmnist, organsmnist
+from kedge.data.sources.mnist import fashion_mnist, mnist
 from kedge.data.sources.pamap2 import pamap2
 from kedge.data.sources.tiny_imagenet import tiny_imagenet
 from kedge.data.sources.uci_har import uci_har

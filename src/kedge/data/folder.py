@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kedge.core.errors import DataError, nearest
 from kedge.data.dataset import Dataset, Source
-from kedge.data.sources.members import check_listing
+from kedge.data.download.archive_members import check_listing
 
 Arrays = dict[str, NDArray[np.generic]]
 

@@ -14,15 +14,16 @@ from tests.data.serving import Site, served
 
 import kedge
 from kedge.core.errors import DataError
-from kedge.data.download.archive import Archive, cache_folder, fetch, located
+from kedge.data.download.archive import Archive, fetch, find_archive
+from kedge.data.download.cache import cache_folder
 
 CONTENT = bytes(range(256)) * 4000  # about a megabyte
 MD5 = f"md5:{hashlib.md5(CONTENT).hexdigest()}"
 NOWHERE = "http://127.0.0.1:9/file.bin"
 
 
-def archive(*addresses: str, checksums: tuple[str, ...] = (MD5,), size: int | None = len(CONTENT)) -> Archive:
-    return Archive("file.bin", addresses, checksums, size)
+def archive(*addresses: str, checksum: str | None = MD5, size: int | None = len(CONTENT)) -> Archive:
+    return Archive("file.bin", addresses, checksum, size)
 
 
 def left(folder: Path) -> set[str]:
@@ -108,9 +109,9 @@ def test_a_server_that_gives_no_parts_is_asked_for_the_whole(cache: Path) -> Non
 
 def test_a_file_that_changed_since_is_fetched_from_the_start(cache: Path) -> None:
     with served({"file.bin": CONTENT}) as site:
-        interrupted(site, cache, 400_000, checksums=(), size=None)
+        interrupted(site, cache, 400_000, checksum=None, size=None)
         site.files["file.bin"] = changed = CONTENT[::-1]
-        assert fetch("mine", archive(site.url("file.bin"), checksums=(), size=None)).read_bytes() == changed
+        assert fetch("mine", archive(site.url("file.bin"), checksum=None, size=None)).read_bytes() == changed
 
 
 @pytest.mark.parametrize("stale", [b"x" * 1000, b"x" * len(CONTENT), b"x" * (len(CONTENT) + 5)])
@@ -160,7 +161,7 @@ def test_without_a_network_the_message_says_which_file_to_put_where(cache: Path)
     with pytest.raises(DataError) as caught:
         fetch("mine", archive(NOWHERE))
     message = str(caught.value)
-    assert f"mine: file.bin is not in {cache}/mine and could not be fetched ({NOWHERE}: " in message
+    assert f"mine: file.bin is not in {cache}/mine and could not be downloaded ({NOWHERE}: " in message
     assert f"Without a network put file.bin into {cache}/mine, or give the archive or its" in message
     assert "option path (data.path), or put mine.npz into the folder $KEDGE_DATA" in message
     (cache / "mine" / "file.bin").write_bytes(CONTENT)
@@ -171,7 +172,7 @@ def test_a_file_in_the_cache_that_is_damaged_is_named(cache: Path) -> None:
     (cache / "mine").mkdir(parents=True)
     (cache / "mine" / "file.bin").write_bytes(CONTENT[:-1])
     with pytest.raises(
-        DataError, match=r"mine/file\.bin: it has 1,023,999 bytes, not .*delete it to have it"
+        DataError, match=r"mine/file\.bin: it has 1,023,999 bytes, not .*delete it, and it is downloaded"
     ):
         fetch("mine", archive(NOWHERE))
 
@@ -221,12 +222,12 @@ def test_the_cache_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch, cache: Pa
 
 def test_a_path_given_goes_before_everything(tmp_path: Path) -> None:
     (tmp_path / "file.bin").write_bytes(CONTENT)
-    assert located("mine", archive(NOWHERE), tmp_path) == tmp_path / "file.bin"
-    assert located("mine", archive(NOWHERE), tmp_path / "file.bin") == tmp_path / "file.bin"
+    assert find_archive("mine", archive(NOWHERE), tmp_path) == tmp_path / "file.bin"
+    assert find_archive("mine", archive(NOWHERE), tmp_path / "file.bin") == tmp_path / "file.bin"
     (tmp_path / "unpacked").mkdir()
-    assert located("mine", archive(NOWHERE), str(tmp_path / "unpacked")) == tmp_path / "unpacked"
+    assert find_archive("mine", archive(NOWHERE), str(tmp_path / "unpacked")) == tmp_path / "unpacked"
     with pytest.raises(DataError, match=r"mine: .*/nowhere does not exist; give the path of file\.bin"):
-        located("mine", archive(NOWHERE), tmp_path / "nowhere")
+        find_archive("mine", archive(NOWHERE), tmp_path / "nowhere")
 
 
 def test_two_processes_fetch_a_file_once(cache: Path) -> None:
@@ -260,4 +261,4 @@ def test_two_processes_fetch_a_file_once(cache: Path) -> None:
         answers = [process.communicate(timeout=60)[0].strip() for process in both]
     assert answers == [str(len(CONTENT))] * 2
     assert site.asked == [("file.bin", None)]
-    assert any("another process is at work in" in line for line in lines)
+    assert any("another process is working in" in line for line in lines)

@@ -61,7 +61,7 @@ def test_the_archive_is_fetched_and_then_read_from_the_cache(
         small = replace(
             cifar.ARCHIVES["cifar10"],
             addresses=(site.url("cifar-10-python.tar.gz"),),
-            checksums=(f"md5:{hashlib.md5(content).hexdigest()}",),
+            checksum=f"md5:{hashlib.md5(content).hexdigest()}",
             size=len(content),
         )
         monkeypatch.setitem(cifar.ARCHIVES, "cifar10", small)
@@ -101,7 +101,7 @@ class Trap:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (pickle.dumps(Trap(), 2), r"it asks for \w+\.mkdir"),
+        (pickle.dumps(Trap(), 2), r"it contains \w+\.mkdir"),
         (b"", r"EOFError"),
         (b"no pickle", r"damaged, or no batch of CIFAR"),
         (official.cifar(*TEST)[:-2000], r"damaged, or no batch of CIFAR"),

@@ -62,7 +62,7 @@ def test_images_are_resized_to_grey_squares(tmp_path: Path) -> None:
     with Image.open(path / "train/COVID-19 (12).png") as image:
         expected = image.convert("L").resize((8, 8), Image.Resampling.BILINEAR)
     np.testing.assert_array_equal(source.train.x[2, 0], np.asarray(expected))
-    with pytest.raises(RequestError, match=r"covidx\(size=0\): need a side of at least 1"):
+    with pytest.raises(RequestError, match=r"covidx\(size=0\): need an integer, size ≥ 1"):
         load("covidx", path=path, size=0)
 
 
@@ -78,7 +78,7 @@ def test_images_without_a_label_are_left_out_and_counted(
 ) -> None:
     source = load("covidx", path=official.unpacked(tmp_path, files(TRAIN[:3])))
     assert source.train.y.tolist() == [1, 2, 2]
-    assert "covidx: 1 images of train/ have no label in its list and are left out" in capsys.readouterr().err
+    assert "covidx: 1 images of train/ are not in its list and are left out" in capsys.readouterr().err
 
 
 def test_several_lists_are_told_apart_by_name(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_several_lists_are_told_apart_by_name(tmp_path: Path) -> None:
     ("changes", "reason"),
     [
         ({"test.txt": None}, r"no list of labels for test \(test\*\.txt\)"),
-        ({"test/b.png": None}, r"test/ lacks 1 of the 2 images its list names, such as b\.png"),
+        ({"test/b.png": None}, r"test/ lacks 1 of the 2 images in its list, such as b\.png"),
         ({"test.txt": b"9 ../train/47c78742.png normal rsna"}, r"test/ lacks 1 of the 1 .*\.\./train"),
         ({"test.txt": b"9 a.png positive rsna"}, r"test\.txt, line 1: .* one of normal, pneumonia, COVID-19"),
         (

@@ -59,7 +59,7 @@ def test_the_npz_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         small = replace(
             medmnist.ARCHIVES["organsmnist"],
             addresses=(site.url("files/organsmnist.npz?download=1"),),
-            checksums=(f"md5:{hashlib.md5(content).hexdigest()}",),
+            checksum=f"md5:{hashlib.md5(content).hexdigest()}",
         )
         monkeypatch.setitem(medmnist.ARCHIVES, "organsmnist", small)
         np.testing.assert_array_equal(load("organsmnist").train.x[:, 0], PARTS["train"][0])

@@ -142,7 +142,7 @@ def test_a_gap_of_a_window_or_more_is_left_out_and_counted(
     path = written(tmp_path, subject101=content)
     source = load("pamap2", path=path)
     assert (
-        "pamap2: 300 of 1,400 rows are left out: a channel is missing there for 200"
+        "pamap2: 300 of 1,400 rows are left out: in these a channel is missing for 200"
         in capsys.readouterr().err
     )
     assert starts(source.train.x) == [0, 100, 200, 700, 800, 900]

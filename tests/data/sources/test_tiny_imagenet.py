@@ -46,14 +46,14 @@ def test_the_zip_is_fetched_and_decoded_once(
 ) -> None:
     content = official.zipped(tmp_path / "a.zip", FILES).read_bytes()
     with served({"a.zip": content}) as site:
-        sums = (f"md5:{hashlib.md5(content).hexdigest()}",)
+        checksum = f"md5:{hashlib.md5(content).hexdigest()}"
         small = replace(
-            tiny_imagenet.ARCHIVE, addresses=(site.url("a.zip"),), checksums=sums, size=len(content)
+            tiny_imagenet.ARCHIVE, addresses=(site.url("a.zip"),), checksum=checksum, size=len(content)
         )
         monkeypatch.setattr(tiny_imagenet, "ARCHIVE", small)
         first = load("tiny-imagenet")
     monkeypatch.setattr(
-        "kedge.data.sources.tiny_imagenet.pictures", None
+        "kedge.data.sources.tiny_imagenet.decoded_images", None
     )  # nothing can be decoded from here on
     again = load("tiny-imagenet")
     np.testing.assert_array_equal(first.train.x, again.train.x)

@@ -56,9 +56,9 @@ def test_signals_labels_and_subjects_are_read(form: str, tmp_path: Path) -> None
 def test_the_zip_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = nested(tmp_path).read_bytes()
     with served({uci_har.ARCHIVE.file: content}) as site:
-        sums = (f"sha256:{hashlib.sha256(content).hexdigest()}",)
+        checksum = f"sha256:{hashlib.sha256(content).hexdigest()}"
         address = site.url(uci_har.ARCHIVE.file)
-        small = replace(uci_har.ARCHIVE, addresses=(address,), checksums=sums, size=len(content))
+        small = replace(uci_har.ARCHIVE, addresses=(address,), checksum=checksum, size=len(content))
         monkeypatch.setattr(uci_har, "ARCHIVE", small)
         assert load("uci-har").train.x.shape == (6, 9, 128)
 

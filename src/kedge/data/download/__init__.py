@@ -1,1 +1,1 @@
-"""Download archives into the cache folder, check them, and keep what was decoded."""
+"""Download archives, check them, read the files inside and cache the decoded arrays."""

@@ -1,4 +1,4 @@
-"""One file over HTTP: several addresses in turn, broken connections taken up where they ended."""
+"""Download one file over HTTP: try several addresses in turn, and resume interrupted connections."""
 
 import http.client
 import os
@@ -7,48 +7,51 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from kedge.data.download.progress import Done, downloading
+from kedge.data.download.progress import Update, byte_progress
 
 TIMEOUT = 30.0  # seconds without a byte
-AT_ONCE = 2**18  # bytes
+CHUNK = 2**18  # bytes
 
 Check = Callable[[Path], str | None]
 
 
-class Refused(Exception):
-    """No address gave the whole file; says why for each."""
+class DownloadFailed(Exception):
+    """No address gave the whole file; the message has the reason for each."""
 
 
-class Broken(Exception):
-    """The server refused, or the connection ended early; says which."""
+class ConnectionFailed(Exception):
+    """The server refused, or the connection ended early; the message says which."""
 
 
 def download(title: str, addresses: tuple[str, ...], size: int | None, problem: Check, part: Path) -> None:
-    """Bring a file's bytes into `part`, where they stay when interrupted, until `problem` finds none."""
+    """Download a file to `part` and check it with `problem`, which returns the reason to refuse it.
+
+    An interrupted download stays in `part`, and the next call resumes it.
+    """
     reasons = []
-    with downloading(title, size) as done:
+    with byte_progress(title, size) as update:
         for address in addresses:
             resumed = part.exists()
-            reason = _whole(address, size, problem, part, done)
+            reason = _download_from(address, size, problem, part, update)
             if reason and resumed and not part.exists():
-                # What lay there was of another file: once more from the start.
-                reason = _whole(address, size, problem, part, done)
+                # The bytes in `part` were of another file: try once more from the start.
+                reason = _download_from(address, size, problem, part, update)
             if reason is None:
-                _origin(part).unlink(missing_ok=True)
+                _version_file(part).unlink(missing_ok=True)
                 return
             reasons.append(f"{address}: {reason}")
-    raise Refused("; ".join(reasons))
+    raise DownloadFailed("; ".join(reasons))
 
 
-def _whole(address: str, size: int | None, problem: Check, part: Path, done: Done) -> str | None:
-    """Go on as long as every connection brings something; why the file is not there, or None."""
+def _download_from(address: str, size: int | None, problem: Check, part: Path, update: Update) -> str | None:
+    """Reconnect as long as every connection adds bytes; return the reason of a failure, or None."""
     while True:
-        before = _length(part)
+        before = _size(part)
         if size is None or before < size:
             try:
-                _more(address, size, part, done)
-            except Broken as error:
-                if _length(part) > before:
+                _receive(address, size, part, update)
+            except ConnectionFailed as error:
+                if _size(part) > before:
                     continue
                 return str(error)
         if reason := problem(part):
@@ -56,10 +59,10 @@ def _whole(address: str, size: int | None, problem: Check, part: Path, done: Don
         return reason
 
 
-def _more(address: str, size: int | None, part: Path, done: Done) -> None:
-    """One connection: append what it gives to `part`, or start over if the server does."""
-    start = _length(part)
-    headers = {"User-Agent": "kedge"} | (_range(address, part, start) if start else {})
+def _receive(address: str, size: int | None, part: Path, update: Update) -> None:
+    """Append the bytes of one connection to `part`; start over if the server sends the whole file."""
+    start = _size(part)
+    headers = {"User-Agent": "kedge"} | (_range_headers(address, part, start) if start else {})
     try:
         request = urllib.request.Request(address, headers=headers)
         response = urllib.request.build_opener().open(request, timeout=TIMEOUT)
@@ -67,55 +70,56 @@ def _more(address: str, size: int | None, part: Path, done: Done) -> None:
         error.close()
         if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
             if error.headers.get("Content-Range") == f"bytes */{start}":
-                return  # all of it is here already
+                return  # `part` is already whole
             part.unlink()
-        raise Broken(f"the server says {error.code} {error.reason}") from error
+        raise ConnectionFailed(f"the server says {error.code} {error.reason}") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise Broken(str(getattr(error, "reason", error)) or type(error).__name__) from error
+        raise ConnectionFailed(str(getattr(error, "reason", error)) or type(error).__name__) from error
     with response:
         if response.status != http.client.PARTIAL_CONTENT:
             start = 0
-            _remember(address, response, part)
+            _record_version(address, response, part)
         elif not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
-            raise Broken("the server gave another part of the file than was asked for")
+            raise ConnectionFailed("the server sent another part of the file than was requested")
         length = response.headers.get("Content-Length")
         total = None if length is None else start + int(length)
         if total is not None and size is not None and total != size:
-            raise Broken(f"the file there has {total:,} bytes, not {size:,}")
+            raise ConnectionFailed(f"the file there has {total:,} bytes, not {size:,}")
         with part.open("ab" if start else "wb") as file:
-            while chunk := _read(response):
+            while chunk := _read_chunk(response):
                 file.write(chunk)
-                done(file.tell())
+                update(file.tell())
             file.flush()
             os.fsync(file.fileno())
-    if total is not None and _length(part) < total:
-        raise Broken(f"the connection ended after {_length(part):,} of {total:,} bytes")
+    if total is not None and _size(part) < total:
+        raise ConnectionFailed(f"the connection ended after {_size(part):,} of {total:,} bytes")
 
 
-def _read(response: http.client.HTTPResponse) -> bytes:
+def _read_chunk(response: http.client.HTTPResponse) -> bytes:
     try:
-        return response.read(AT_ONCE)
+        return response.read(CHUNK)
     except (OSError, http.client.HTTPException) as error:
-        raise Broken(f"the connection broke: {error or type(error).__name__}") from error
+        raise ConnectionFailed(f"the connection broke: {error or type(error).__name__}") from error
 
 
-def _length(part: Path) -> int:
+def _size(part: Path) -> int:
     return part.stat().st_size if part.exists() else 0
 
 
-def _origin(part: Path) -> Path:
+def _version_file(part: Path) -> Path:
     return part.with_name(f"{part.name}.origin")
 
 
-def _remember(address: str, response: http.client.HTTPResponse, part: Path) -> None:
-    """Keep what tells this version of the file from another: a strong ETag, or when it last changed."""
+def _record_version(address: str, response: http.client.HTTPResponse, part: Path) -> None:
+    """Store what identifies this version of the file: a strong ETag, or else its Last-Modified date."""
     tag = response.headers.get("ETag", "")
-    known = tag if tag.startswith('"') else response.headers.get("Last-Modified", "")
-    _origin(part).write_text(f"{address}\n{known}")
+    version = tag if tag.startswith('"') else response.headers.get("Last-Modified", "")
+    _version_file(part).write_text(f"{address}\n{version}")
 
 
-def _range(address: str, part: Path, start: int) -> dict[str, str]:
-    """Ask for the rest; if it is known which version `part` is a beginning of, for the rest of that one."""
-    wanted = {"Range": f"bytes={start}-"}
-    origin, _, known = _origin(part).read_text().partition("\n") if _origin(part).exists() else ("", "", "")
-    return wanted | ({"If-Range": known} if known and origin == address else {})
+def _range_headers(address: str, part: Path, start: int) -> dict[str, str]:
+    """Headers that request the rest of the file, and of the same version as `part` if that is known."""
+    headers = {"Range": f"bytes={start}-"}
+    file = _version_file(part)
+    origin, _, version = file.read_text().partition("\n") if file.exists() else ("", "", "")
+    return headers | ({"If-Range": version} if version and origin == address else {})

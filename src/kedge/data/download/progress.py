@@ -1,4 +1,4 @@
-"""How far a download or a decoding is: a bar on standard error, silent where that is no terminal."""
+"""Progress of a download or a decoding: a bar on standard error, silent without a terminal."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,30 +15,30 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-Done = Callable[[int], None]  # takes how much is done so far
+Update = Callable[[int], None]  # takes the number of bytes or items done so far
 
 
 @contextmanager
-def downloading(title: str, total: int | None) -> Iterator[Done]:
-    """A bar that counts bytes."""
-    with _bar(title, total, DownloadColumn(), TransferSpeedColumn()) as done:
-        yield done
+def byte_progress(title: str, total: int | None) -> Iterator[Update]:
+    """Show a bar that counts bytes."""
+    with _bar(title, total, DownloadColumn(), TransferSpeedColumn()) as update:
+        yield update
 
 
 @contextmanager
-def counting(title: str, total: int) -> Iterator[Done]:
-    """A bar that counts things."""
-    with _bar(title, total, MofNCompleteColumn()) as done:
-        yield done
+def item_progress(title: str, total: int) -> Iterator[Update]:
+    """Show a bar that counts items."""
+    with _bar(title, total, MofNCompleteColumn()) as update:
+        yield update
 
 
 def say(message: str) -> None:
-    """A line on standard error, bar or no bar."""
+    """Print a line to standard error, with or without a bar."""
     Console(stderr=True).print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
-def _bar(title: str, total: int | None, *columns: ProgressColumn) -> Iterator[Done]:
+def _bar(title: str, total: int | None, *columns: ProgressColumn) -> Iterator[Update]:
     console = Console(stderr=True)
     text = TextColumn("{task.description}", markup=False)
     every = (text, BarColumn(), *columns, TimeRemainingColumn())

@@ -1,1 +1,1 @@
-"""One file for each family of datasets."""
+"""Loaders of published datasets, one file for each family."""

@@ -1,14 +1,13 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky, 2009): batches pickled by Python 2, in one tar archive.
 
-A batch is a dict with data, uint8 [n, 3072] as three planes of 32×32, and labels or fine_labels. Only numpy
-arrays are unpickled: a pickle that asks for anything else is refused. Addresses and checksums are
-torchvision's.
+A batch is a dict: "data" is uint8 [n, 3072], three planes of 32×32; the labels are "labels" or "fine_labels".
+A pickle that contains anything but plain values and numpy arrays is refused. Addresses and checksums are
+copied from torchvision.
 """
 
 import io
 import pickle
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,28 +15,27 @@ from numpy.typing import NDArray
 
 from kedge.core.errors import DataError
 from kedge.data.dataset import Dataset, Source
-from kedge.data.download.archive import Archive, Given, check_content, located, published
-from kedge.data.download.known import from_torchvision
+from kedge.data.download.archive import Archive, PathOption, check_content, find_archive, is_published
+from kedge.data.download.archive_members import Members, open_members
 from kedge.data.folder import KNOWN
-from kedge.data.sources.members import Members, opened
 
 ADDRESS = "https://www.cs.toronto.edu/~kriz/"
 ARCHIVES = {
     "cifar10": Archive(
         "cifar-10-python.tar.gz",
         (f"{ADDRESS}cifar-10-python.tar.gz",),
-        ("md5:c58f30108f718f92721af3b95e74349a",),
+        "md5:c58f30108f718f92721af3b95e74349a",
         170_498_071,
     ),
     "cifar100": Archive(
         "cifar-100-python.tar.gz",
         (f"{ADDRESS}cifar-100-python.tar.gz",),
-        ("md5:eb9058c3a382ffc7106e4002c42a8d85",),
+        "md5:eb9058c3a382ffc7106e4002c42a8d85",
         169_001_437,
     ),
 }
 
-BATCHES = {  # md5 of every file inside
+BATCHES = {  # md5 of every file in the archive
     "cifar10": {
         "data_batch_1": "c99cafc152244af753f735de768cd75f",
         "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
@@ -53,38 +51,40 @@ BATCHES = {  # md5 of every file inside
 }
 
 
-def cifar10(path: Given = None, verify: bool = True) -> Source:
+def cifar10(path: PathOption = None, verify: bool = True) -> Source:
     """50,000 / 10,000 color images, 32×32, 10 classes (170 MB).
 
-    `path` is cifar-10-python.tar.gz or the folder it unpacks to; verify = false: do not compare
+    `path` is cifar-10-python.tar.gz or the folder it unpacks to; verify = false skips the
     checksums.
     """
     return _source("cifar10", path, verify, "labels", 10)
 
 
-def cifar100(path: Given = None, verify: bool = True) -> Source:
+def cifar100(path: PathOption = None, verify: bool = True) -> Source:
     """50,000 / 10,000 color images, 32×32, 100 classes (169 MB).
 
-    `path` is cifar-100-python.tar.gz or the folder it unpacks to; verify = false: do not compare
+    `path` is cifar-100-python.tar.gz or the folder it unpacks to; verify = false skips the
     checksums.
     """
     return _source("cifar100", path, verify, "fine_labels", 100)
 
 
-def _source(name: str, path: Given, verify: bool, key: str, classes: int) -> Source:
+def _source(name: str, path: PathOption, verify: bool, key: str, classes: int) -> Source:
     archive, sums = ARCHIVES[name], BATCHES[name]
-    file = located(name, archive, path, partial(from_torchvision, name.upper()), verify)
-    by_batch = verify and path is not None and not published(file, archive)  # else `located` checked it
-    with opened(file) as members:
-        *parts, held = (_batch(members, batch, key, md5 if by_batch else None) for batch, md5 in sums.items())
+    file = find_archive(name, archive, path, verify)
+    check_batches = verify and path is not None and not is_published(file, archive)
+    with open_members(file) as members:
+        *parts, test = (
+            _batch(members, batch, key, md5 if check_batches else None) for batch, md5 in sums.items()
+        )
         x, y = (np.concatenate(values) for values in zip(*parts, strict=True))
-    return Source(name, Dataset(x, y), Dataset(*held), classes, *KNOWN[name], scale=1 / 255)
+    return Source(name, Dataset(x, y), Dataset(*test), classes, *KNOWN[name], scale=1 / 255)
 
 
 def _batch(
     members: Members, file: str, key: str, md5: str | None
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    name = members.only(file)
+    name = members.find(file)
     content = members.read(name)
     if md5 is not None:
         check_content(members.where, name, content, f"md5:{md5}")
@@ -104,17 +104,20 @@ def _batch(
 
 
 class Arrays(pickle.Unpickler):
-    """Unpickles dicts, lists, numbers, strings and numpy arrays, and nothing that could run code."""
+    """Unpickles dicts, lists, numbers, strings and numpy arrays; refuses everything that could run code."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """The few names a pickled array needs; numpy's inner module was renamed since CIFAR was made."""
+        """The constructor of that name, if a pickled array needs it.
+
+        numpy has renamed its inner module since CIFAR was pickled.
+        """
         if (module.replace("_core", "core"), name) in ALLOWED:
             return ALLOWED[module.replace("_core", "core"), name]
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        raise pickle.UnpicklingError(f"it contains {module}.{name}")
 
 
 def _dtype(kind: str, align: object = False, copy: object = True) -> np.dtype[Any]:
-    return np.dtype(kind, False, True)  # CIFAR says 0 and 1: numpy 2.4.0 to 2.4.4 warn
+    return np.dtype(kind, False, True)  # CIFAR has 0 and 1 here; numpy 2.4.0 to 2.4.4 warn about them
 
 
 ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {

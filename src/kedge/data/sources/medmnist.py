@@ -1,11 +1,11 @@
-"""OrganA-, OrganC- and OrganSMNIST (MedMNIST v2; Yang et al., 2023): one npz each, split three ways.
+"""OrganAMNIST, OrganCMNIST and OrganSMNIST (MedMNIST v2; Yang et al., 2023): one npz each.
 
-The arrays are train_, val_ and test_images [n, 28, 28] and _labels [n, 1]. Addresses and checksums are those
-of the package medmnist 3.0.2. Larger editions (organamnist_64.npz, …) are read from a path.
+The arrays are train_, val_ and test_images [n, 28, 28] and the same with _labels [n, 1]. Addresses and
+checksums are copied from the package medmnist 3.0.2. Larger editions (organamnist_64.npz, …) are read from a
+path.
 """
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -13,8 +13,7 @@ import numpy as np
 
 from kedge.core.errors import DataError
 from kedge.data.dataset import Dataset, Source
-from kedge.data.download.archive import Archive, Given, located
-from kedge.data.download.known import from_medmnist
+from kedge.data.download.archive import Archive, PathOption, find_archive
 from kedge.data.folder import PIXELS, Arrays, npz_arrays
 
 Validation = Literal["leave", "train"]
@@ -25,48 +24,50 @@ SUMS = {
 }
 ARCHIVES = {
     name: Archive(
-        f"{name}.npz", (f"https://zenodo.org/records/10519652/files/{name}.npz?download=1",), (f"md5:{md5}",)
+        f"{name}.npz", (f"https://zenodo.org/records/10519652/files/{name}.npz?download=1",), f"md5:{md5}"
     )
     for name, md5 in SUMS.items()
 }
-WANTED = tuple(f"{part}_{what}" for part in ("train", "val", "test") for what in ("images", "labels"))
+REQUIRED_ARRAYS = tuple(
+    f"{part}_{what}" for part in ("train", "val", "test") for what in ("images", "labels")
+)
 
 
-def organamnist(path: Given = None, validation: Validation = "leave", verify: bool = True) -> Source:
+def organamnist(path: PathOption = None, validation: Validation = "leave", verify: bool = True) -> Source:
     """34,561 / 17,778 axial CT slices of 11 organs, 28×28 grey (about 38 MB).
 
     `path` is organamnist.npz or its folder; validation = "train" adds the 6,491 validation images;
-    verify = false: do not compare its checksum.
+    verify = false skips the checksum.
     """
     return _source("organamnist", path, validation, verify)
 
 
-def organcmnist(path: Given = None, validation: Validation = "leave", verify: bool = True) -> Source:
+def organcmnist(path: PathOption = None, validation: Validation = "leave", verify: bool = True) -> Source:
     """12,975 / 8,216 coronal CT slices of 11 organs, 28×28 grey (about 15 MB).
 
     `path` is organcmnist.npz or its folder; validation = "train" adds the 2,392 validation images;
-    verify = false: do not compare its checksum.
+    verify = false skips the checksum.
     """
     return _source("organcmnist", path, validation, verify)
 
 
-def organsmnist(path: Given = None, validation: Validation = "leave", verify: bool = True) -> Source:
+def organsmnist(path: PathOption = None, validation: Validation = "leave", verify: bool = True) -> Source:
     """13,932 / 8,827 sagittal CT slices of 11 organs, 28×28 grey (about 16 MB).
 
     `path` is organsmnist.npz or its folder; validation = "train" adds the 2,452 validation images;
-    verify = false: do not compare its checksum.
+    verify = false skips the checksum.
     """
     return _source("organsmnist", path, validation, verify)
 
 
-def _source(name: str, path: Given, validation: Validation, verify: bool) -> Source:
+def _source(name: str, path: PathOption, validation: Validation, verify: bool) -> Source:
     archive = ARCHIVES[name]
     if path is None and (data := os.environ.get("KEDGE_DATA")) and (Path(data) / archive.file).is_file():
         path = Path(data) / archive.file
-    file = located(name, archive, path, partial(from_medmnist, name), verify)
+    file = find_archive(name, archive, path, verify)
     if file.is_dir():
         raise DataError(f"{name}: {file} holds no {archive.file}; put it there, or give its path.")
-    arrays = npz_arrays(file, WANTED)
+    arrays = npz_arrays(file, REQUIRED_ARRAYS)
     train = _part(file, arrays, *(("train", "val") if validation == "train" else ("train",)))
     return Source(name, train, _part(file, arrays, "test"), 11, *PIXELS, scale=1 / 255)
 

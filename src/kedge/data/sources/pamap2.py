@@ -1,17 +1,17 @@
-"""PAMAP2, by Reiss and Stricker (2012): nine people, sensors on hand, chest and ankle, 100 rows a second.
+"""PAMAP2 (Reiss and Stricker, 2012): nine people with sensors on hand, chest and ankle, 100 rows a second.
 
-A row of Protocol/subject1xx.dat has time, activity, heart rate and 17 values of each sensor, of which the
-nine inertial ones are taken: acceleration (±16 g), angular velocity, magnetic field; 27 channels. Rows of one
-activity that follow each other are cut into windows of 200. Missing values (NaN) are interpolated linearly
-inside such a run of rows; where a channel is missing for a whole window or longer the run is cut apart, and
-how many rows that leaves out is said. Channels are standardized by the training windows' mean and deviation.
+A row of Protocol/subject1xx.dat has time, activity, heart rate and 17 values of each sensor. Nine of these
+are used: acceleration (±16 g), angular velocity and magnetic field along three axes; 27 channels in all. A
+run of consecutive rows of one activity is cut into windows of 200 rows. Missing values (NaN) are interpolated
+linearly inside a run. A gap of 200 rows or more in any channel splits the run; a message gives the number of
+rows that this leaves out. Channels are standardized by mean and standard deviation of the training windows.
 
-Activities 0, 5 and 12 are removed, as PersonalizedFL's PAMAP2-Net has it: taken as the raw labels, these are
-transitions, running and ascending stairs, and ten remain, numbered 0 to 9 in this order: lying, sitting,
-standing, walking, cycling, Nordic walking, descending stairs, vacuum cleaning, ironing, rope jumping. If that
-code numbered the activities 0 to 12 first, it meant running and rope jumping: drop = [0, 5, 24].
+Activities 0, 5 and 12 are removed, as in PersonalizedFL's PAMAP2-Net. As raw labels these are transitions,
+running and ascending stairs. Ten remain, numbered 0 to 9 in this order: lying, sitting, standing, walking,
+cycling, Nordic walking, descending stairs, vacuum cleaning, ironing, rope jumping. If that code numbered the
+activities 0 to 12 first, it removed running and rope jumping: drop = [0, 5, 24].
 
-UCI publishes no checksum: that the zip is whole is checked, and its sha256 is kept and compared on later use.
+UCI publishes no checksum: kedge checks that the zip is whole, stores its sha256 and compares it on later use.
 """
 
 import io
@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from kedge.core.errors import DataError, RequestError
 from kedge.data.dataset import Dataset, Source
-from kedge.data.download.archive import Archive, Given, located
-from kedge.data.download.decoded import Arrays, kept
-from kedge.data.download.progress import counting, say
-from kedge.data.sources.members import Members, opened
+from kedge.data.download.archive import Archive, PathOption, find_archive
+from kedge.data.download.archive_members import Members, open_members
+from kedge.data.download.decoded_cache import Arrays, cached_arrays
+from kedge.data.download.progress import item_progress, say
 
 ARCHIVE = Archive(
     "pamap2+physical+activity+monitoring.zip",
@@ -41,7 +41,7 @@ Values = NDArray[np.float32]  # [rows, 27]
 
 
 def pamap2(
-    path: Given = None,
+    path: PathOption = None,
     step: int = 100,
     drop: tuple[int, ...] = (0, 5, 12),
     test: float = 0.2,
@@ -49,10 +49,11 @@ def pamap2(
 ) -> Source:
     """Windows of body sensors, 27×1×200, 10 activities, 9 subjects (about 690 MB).
 
-    `path` is UCI's zip, the PAMAP2_Dataset.zip in it, or the folder that unpacks to. A window begins every
-    `step` rows. The last share `test` of the rows of each subject's activity is the test set, so no test
-    window overlaps a training window. Key: subject. The windows are kept in the cache folder. A zip must not
-    change after its first use; verify = false accepts a changed one.
+    `path` is UCI's zip, the PAMAP2_Dataset.zip in it, or the folder it unpacks to. A window begins every
+    `step` rows; activities in `drop` are removed. The last share `test` of the rows of each subject's
+    activity is the test set, so test windows do not overlap training windows. Key: subject. The windows are
+    stored in the cache folder. A zip must not change after its first use; verify = false accepts a changed
+    one.
     """
     kept_labels = [activity for activity in PROTOCOL if activity not in drop]
     if step < 1 or not 0 < test < 1 or not set(drop) <= set(PROTOCOL) or not kept_labels:
@@ -60,73 +61,82 @@ def pamap2(
             f"pamap2(step={step}, drop={list(drop)}, test={test}): need step ≥ 1, 0 < test < 1, and drop "
             f"from the activities {', '.join(map(str, PROTOCOL))}, not all of them."
         )
-    with opened(located("pamap2", ARCHIVE, path, verify=verify)) as members:
-        facts = (sorted(members.stamps.items()), step, kept_labels, test)
-        stored = kept("pamap2", facts, lambda: _windows(members, step, kept_labels, test))
-    train, held = (Dataset(stored[f"x_{part}"], stored[f"y_{part}"]) for part in ("train", "test"))
-    mean, std = (tuple(stored[key].tolist()) for key in ("mean", "std"))
+    with open_members(find_archive("pamap2", ARCHIVE, path, verify)) as members:
+        key = (sorted(members.stamps.items()), step, kept_labels, test)
+        stored = cached_arrays("pamap2", key, lambda: _windows(members, step, kept_labels, test))
+    train_set, test_set = (Dataset(stored[f"x_{part}"], stored[f"y_{part}"]) for part in ("train", "test"))
+    mean, std = (tuple(stored[name].tolist()) for name in ("mean", "std"))
     subjects = [{"subject": stored[f"subject_{part}"]} for part in ("train", "test")]
-    return Source("pamap2", train, held, len(kept_labels), mean, std, keys=subjects[0], test_keys=subjects[1])
+    return Source(
+        "pamap2",
+        train_set,
+        test_set,
+        len(kept_labels),
+        mean,
+        std,
+        keys=subjects[0],
+        test_keys=subjects[1],
+    )
 
 
 def _windows(members: Members, step: int, kept_labels: list[int], test: float) -> Arrays:
-    """The windows of both parts, subject by subject and activity by activity."""
+    """The windows of the training and the test part, ordered by subject, then by activity."""
     x: dict[str, list[Values]] = {"train": [], "test": []}
-    whose: dict[str, list[tuple[int, int, int]]] = {"train": [], "test": []}  # windows, label, subject
+    counts: dict[str, list[tuple[int, int, int]]] = {"train": [], "test": []}  # windows, label, subject
     rows = left_out = 0
     recordings = _recordings(members)
-    with counting("pamap2, recordings", len(recordings)) as done:
+    with item_progress("pamap2, recordings", len(recordings)) as update:
         for number, (subject, name) in enumerate(recordings.items(), 1):
             activity, values = _recording(members, name)
-            for label, wanted in enumerate(kept_labels):
-                pieces, lost = whole_pieces(values, activity == wanted)
-                rows, left_out = rows + int((activity == wanted).sum()), left_out + lost
+            for label, kept in enumerate(kept_labels):
+                pieces, lost = gapless_pieces(values, activity == kept)
+                rows, left_out = rows + int((activity == kept).sum()), left_out + lost
                 for part, own in zip(x, split(pieces, test), strict=True):
                     cut = windows(own, step)
                     x[part].append(cut)
-                    whose[part].append((len(cut), label, subject))
-            done(number)
+                    counts[part].append((len(cut), label, subject))
+            update(number)
     if left_out:
         say(
-            f"pamap2: {left_out:,} of {rows:,} rows are left out: a channel is missing there for {WINDOW} "
-            "rows or more"
+            f"pamap2: {left_out:,} of {rows:,} rows are left out: in these a channel is missing for {WINDOW} "
+            "consecutive rows or more"
         )
     arrays: Arrays = {}
     for part in x:
         arrays[f"x_{part}"] = np.concatenate(x[part])
-        counts, labels, subjects = (np.array(column) for column in zip(*whose[part], strict=True))
-        arrays[f"y_{part}"], subject_of = np.repeat(labels, counts), np.repeat(subjects, counts)
+        lengths, labels, subjects = (np.array(column) for column in zip(*counts[part], strict=True))
+        arrays[f"y_{part}"], subject_of = np.repeat(labels, lengths), np.repeat(subjects, lengths)
         if not len(subject_of):
             raise DataError(f"{members.where}: no window of {WINDOW} rows for the {part} part.")
         arrays[f"subject_{part}"] = subject_of
     channels = np.moveaxis(arrays["x_train"], 1, 0)
     arrays["mean"] = np.array([channel.mean(dtype=np.float64) for channel in channels])
     deviation = np.array([channel.std(dtype=np.float64) for channel in channels])
-    arrays["std"] = np.where(deviation > 0, deviation, 1.0)  # a channel that never changes
+    arrays["std"] = np.where(deviation > 0, deviation, 1.0)  # a constant channel
     return arrays
 
 
 def _recordings(members: Members) -> dict[int, str]:
-    """The file of each subject's protocol; recordings of optional activities are left aside."""
+    """The recording of each subject; those of optional activities are ignored."""
     found = {
         int(match[1]): name
         for name in sorted(members.stamps)
         if (match := RECORDING.search(name)) and "Optional/" not in name
     }
     if not found:
-        members.only("Protocol/subject101.dat")  # says that it is missing
+        members.find("Protocol/subject101.dat")  # raises: it is missing
     return dict(sorted(found.items()))
 
 
 def _recording(members: Members, name: str) -> tuple[NDArray[np.float32], Values]:
-    """The activity of every row, and its 27 channels."""
+    """The activity and the 27 channels of every row."""
     text = io.BytesIO(members.read(name))
     try:
         table = np.loadtxt(text, dtype=np.float32, usecols=(1, *CHANNELS), ndmin=2)
     except ValueError as error:
         raise DataError(f"{members.where}: {name} is damaged ({error}); put a whole copy there.") from error
-    if (strange := ~np.isin(table[:, 0], PROTOCOL)).any():
-        row = int(np.flatnonzero(strange)[0])
+    if (unknown := ~np.isin(table[:, 0], PROTOCOL)).any():
+        row = int(np.flatnonzero(unknown)[0])
         raise DataError(
             f"{members.where}: {name} has activity {table[row, 0]:g} in line {row + 1}; the protocol has "
             f"{', '.join(map(str, PROTOCOL))}."
@@ -134,30 +144,30 @@ def _recording(members: Members, name: str) -> tuple[NDArray[np.float32], Values
     return table[:, 0], table[:, 1:]
 
 
-def whole_pieces(values: Values, wanted: NDArray[np.bool_]) -> tuple[list[Values], int]:
-    """The runs of wanted rows without gaps in any channel, and how many rows long gaps took.
+def gapless_pieces(values: Values, selected: NDArray[np.bool_]) -> tuple[list[Values], int]:
+    """The runs of selected rows, split at long gaps, and the number of rows in long gaps.
 
-    A gap shorter than a window is bridged: linearly, or with the nearest value at the ends of a run.
+    A gap shorter than a window is interpolated; at the ends of a run it takes the nearest value.
     """
     pieces, lost = [], 0
-    for start, end in _runs(wanted):
+    for start, end in _runs(selected):
         missing = np.isnan(values[start:end])
         long = np.zeros(end - start, dtype=bool)
         for channel in missing.T[missing.any(0)]:
             for first, after in _runs(channel):
                 long[first:after] |= after - first >= WINDOW
         lost += int(long.sum())
-        pieces += [_bridged(values[start + first : start + after]) for first, after in _runs(~long)]
+        pieces += [_interpolated(values[start + first : start + after]) for first, after in _runs(~long)]
     return [piece for piece in pieces if len(piece) >= WINDOW], lost
 
 
 def _runs(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Where flags are set without a break: first, and one after the last."""
+    """The runs of consecutive set flags, as (first, last + 1)."""
     edges = np.flatnonzero(np.diff(flags.astype(np.int8), prepend=0, append=0))
     return [(int(first), int(after)) for first, after in edges.reshape(-1, 2)]
 
 
-def _bridged(piece: Values) -> Values:
+def _interpolated(piece: Values) -> Values:
     whole, rows = piece.copy(), np.arange(len(piece))
     for channel in whole.T:
         missing = np.isnan(channel)
@@ -167,7 +177,7 @@ def _bridged(piece: Values) -> Values:
 
 
 def split(pieces: list[Values], test: float) -> tuple[list[Values], list[Values]]:
-    """The pieces before and after the row from which on they are for testing."""
+    """The pieces cut into a training and a test part; the last share `test` of all rows is the test part."""
     before = round((1 - test) * sum(map(len, pieces)))
     ends = np.cumsum([0, *map(len, pieces)])
     cuts = [int(np.clip(before - end, 0, len(piece))) for end, piece in zip(ends, pieces, strict=False)]
@@ -178,7 +188,7 @@ def split(pieces: list[Values], test: float) -> tuple[list[Values], list[Values]
 
 
 def windows(pieces: list[Values], step: int) -> Values:
-    """All windows of the pieces, [n, 27, 1, 200]; they begin every `step` rows and none leaves its piece."""
+    """All windows of the pieces, [n, 27, 1, 200]; in each piece a window begins every `step` rows."""
     views = [
         np.lib.stride_tricks.sliding_window_view(piece, WINDOW, axis=0)[::step]
         for piece in pieces

@@ -1,8 +1,9 @@
-"""UCI HAR, by Anguita et al. (2013): windows of 128 samples, 50 a second, of a phone on the waist, as text.
+"""UCI HAR (Anguita et al., 2013): sensor windows of a phone worn on the waist, as text files.
 
-The nine raw signals are read, not the 561 derived features: body acceleration, angular velocity and total
-acceleration along x, y and z, in g and rad/s. The official split is by subject: 21 train, 9 test. The sha256
-is that of UCI's present download, a zip with "UCI HAR Dataset.zip" in it, as several projects record it.
+A window has 128 samples at 50 Hz of the nine raw signals, not the 561 derived features: body acceleration,
+angular velocity and total acceleration along x, y and z, in g and rad/s. The official split is by subject: 21
+train, 9 test. The sha256 is that of UCI's present download, a zip of "UCI HAR Dataset.zip", as recorded by
+several projects.
 """
 
 import io
@@ -12,13 +13,13 @@ from numpy.typing import NDArray
 
 from kedge.core.errors import DataError
 from kedge.data.dataset import Dataset, Source
-from kedge.data.download.archive import Archive, Given, located
-from kedge.data.sources.members import Members, opened
+from kedge.data.download.archive import Archive, PathOption, find_archive
+from kedge.data.download.archive_members import Members, open_members
 
 ARCHIVE = Archive(
     "human+activity+recognition+using+smartphones.zip",
     ("https://archive.ics.uci.edu/static/public/240/human+activity+recognition+using+smartphones.zip",),
-    ("sha256:c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",),
+    "sha256:c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",
     61_005_872,
 )
 SIGNALS = tuple(f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz")
@@ -26,13 +27,13 @@ WINDOW = 128
 ACTIVITIES = 6  # walking, upstairs, downstairs, sitting, standing, laying: 1 to 6 become 0 to 5
 
 
-def uci_har(path: Given = None, verify: bool = True) -> Source:
+def uci_har(path: PathOption = None, verify: bool = True) -> Source:
     """7,352 / 2,947 windows of phone sensors, 9×128, 6 activities, by subject (61 MB).
 
-    `path` is UCI's zip, the "UCI HAR Dataset.zip" in it, or the folder that unpacks to; verify =
-    false: do not compare its checksum. Key: subject.
+    `path` is UCI's zip, the "UCI HAR Dataset.zip" in it, or the folder it unpacks to; verify =
+    false skips the checksum. Key: subject.
     """
-    with opened(located("uci-har", ARCHIVE, path, verify=verify)) as members:
+    with open_members(find_archive("uci-har", ARCHIVE, path, verify)) as members:
         train, test = (_part(members, part) for part in ("train", "test"))
         subjects: list[dict[str, NDArray[np.generic]]] = [
             {"subject": _numbers(members, f"subject_{part}.txt", (count, 1))[:, 0].astype(np.int64)}
@@ -58,7 +59,7 @@ def _part(members: Members, part: str) -> Dataset:
 
 
 def _numbers(members: Members, file: str, shape: tuple[int | None, int]) -> NDArray[np.float32]:
-    name = members.only(file)
+    name = members.find(file)
     text = io.BytesIO(members.read(name))
     try:
         numbers = np.loadtxt(text, dtype=np.float32, ndmin=2)

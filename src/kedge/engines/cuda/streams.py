@@ -14,7 +14,7 @@ import torch
 
 from kedge.core.algorithm import Stage
 from kedge.core.model import Model
-from kedge.data.download.archive import cache_folder
+from kedge.data.download.cache import cache_folder
 from kedge.data.federation import Federation
 
 REPAID = 10  # times what the trial costs: the work must take that long

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kedge.core.errors import DataError
-from kedge.data.download.decoded import Arrays, kept
+from kedge.data.download.decoded_cache import Arrays, cached_arrays
 
 
 def make() -> Arrays:
@@ -17,18 +17,18 @@ def never() -> Arrays:
 
 def test_arrays_are_made_once_for_the_same_facts(cache: Path) -> None:
     for maker in (make, never):
-        arrays = kept("mine", (1, "a"), maker)
+        arrays = cached_arrays("mine", (1, "a"), maker)
         assert {name: values.tolist() for name, values in arrays.items()} == {
             "x": [[0, 1, 2], [3, 4, 5]], "names": ["a", "bc"],
         }  # fmt: skip
     with pytest.raises(AssertionError, match="made again"):
-        kept("mine", (2, "a"), never)
+        cached_arrays("mine", (2, "a"), never)
 
 
 def test_what_a_user_does_to_an_array_does_not_reach_the_file() -> None:
-    assert isinstance(kept("mine", 1, make)["x"], np.memmap)
-    kept("mine", 1, make)["x"][0, 0] = 7
-    assert kept("mine", 1, never)["x"][0, 0] == 0
+    assert isinstance(cached_arrays("mine", 1, make)["x"], np.memmap)
+    cached_arrays("mine", 1, make)["x"][0, 0] = 7
+    assert cached_arrays("mine", 1, never)["x"][0, 0] == 0
 
 
 def test_an_interruption_leaves_nothing_behind(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,16 +38,16 @@ def test_an_interruption_leaves_nothing_behind(cache: Path, monkeypatch: pytest.
     with monkeypatch.context() as patch:
         patch.setattr(np, "save", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            kept("mine", 1, make)
+            cached_arrays("mine", 1, make)
     assert [file.name for file in (cache / "mine").iterdir() if not file.name.endswith(".lock")] == []
-    assert kept("mine", 1, make)["x"].shape == (2, 3)
+    assert cached_arrays("mine", 1, make)["x"].shape == (2, 3)
 
 
 def test_a_damaged_copy_and_a_folder_that_cannot_be_written_are_named(cache: Path) -> None:
-    kept("mine", 1, make)
+    cached_arrays("mine", 1, make)
     next((cache / "mine").glob("decoded-*/x.npy")).write_bytes(b"short")
-    with pytest.raises(DataError, match=r"decoded-\w+: damaged \(.*delete it to have it made again"):
-        kept("mine", 1, never)
+    with pytest.raises(DataError, match=r"decoded-\w+: damaged \(.*delete it, and it is decoded again"):
+        cached_arrays("mine", 1, never)
     (cache / "yours").write_text("a file")
     with pytest.raises(DataError, match=r"yours cannot be written"):
-        kept("yours", 1, make)
+        cached_arrays("yours", 1, make)

@@ -1,24 +1,22 @@
 """MNIST and Fashion-MNIST: four idx files, gzipped or not.
 
-An idx file is two zero bytes, a type (8: unsigned bytes), the number of axes, their lengths as big-endian
-32-bit integers, and the values. Addresses and checksums are torchvision's.
+An idx file has two zero bytes, a type (8: unsigned bytes), the number of axes, their lengths as big-endian
+32-bit integers, and the values. Addresses and checksums are copied from torchvision.
 """
 
 import gzip
 import math
 import zlib
 from collections.abc import Mapping
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kedge.core.errors import DataError
 from kedge.data.dataset import Dataset, Source
-from kedge.data.download.archive import Archive, Given, check_content, existing, fetch
-from kedge.data.download.known import from_torchvision
+from kedge.data.download.archive import Archive, PathOption, check_content, existing_path, fetch
+from kedge.data.download.archive_members import Members, open_members
 from kedge.data.folder import KNOWN
-from kedge.data.sources.members import Members, opened
 
 PARTS = {"train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
          "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")}  # fmt: skip
@@ -43,13 +41,13 @@ SUMS = {
 }
 ARCHIVES = {
     name: tuple(
-        Archive(file, tuple(f"{mirror}{file}" for mirror in MIRRORS[name]), (f"md5:{md5}",), size)
+        Archive(file, tuple(f"{mirror}{file}" for mirror in MIRRORS[name]), f"md5:{md5}", size)
         for file, (md5, size) in sums.items()
     )
     for name, sums in SUMS.items()
 }
 
-UNZIPPED = {  # md5 of the unzipped files, as several public loaders list them
+UNZIPPED = {  # md5 of the unzipped files, as listed by several public loaders
     "mnist": {
         "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
         "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
@@ -65,37 +63,35 @@ UNZIPPED = {  # md5 of the unzipped files, as several public loaders list them
 }
 
 
-def mnist(path: Given = None, verify: bool = True) -> Source:
+def mnist(path: PathOption = None, verify: bool = True) -> Source:
     """60,000 / 10,000 handwritten digits, 28×28 grey, 10 classes (12 MB).
 
-    `path` is a folder, zip or tar that holds the four idx files, gzipped or not; verify = false: do not
-    compare checksums.
+    `path` is a folder, zip or tar of the four idx files, gzipped or not; verify = false skips the checksums.
     """
-    return _source("mnist", "MNIST", path, verify)
+    return _source("mnist", path, verify)
 
 
-def fashion_mnist(path: Given = None, verify: bool = True) -> Source:
+def fashion_mnist(path: PathOption = None, verify: bool = True) -> Source:
     """60,000 / 10,000 pictures of clothes, 28×28 grey, 10 classes (31 MB).
 
-    `path` is a folder, zip or tar that holds the four idx files, gzipped or not; verify = false: do not
-    compare checksums.
+    `path` is a folder, zip or tar of the four idx files, gzipped or not; verify = false skips the checksums.
     """
-    return _source("fashion-mnist", "FashionMNIST", path, verify)
+    return _source("fashion-mnist", path, verify)
 
 
-def _source(name: str, kind: str, path: Given, verify: bool) -> Source:
-    sums = {archive.file: archive.checksums[0] for archive in ARCHIVES[name]}
+def _source(name: str, path: PathOption, verify: bool) -> Source:
+    sums = {archive.file: archive.checksum for archive in ARCHIVES[name]}
     sums |= {file: f"md5:{md5}" for file, md5 in UNZIPPED[name].items()}
     if path is None:
-        fetched = [fetch(name, archive, partial(from_torchvision, kind)) for archive in ARCHIVES[name]]
-        path = fetched[0].parent
-        sums = {}  # `fetch` has checked them
-    with opened(existing(name, path, "the four idx files")) as members:
+        files = [fetch(name, archive) for archive in ARCHIVES[name]]
+        path = files[0].parent
+        sums = {}  # `fetch` has compared them
+    with open_members(existing_path(name, path, "the four idx files")) as members:
         train, test = (_part(members, part, sums if verify else {}) for part in ("train", "test"))
     return Source(name, train, test, 10, *KNOWN[name], scale=1 / 255)
 
 
-def _part(members: Members, part: str, sums: Mapping[str, str]) -> Dataset:
+def _part(members: Members, part: str, sums: Mapping[str, str | None]) -> Dataset:
     images, labels = (_array(members, file, sums) for file in PARTS[part])
     if images.ndim != 3:
         raise DataError(f"{members.where}, {part} part: images of shape {images.shape}; need [n, h, w].")
@@ -105,11 +101,11 @@ def _part(members: Members, part: str, sums: Mapping[str, str]) -> Dataset:
         raise DataError(f"{members.where}, {part} part: {error}") from error
 
 
-def _array(members: Members, file: str, sums: Mapping[str, str]) -> NDArray[np.uint8]:
-    name = members.only(f"{file}.gz", file)
+def _array(members: Members, file: str, sums: Mapping[str, str | None]) -> NDArray[np.uint8]:
+    name = members.find(f"{file}.gz", file)
     content = members.read(name)
-    if wanted := sums.get(name.rpartition("/")[2]):
-        check_content(members.where, name, content, wanted)
+    if expected := sums.get(name.rpartition("/")[2]):
+        check_content(members.where, name, content, expected)
     if name.endswith(".gz"):
         try:
             content = gzip.decompress(content)

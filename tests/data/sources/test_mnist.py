@@ -12,7 +12,7 @@ from tests.data.serving import served
 
 from kedge.core.errors import DataError
 from kedge.data.datasets import load
-from kedge.data.sources import idx
+from kedge.data.sources import mnist
 
 real = pytest.mark.skipif(not os.environ.get("KEDGE_DATA"), reason="KEDGE_DATA names no folder of real data")
 TRAIN = (drawn(7, 28, 28), drawn(7, seed=1) % 10)
@@ -50,12 +50,12 @@ def test_the_four_files_are_fetched(name: str, monkeypatch: pytest.MonkeyPatch) 
             replace(
                 archive,
                 addresses=(site.url(archive.file),),
-                checksums=(f"md5:{hashlib.md5(FILES[archive.file]).hexdigest()}",),
+                checksum=f"md5:{hashlib.md5(FILES[archive.file]).hexdigest()}",
                 size=len(FILES[archive.file]),
             )
-            for archive in idx.ARCHIVES[name]
+            for archive in mnist.ARCHIVES[name]
         )
-        monkeypatch.setitem(idx.ARCHIVES, name, small)
+        monkeypatch.setitem(mnist.ARCHIVES, name, small)
         np.testing.assert_array_equal(load(name).train.x[:, 0], TRAIN[0])
         np.testing.assert_array_equal(load(name).test.x[:, 0], TEST[0])
     assert sorted(site.asked) == sorted((file, None) for file in FILES)

@@ -1,4 +1,7 @@
-"""The files inside an archive or a folder, read by name; nothing is unpacked, so no name can escape."""
+"""The files inside an archive or a folder, read by name.
+
+Nothing is unpacked, so a path in an archive cannot write outside of a folder.
+"""
 
 import lzma
 import os
@@ -14,24 +17,24 @@ from pathlib import Path
 
 from kedge.core.errors import DataError
 
-Stamp = tuple[int, int]  # changes when the content does: size, and checksum or time
-AT_ONCE = 2**20  # bytes
+Stamp = tuple[int, int]  # size, and checksum or modification time: it changes with the content
+CHUNK = 2**20  # bytes
 DAMAGE = (
     OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError,
-    NotImplementedError, RuntimeError,  # how zipfile refuses unknown compression and passwords
+    NotImplementedError, RuntimeError,  # raised by zipfile for unknown compression and passwords
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Members:
-    """The files of an archive or folder by their path inside, such as "train/y_train.txt"."""
+    """The files of the archive or folder `where`, by their path inside, such as "train/y_train.txt"."""
 
     where: Path
     stamps: Mapping[str, Stamp]
     content: Callable[[str], bytes]
 
     def read(self, name: str) -> bytes:
-        """The bytes of a file."""
+        """The bytes of the file `name`."""
         if name not in self.stamps:
             raise DataError(f"{self.where}: lacks {name}; {self._holds()}.")
         try:
@@ -39,8 +42,8 @@ class Members:
         except DAMAGE as error:
             raise DataError(f"{self.where}: {name} is damaged ({error}); put a whole copy there.") from error
 
-    def only(self, *endings: str) -> str:
-        """The name of the one file whose path ends so; of several endings the first that is there."""
+    def find(self, *endings: str) -> str:
+        """The path of the only file that ends with the first of `endings` that any file has."""
         for ending in endings:
             found = [name for name in self.stamps if name == ending or name.endswith(f"/{ending}")]
             if len(found) > 1:
@@ -59,27 +62,27 @@ class Members:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Members]:
-    """The members of a folder, a zip (also one packed inside a zip, as UCI's are) or a tar archive."""
+def open_members(path: Path) -> Iterator[Members]:
+    """Open a folder, a tar, a zip, or a zip inside a zip (UCI packs its downloads twice)."""
     with ExitStack() as stack:
         try:
-            members = _opened(path, stack)
+            members = _open(path, stack)
         except DAMAGE as error:
             raise DataError(f"{path}: damaged ({error}); put a whole copy there.") from error
         yield members
 
 
 def check_listing(archive: zipfile.ZipFile) -> None:
-    """Raise if a zip lists fewer files than its end record says; a damaged byte can hide the last ones."""
+    """Raise if a zip lists fewer files than its end record counts: a damaged byte can hide the last files."""
     assert archive.fp is not None
     archive.fp.seek(archive.start_dir)
     end = archive.fp.read()[-22 - len(archive.comment) :]
-    count = int.from_bytes(end[10:12], "little")  # 65535: the number does not fit
+    count = int.from_bytes(end[10:12], "little")  # 65535: the number is too large for the field
     if end[:4] == b"PK\x05\x06" and count not in (0xFFFF, len(archive.infolist()) % 0x10000):
         raise zipfile.BadZipFile(f"it lists {len(archive.infolist())} files, but its end record says {count}")
 
 
-def _opened(path: Path, stack: ExitStack) -> Members:
+def _open(path: Path, stack: ExitStack) -> Members:
     if path.is_dir():
         return _folder(path)
     if zipfile.is_zipfile(path):
@@ -105,31 +108,31 @@ def _folder(path: Path) -> Members:
         for name in names:
             file = Path(folder, name)
             inside = file.relative_to(path).as_posix()
-            if _counts(inside) and file.is_file():
-                facts = file.stat()
-                files[inside] = (facts.st_size, facts.st_mtime_ns)
+            if _is_data(inside) and file.is_file():
+                status = file.stat()
+                files[inside] = (status.st_size, status.st_mtime_ns)
     return Members(path, files, lambda name: (path / name).read_bytes())
 
 
 def _zip(path: Path, archive: zipfile.ZipFile) -> Members:
     files = {i.filename: (i.file_size, i.CRC) for i in archive.infolist() if not i.is_dir()}
-    return Members(path, {name: stamp for name, stamp in files.items() if _counts(name)}, archive.read)
+    return Members(path, {name: stamp for name, stamp in files.items() if _is_data(name)}, archive.read)
 
 
 def _tar(path: Path) -> Members:
-    """A compressed tar can only be read front to back, so all of it is read at once."""
+    """The files of a tar, all read into memory: a compressed tar can only be read from front to back."""
     files: dict[str, bytes] = {}
     with tarfile.open(path) as archive:
         for member in archive:
             content = archive.extractfile(member) if member.isreg() else None
-            if content is not None and _counts(member.name):
+            if content is not None and _is_data(member.name):
                 files[member.name] = content.read()
-        while archive.fileobj and archive.fileobj.read(AT_ONCE):  # to the end, where the checksum is compared
+        while archive.fileobj and archive.fileobj.read(CHUNK):  # the checksum is compared at the end
             pass
     stamps = {name: (len(content), zlib.crc32(content)) for name, content in files.items()}
     return Members(path, stamps, files.__getitem__)
 
 
-def _counts(name: str) -> bool:
-    """Whether a file is one of the dataset's, not a hidden one or what macOS adds to archives."""
+def _is_data(name: str) -> bool:
+    """Whether a file belongs to the dataset: hidden files and those that macOS adds to archives do not."""
     return not name.startswith("__MACOSX/") and not name.rpartition("/")[2].startswith(".")

@@ -1,4 +1,4 @@
-"""What was decoded once: arrays kept in the cache folder, memory-mapped when they are needed again."""
+"""Decoded arrays, stored in the cache folder and memory-mapped on later use."""
 
 import hashlib
 import os
@@ -10,22 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kedge.core.errors import DataError
-from kedge.data.download.archive import cache_folder, locked, writable
+from kedge.data.download.cache import cache_folder, locked, writable_folder
 
 Arrays = dict[str, NDArray[np.generic]]
 
 
-def kept(dataset: str, facts: object, make: Callable[[], Arrays]) -> Arrays:
-    """The arrays that `make` gives, made once for these facts: what they are made of, and how.
+def cached_arrays(dataset: str, key: object, decode: Callable[[], Arrays]) -> Arrays:
+    """The result of `decode`, computed once for each `key`: the inputs and options of the decoding.
 
-    They appear in the cache folder all at once; of two processes the second waits for the first.
+    The arrays are renamed into the cache folder together. A second process waits for the first.
     """
-    key = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
-    folder = cache_folder() / dataset / f"decoded-{key}"
+    name = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
+    folder = cache_folder() / dataset / f"decoded-{name}"
     if not folder.is_dir():
-        with writable(folder.parent), locked(folder.parent / f".{folder.name}.lock"):
+        with writable_folder(folder.parent), locked(folder.parent / f".{folder.name}.lock"):
             if not folder.is_dir():
-                arrays = make()
+                arrays = decode()
                 temporary = tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent)
                 try:
                     for name, values in arrays.items():
@@ -36,7 +36,7 @@ def kept(dataset: str, facts: object, make: Callable[[], Arrays]) -> Arrays:
                     shutil.rmtree(temporary, ignore_errors=True)
                     raise
     try:
-        # Mode "c": pages come from the file and are never written back.
+        # Mode "c" is copy-on-write: a change to an array never reaches the file.
         return {file.stem: np.load(file, mmap_mode="c") for file in sorted(folder.glob("*.npy"))}
     except (OSError, ValueError) as error:
-        raise DataError(f"{folder}: damaged ({error}); delete it to have it made again.") from error
+        raise DataError(f"{folder}: damaged ({error}); delete it, and it is decoded again.") from error

@@ -1,4 +1,4 @@
-"""Image files decoded to arrays by Pillow, which is an optional extra."""
+"""Decode image files to arrays. Needs Pillow, an optional extra."""
 
 import io
 from collections.abc import Sequence
@@ -8,35 +8,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kedge.core.errors import DataError, RequestError
-from kedge.data.download.progress import counting
-from kedge.data.sources.members import Members
+from kedge.data.download.archive_members import Members
+from kedge.data.download.progress import item_progress
 
 Mode = Literal["RGB", "L"]
 
 
-def pictures(
+def decoded_images(
     title: str, members: Members, names: Sequence[str], mode: Mode, size: int | None = None
 ) -> NDArray[np.uint8]:
-    """Image files as [n, channels, height, width], resized to size × size, or else all of one size."""
+    """Image files as [n, channels, height, width], resized to `size` × `size` if `size` is given."""
     decoded: NDArray[np.uint8] | None = None
-    with counting(title, len(names)) as done:
+    with item_progress(title, len(names)) as update:
         for row, name in enumerate(names):
-            picture = _picture(members, name, mode, size)
+            image = _decoded_image(members, name, mode, size)
             if decoded is None:
-                decoded = np.empty((len(names), *picture.shape), dtype=np.uint8)
-            if picture.shape != decoded.shape[1:]:
+                decoded = np.empty((len(names), *image.shape), dtype=np.uint8)
+            if image.shape != decoded.shape[1:]:
                 raise DataError(
-                    f"{members.where}: {name} has {picture.shape[2]}×{picture.shape[1]} pixels, but "
+                    f"{members.where}: {name} has {image.shape[2]}×{image.shape[1]} pixels, but "
                     f"{names[0]} has {decoded.shape[3]}×{decoded.shape[2]}; need images of one size."
                 )
-            decoded[row] = picture
-            done(row + 1)
+            decoded[row] = image
+            update(row + 1)
     if decoded is None:
         raise DataError(f"{members.where}: {title}: no images.")
     return decoded
 
 
-def _picture(members: Members, name: str, mode: Mode, size: int | None) -> NDArray[np.uint8]:
+def _decoded_image(members: Members, name: str, mode: Mode, size: int | None) -> NDArray[np.uint8]:
     try:
         from PIL import Image
     except ImportError:

@@ -7,7 +7,7 @@ import pytest
 from tests.data.official import tarred, unpacked, zipped
 
 from kedge.core.errors import DataError
-from kedge.data.sources.members import opened
+from kedge.data.download.archive_members import open_members
 
 FILES = {"top/train/a.txt": b"one", "top/test/a.txt": b"two", "top/b": bytes(1000)}
 ADDED = {"__MACOSX/top/b": b"", "top/._b": b"", "top/.DS_Store": b""}
@@ -27,16 +27,16 @@ def packed(kind: str, folder: Path) -> Path:
 
 @pytest.mark.parametrize("kind", ["folder", "tar", "zip", "zip in a zip"])
 def test_members_are_the_same_however_they_are_packed(kind: str, tmp_path: Path) -> None:
-    with opened(packed(kind, tmp_path)) as members:
+    with open_members(packed(kind, tmp_path)) as members:
         assert {name: members.read(name) for name in members.stamps} == FILES
-        assert members.only("train/a.txt") == "top/train/a.txt"
-        assert members.only("c", "b") == "top/b"
+        assert members.find("train/a.txt") == "top/train/a.txt"
+        assert members.find("c", "b") == "top/b"
         with pytest.raises(DataError, match=r"lacks c; it holds top/b, top/test/a\.txt, top/train/a\.txt\."):
-            members.only("c")
+            members.find("c")
         with pytest.raises(
             DataError, match=r"holds a\.txt more than once \(top/test/a\.txt, top/train/a\.txt\)"
         ):
-            members.only("a.txt")
+            members.find("a.txt")
         with pytest.raises(DataError, match=r"lacks \.\./secret"):
             members.read("../secret")
 
@@ -47,13 +47,13 @@ def test_names_that_point_outside_an_archive_reach_nothing(tmp_path: Path) -> No
         tarred(tmp_path / "a.tar", {"../secret": b"x"}),
         zipped(tmp_path / "a.zip", {"../secret": b"x"}),
     ):
-        with opened(file) as members:
+        with open_members(file) as members:
             assert members.read("../secret") == b"x"
     with tarfile.open(tmp_path / "link.tar", "w") as archive:
         link = tarfile.TarInfo("link")
         link.type, link.linkname = tarfile.SYMTYPE, "../secret"
         archive.addfile(link)
-    with opened(tmp_path / "link.tar") as members:
+    with open_members(tmp_path / "link.tar") as members:
         assert not members.stamps
     assert (tmp_path / "secret").read_text() == "mine"
 
@@ -64,7 +64,7 @@ def test_an_archive_cut_short_is_named(kind: str, keep: float, tmp_path: Path) -
     file = packed(kind, tmp_path)
     content = file.read_bytes()
     file.write_bytes(content[: int(keep * len(content)) if keep < 1 else int(keep)])
-    with pytest.raises(DataError, match=rf"{file.name}: .*damaged"), opened(file):
+    with pytest.raises(DataError, match=rf"{file.name}: .*damaged"), open_members(file):
         pass
 
 
@@ -74,12 +74,12 @@ def test_a_damaged_member_of_a_zip_is_named(tmp_path: Path) -> None:
     content = bytearray((tmp_path / "a.zip").read_bytes())
     content[content.index(b"contentcontent")] ^= 1
     (tmp_path / "a.zip").write_bytes(bytes(content))
-    with opened(tmp_path / "a.zip") as members, pytest.raises(DataError, match=r"a\.zip: a is damaged"):
+    with open_members(tmp_path / "a.zip") as members, pytest.raises(DataError, match=r"a\.zip: a is damaged"):
         members.read("a")
 
 
 def test_an_inner_zip_that_is_none_is_named(tmp_path: Path) -> None:
     stream = io.BytesIO(b"no zip")
     file = zipped(tmp_path / "a.zip", {"inner.zip": stream.read()})
-    with pytest.raises(DataError, match=r"a\.zip: damaged \(File is not a zip file\)"), opened(file):
+    with pytest.raises(DataError, match=r"a\.zip: damaged \(File is not a zip file\)"), open_members(file):
         pass
