@@ -101,8 +101,8 @@ def test_hooks_preserve_structure_shapes_and_dtypes(correction: Correction, dtyp
     some = dict(list(given.grads.items())[:2])  # a schedule may leave few leaves to train
     for grads in (given.grads, some):
         assert layout(correction.gradient(grads, given.step)) == layout(grads)
-    decay = layout(correction.decay(given.step))
-    assert decay.items() <= layout(given.params).items()
+    unclipped = layout(correction.unclipped_gradient(given.step))
+    assert unclipped.items() <= layout(given.params).items()
     assert layout(correction.advance(given.step)) == layout(given.state)
     memory, upload = correction.finish(given.end)
     assert layout(memory) == layout(given.state)
@@ -123,7 +123,7 @@ def test_hooks_modify_nothing_they_are_given(correction: Correction) -> None:
     before = {k: v.clone() for k, v in given.tensors().items()}
     correction.loss(given.step)
     correction.gradient(given.grads, given.step)
-    correction.decay(given.step)
+    correction.unclipped_gradient(given.step)
     correction.advance(given.step)
     _, upload = correction.finish(given.end)
     correction.send(given.end.delta, given.end)

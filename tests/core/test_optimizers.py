@@ -96,8 +96,8 @@ def test_a_leaf_without_a_gradient_is_passed_through(optimizer: Optimizer) -> No
 
 def test_decay_is_added_beside_weight_decay_and_only_where_there_is_a_gradient() -> None:
     params = {"a": torch.tensor([2.0]), "b": torch.tensor([3.0])}
-    grads, decay = {"a": torch.tensor([1.0])}, {"a": torch.tensor([10.0]), "b": torch.tensor([10.0])}
-    moved, _ = SGD(0.1, weight_decay=0.5).update(grads, decay, {}, params, torch.tensor(0.1))
+    grads, unclipped = {"a": torch.tensor([1.0])}, {"a": torch.tensor([10.0]), "b": torch.tensor([10.0])}
+    moved, _ = SGD(0.1, weight_decay=0.5).update(grads, unclipped, {}, params, torch.tensor(0.1))
     assert float(moved["a"]) == pytest.approx(2 - 0.1 * (1 + 0.5 * 2 + 10))
     assert float(moved["b"]) == 3
 

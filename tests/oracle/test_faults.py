@@ -55,7 +55,7 @@ class InsideClip(DynamicRegularizer):
         u, anchor = step.state["u"], step.anchor
         return {k: g + self.alpha * (u[k] - anchor[k] + step.params[k]) for k, g in grads.items()}
 
-    def decay(self, step: Step) -> Leaves:
+    def unclipped_gradient(self, step: Step) -> Leaves:
         return {}
 
 

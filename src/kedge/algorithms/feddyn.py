@@ -43,7 +43,7 @@ class DynamicRegularizer(Correction):
         alpha = self.strength(step.facts)
         return {k: g + alpha * (step.state["u"][k] - step.anchor[k]) for k, g in grads.items()}
 
-    def decay(self, step: Step) -> Leaves:
+    def unclipped_gradient(self, step: Step) -> Leaves:
         return scale(self.strength(step.facts), step.params)
 
     def finish(self, end: End) -> tuple[Tree, Tree]:

@@ -75,18 +75,18 @@ def local_step(
         return {**carry, "buffers": moved, "loss": carry["loss"] + loss.detach()}
 
     grads, (out, moved, loss) = (differentiate or by_transform)(objective, only(params, trainable))
-    decay: Leaves = {}
+    unclipped: Leaves = {}
     state = carry["state"]
     for correction in algorithm.corrections:
         step = view(params, out, correction)
         if overrides(correction, "gradient"):
             grads = {**grads, **correction.gradient(only(grads, fixed["anchor"]), step)}
-        if overrides(correction, "decay"):
-            extra = only(correction.decay(step), trainable)
-            decay = {**decay, **{k: decay[k] + v if k in decay else v for k, v in extra.items()}}
+        if overrides(correction, "unclipped_gradient"):
+            part = only(correction.unclipped_gradient(step), trainable)
+            unclipped |= {k: unclipped[k] + v if k in unclipped else v for k, v in part.items()}
     if local.clip is not None:
         grads = clipped(grads, local.clip, model.extra)
-    params, opt = local.optimizer.update(grads, decay, carry["opt"], params, fixed["lr"])
+    params, opt = local.optimizer.update(grads, unclipped, carry["opt"], params, fixed["lr"])
     for correction in algorithm.corrections:
         if overrides(correction, "advance"):
             state = {**state, correction.name: correction.advance(view(params, out, correction))}
@@ -120,7 +120,9 @@ def overrides(correction: Correction, hook: str) -> bool:
     return getattr(type(correction), hook) is not getattr(Correction, hook)
 
 
-STEP_HOOKS = ("reach", "init_client", "broadcast", "loss", "gradient", "decay", "advance", "send")
+STEP_HOOKS = (
+    "reach", "init_client", "broadcast", "loss", "gradient", "unclipped_gradient", "advance", "send",
+)  # fmt: skip
 
 
 def acts_in_steps(correction: Correction) -> bool:

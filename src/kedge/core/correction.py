@@ -103,8 +103,8 @@ class Correction:
         """The gradient of the trainable shared leaves, before the clip."""
         return grads
 
-    def decay(self, step: Step) -> Leaves:
-        """Added to the gradient after the clip, beside weight decay."""
+    def unclipped_gradient(self, step: Step) -> Leaves:
+        """The part of the gradient that is added after clipping, together with weight decay."""
         return {}
 
     def advance(self, step: Step) -> Tree:

@@ -22,7 +22,7 @@ class Optimizer(Protocol):
     def rate(self, round: int) -> float: ...
     def init(self, params: Leaves) -> dict[str, Any]: ...
     def update(
-        self, grads: Leaves, decay: Leaves, state: Tree, params: Leaves, lr: Tensor
+        self, grads: Leaves, unclipped: Leaves, state: Tree, params: Leaves, lr: Tensor
     ) -> tuple[Leaves, Tree]: ...
 
 
@@ -60,10 +60,10 @@ class SGD:
         return {"momentum": zeros(params)} if self.momentum else {}
 
     def update(
-        self, grads: Leaves, decay: Leaves, state: Tree, params: Leaves, lr: Tensor
+        self, grads: Leaves, unclipped: Leaves, state: Tree, params: Leaves, lr: Tensor
     ) -> tuple[Leaves, Tree]:
-        """The leaves that have a gradient, moved, and the new state; `decay` is added beside weight decay."""
-        step = full_gradient(grads, decay, params, self.weight_decay)
+        """The parameters and the state after one step; `unclipped` is added to `grads` with weight decay."""
+        step = full_gradient(grads, unclipped, params, self.weight_decay)
         if self.momentum:
             old = state["momentum"]
             step = {k: self.momentum * old[k] + g for k, g in step.items()}
@@ -111,16 +111,16 @@ class Adam:
         }
 
     def update(
-        self, grads: Leaves, decay: Leaves, state: Tree, params: Leaves, lr: Tensor
+        self, grads: Leaves, unclipped: Leaves, state: Tree, params: Leaves, lr: Tensor
     ) -> tuple[Leaves, Tree]:
-        """The leaves that have a gradient, moved, and the new state; `decay` is added beside weight decay."""
+        """The parameters and the state after one step; `unclipped` is added to `grads` with weight decay."""
         moved, first, second, steps = (
             dict(params),
             dict(state["first"]),
             dict(state["second"]),
             dict(state["steps"]),
         )
-        for k, g in full_gradient(grads, decay, params, self.weight_decay).items():
+        for k, g in full_gradient(grads, unclipped, params, self.weight_decay).items():
             steps[k] = steps[k] + 1
             first[k] = self.beta1 * first[k] + (1 - self.beta1) * g
             second[k] = self.beta2 * second[k] + (1 - self.beta2) * g * g
@@ -129,8 +129,8 @@ class Adam:
         return moved, {"first": first, "second": second, "steps": steps}
 
 
-def full_gradient(grads: Leaves, decay: Leaves, params: Leaves, weight_decay: float) -> Leaves:
-    """g + weight_decay·w + decay, for the leaves that have a gradient."""
+def full_gradient(grads: Leaves, unclipped: Leaves, params: Leaves, weight_decay: float) -> Leaves:
+    """g + weight_decay·w + unclipped, for the leaves that have a gradient."""
     if weight_decay:
         grads = {k: torch.add(g, params[k], alpha=weight_decay) for k, g in grads.items()}
-    return {k: g + decay[k] if k in decay else g for k, g in grads.items()}
+    return {k: g + unclipped[k] if k in unclipped else g for k, g in grads.items()}

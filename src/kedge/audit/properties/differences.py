@@ -26,7 +26,9 @@ JOINT = 3  # directions in all leaves at once
 
 def has_objective(algorithm: Algorithm) -> bool:
     """Whether the method's gradient is that of its loss terms: no correction changes it by a hook."""
-    return not any(overrides(c, hook) for c in algorithm.corrections for hook in ("gradient", "decay"))
+    return not any(
+        overrides(c, hook) for c in algorithm.corrections for hook in ("gradient", "unclipped_gradient")
+    )
 
 
 def finite_differences(algorithm: Algorithm) -> Finding:
