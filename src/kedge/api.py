@@ -45,7 +45,7 @@ from kedge.nn.naming import FORWARD_ERRORS, error_text
 from kedge.nn.precision import DTYPES, Precision, in_precision
 from kedge.nn.units import Granularity
 from kedge.running.bar import Bar
-from kedge.running.execute import execute, held
+from kedge.running.execute import execute, run_locked
 from kedge.running.folders.folder import check_free, create, locked
 from kedge.running.folders.identity import (
     Identity,
@@ -197,7 +197,7 @@ def train(
             files: dict[str, str | bytes] = {"config.toml": described(task, module), **contents(names)}
             create(folder, files, Marker("run", identity), locks=locks)
         bar = locks.enter_context(Bar(algorithm.name, rounds, progress))
-        return held(task, wanted, "train", checkpoint_every, folder, bar.observer())
+        return run_locked(task, wanted, "train", checkpoint_every, folder, bar.observer())
 
 
 def whole(name: str, value: object, least: int = 1, most: int | None = None) -> int:

@@ -15,7 +15,7 @@ from kedge.engines.choose import Choice
 from kedge.engines.compiling import explain_capture_errors
 from kedge.engines.cuda.graphs import Replayed
 from kedge.engines.unstackable import NotCompiled
-from kedge.running import execute
+from kedge.running import engine_settings
 
 CLIENTS = [dataset("mlp", size, seed) for seed, size in enumerate((16, 8))]
 
@@ -51,7 +51,7 @@ def test_auto_goes_on_without_the_compiler(tmp_path: Path, capsys: pytest.Captur
     result = train(out=tmp_path / "run")
     assert [line["round"] for line in result.history] == [1, 2]
     assert (result.engine["name"], result.engine["compiled"]) == ("stacked", False)
-    assert execute.recorded(tmp_path / "run") == result.engine
+    assert engine_settings.read_engine_settings(tmp_path / "run") == result.engine
     assert "choosing an engine that compiles nothing" in capsys.readouterr().err
     right = train("stacked", compile="off")
     assert all(torch.equal(v, right.model[k]) for k, v in result.model.items())
@@ -67,7 +67,7 @@ def test_auto_goes_on_where_nothing_can_be_captured(monkeypatch: pytest.MonkeyPa
     right = train("sequential")
     first = [Choice("captured", True, 0, "a GPU")]
     choose = auto.choose
-    monkeypatch.setattr(execute, "choose", lambda *given: first.pop() if first else choose(*given))
+    monkeypatch.setattr(engine_settings, "choose", lambda *given: first.pop() if first else choose(*given))
     with on_the_cpu(written_down=True), monkeypatch.context() as patch:
         patch.setattr("kedge.engines.cuda.lanes.written_down", fails)
         result = train("auto")

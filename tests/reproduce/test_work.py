@@ -12,8 +12,9 @@ import kedge
 from kedge.reproduce.plan import Run
 from kedge.reproduce.records import curves_of
 from kedge.reproduce.work import in_order, rounds_in, train
-from kedge.running.grouping import Member, groups
+from kedge.running.packs.grouping import groups
 from kedge.running.progress import Interrupted
+from kedge.running.requests import RunRequest
 
 
 @pytest.fixture(autouse=True)
@@ -148,11 +149,11 @@ def test_jobs_that_begin_together_have_different_methods_and_schedules() -> None
     jobs = []
     for number, (method, schedule) in enumerate(kinds):
         experiment = replace(first, method={"name": method}, schedule={"name": schedule})
-        jobs.append([Member(Path(str(number)), experiment)])
+        jobs.append([RunRequest(Path(str(number)), experiment)])
     assert [str(job[0].folder) for job in in_order(jobs)] == ["3", "0", "2", "4", "1"]
 
 
 def test_an_order_of_jobs_keeps_all_of_them() -> None:
-    members = [Member(Path(str(number)), run.experiment) for number, run in enumerate(runs(seeds=3))]
+    members = [RunRequest(Path(str(number)), run.experiment) for number, run in enumerate(runs(seeds=3))]
     jobs = groups(members)
     assert sorted(map(str, in_order(jobs))) == sorted(map(str, jobs))

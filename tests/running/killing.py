@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kedge.config.document import read
 from kedge.config.experiment import resolve
-from kedge.running.execute import execute, finished, resume
+from kedge.running.execute import execute, resume, run_is_finished
 
 
 def child(config: Path, folder: Path) -> int:
@@ -44,7 +44,7 @@ def main() -> None:
     whole = time.monotonic() - start
     killed = 0
     while killed < kills:
-        if finished(folder):  # faster than its killers: again from the start
+        if run_is_finished(folder):  # faster than its killers: again from the start
             shutil.rmtree(folder)
         pid = child(config, folder)
         time.sleep(chance.uniform(0.02, 0.6) * whole)

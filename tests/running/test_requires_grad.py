@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.running.short import experiment, members
-from tests.running.test_packing import carried, distance
+from tests.running.short import distance, errors_of, experiment, members
 from torch import nn
 
 import kedge
@@ -91,7 +90,7 @@ def test_packed_runs_end_as_alone_with_their_own_frozen_weights(
     own["model"] = f"{file}:{model}"
     del own["model__name"]
     experiments = [experiment(seed=seed, **own) for seed in (1, 2)]
-    assert carried(members(tmp_path / "packed", experiments)) == {"run0": None, "run1": None}
+    assert errors_of(members(tmp_path / "packed", experiments)) == {"run0": None, "run1": None}
     assert rounds == ([2, 2] if pretrained else [])  # each on its own engine
     for number, one in enumerate(experiments):
         execute(one, tmp_path / f"alone{number}")

@@ -32,8 +32,7 @@ from kedge.reproduce.plan import Run, Table, distinct, identities_of, runs_of, s
 from kedge.reproduce.records import Record, Sitting, new_file_name, read_records, write_record
 from kedge.reproduce.shortened import SHAPES, Scale, write_made
 from kedge.reproduce.work import Work, train
-from kedge.running.packing import Abandoned
-from kedge.running.progress import Interrupted
+from kedge.running.progress import Abandoned, Interrupted
 from kedge.version import __version__
 
 ALL = "all"

@@ -43,11 +43,11 @@ from kedge.report.plots.accuracy import accuracy_plot
 from kedge.report.runs import Run
 from kedge.report.tables.comparison import comparison, rendered
 from kedge.report.tables.matrix import metric_notes
-from kedge.running.execute import finished
+from kedge.running.execute import run_is_finished
 from kedge.running.folders.folder import check_free, create
 from kedge.running.folders.marker import PLAN, SWEEP, Marker, planned_runs, read_marker
 from kedge.running.folders.sources import contents, own_names
-from kedge.running.grouping import Member
+from kedge.running.requests import RunRequest
 
 
 @guarded
@@ -152,13 +152,13 @@ def variants(document: dict[str, Any], methods: str, seeds: int) -> list[Planned
     return plan
 
 
-def make_members(top: Path, plan: list[Planned], force: bool, locks: ExitStack) -> list[Member]:
+def make_members(top: Path, plan: list[Planned], force: bool, locks: ExitStack) -> list[RunRequest]:
     """The runs to start; make the folder of several runs, locked by `locks`."""
     if [folder for folder, _ in plan] == [Path()]:
         check_free(top, force)
-        return [Member(top, plan[0].experiment, "anew" if force else "new")]
+        return [RunRequest(top, plan[0].experiment, "replace" if force else "new")]
     prepare(top, plan, force, locks)
-    return [Member(top / folder, own) for folder, own in plan]
+    return [RunRequest(top / folder, own) for folder, own in plan]
 
 
 def prepare(top: Path, plan: list[Planned], force: bool, locks: ExitStack | None = None) -> None:
@@ -185,7 +185,7 @@ def planned(top: Path) -> list[tuple[Path, Experiment | None]]:
     return [
         (
             Path(row["folder"]),
-            None if finished(top / row["folder"]) else resolve(tomllib.loads(row["config"])),
+            None if run_is_finished(top / row["folder"]) else resolve(tomllib.loads(row["config"])),
         )
         for row in listed
     ]

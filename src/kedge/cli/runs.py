@@ -16,14 +16,14 @@ from kedge.config.document import override, read, settings
 from kedge.config.experiment import Experiment
 from kedge.core.errors import RequestError
 from kedge.report.runs import Run, read_run
-from kedge.running.execute import experiment_in, finished
+from kedge.running.execute import read_experiment, run_is_finished
 from kedge.running.folders.folder import locked
 from kedge.running.folders.marker import planned_runs
 from kedge.running.folders.resumed_code import update_record, use_code
 from kedge.running.folders.sources import CodeChoice
-from kedge.running.grouping import Member
-from kedge.running.packing import Abandoned, Outcome, carry_out
-from kedge.running.progress import Interrupted
+from kedge.running.progress import Abandoned, Interrupted
+from kedge.running.requests import Outcome, RunRequest
+from kedge.running.several_runs import run_all
 
 Sets = Annotated[list[str], typer.Option("--set", help="Any key of the config: --set training.epochs=5.")]
 Seed = Annotated[int | None, typer.Option(help="The random seed.")]
@@ -110,7 +110,7 @@ def chosen_code(accept_changed: bool, use_stored: bool, resumed: Path | None) ->
 def use_code_of(top: Path, code: CodeChoice) -> AbstractContextManager[None]:
     """In this context, names in configs refer to the chosen code; no effect if all runs are finished."""
     folders = [top / row["folder"] for row in planned_runs(top)] or [top]
-    return nullcontext() if all(finished(folder) for folder in folders) else use_code(top, code)
+    return nullcontext() if all(run_is_finished(folder) for folder in folders) else use_code(top, code)
 
 
 def to_go_on(
@@ -118,7 +118,7 @@ def to_go_on(
     plan: Sequence[tuple[Path, Experiment | None]],
     locks: ExitStack,
     code: CodeChoice = "same",
-) -> list[Member]:
+) -> list[RunRequest]:
     """The unfinished runs of a plan; an experiment that is None is read from the run's folder.
 
     `locks` locks the folder of several runs; the folder of a single run is locked when the run starts.
@@ -126,7 +126,7 @@ def to_go_on(
     if all(folder.parts for folder, _ in plan):
         locks.enter_context(locked(top))
     members = []
-    done = [top / folder for folder, _ in plan if finished(top / folder)]
+    done = [top / folder for folder, _ in plan if run_is_finished(top / folder)]
     for folder in done if len(done) <= NAMED else ():
         say(f"{folder} is finished already.")
     if len(done) > NAMED:
@@ -138,17 +138,17 @@ def to_go_on(
         if config.is_file():
             if experiment is None:
                 with use_code_of(top, code):
-                    experiment = experiment_in(top / folder)
-            members.append(Member(top / folder, experiment, "on", code))
+                    experiment = read_experiment(top / folder)
+            members.append(RunRequest(top / folder, experiment, "resume", code))
         elif experiment:
-            members.append(Member(top / folder, experiment, code=code))
+            members.append(RunRequest(top / folder, experiment, code=code))
         else:
             raise RequestError(f"{top} is not the folder of a run: it has no config.toml.")
     return members
 
 
 def carried_out(
-    members: Sequence[Member],
+    members: Sequence[RunRequest],
     top: Path,
     command: str,
     pack: int,
@@ -162,15 +162,15 @@ def carried_out(
     traces: set[str] = set()
     at_once = partial(interrupt_message, members, top, "the last checkpoint holds", again)
     choice = members[0].code if members else "same"
-    begun = [one for one in members if one.start == "on" or one.folder != top]  # the top folder exists
+    begun = [one for one in members if one.start == "resume" or one.folder != top]  # the top folder exists
     with use_code(top, choice) if begun else nullcontext(), stoppable(at_once) as stop:
         if begun:
             update_record(top, choice)
         try:
-            for outcome in carry_out(members, pack, False if quiet else None, say, lambda: stop.asked):
+            for outcome in run_all(members, pack, False if quiet else None, say, lambda: stop.asked):
                 if outcome.error is None:
                     continue
-                folder, error = outcome.member.folder, with_remedy(outcome, again)
+                folder, error = outcome.request.folder, with_remedy(outcome, again)
                 known = next((number for kind, number in CODES if isinstance(error, kind)), None)
                 if stop.terminated and (known is None or isinstance(outcome.error, BrokenPipeError)):
                     raise KeyboardInterrupt  # SIGTERM also ended a compiler process that this run waited for
@@ -194,7 +194,7 @@ def carried_out(
     return failed
 
 
-def interrupt_message(members: Sequence[Member], top: Path, state: str, again: str) -> str:
+def interrupt_message(members: Sequence[RunRequest], top: Path, state: str, again: str) -> str:
     """The last message of an interrupted command: the state of its runs, and the command to resume."""
     if any(member.folder != top or has_folder(member) for member in members):  # below `top`, which lists them
         if not any(member.experiment.checkpoint.every for member in members):
@@ -203,10 +203,10 @@ def interrupt_message(members: Sequence[Member], top: Path, state: str, again: s
     return "interrupted before the run started. Run the same command again."
 
 
-def has_folder(member: Member) -> bool:
+def has_folder(member: RunRequest) -> bool:
     """Whether the folder of this run exists; with --force, whether it has replaced the old folder."""
     config = member.folder / "config.toml"
-    return member.start == "on" or (
+    return member.start == "resume" or (
         config.is_file() and config.read_text(encoding="utf-8") == member.experiment.toml()
     )
 
@@ -217,10 +217,10 @@ def with_remedy(outcome: Outcome, again: str) -> Exception:
     assert error is not None
     if not isinstance(error, OSError):
         return error
-    reason = f"{error.strerror or error} ({error.filename or outcome.member.folder})"
-    if not (outcome.member.folder / "config.toml").is_file():
+    reason = f"{error.strerror or error} ({error.filename or outcome.request.folder})"
+    if not (outcome.request.folder / "config.toml").is_file():
         return OSError(
-            f"{reason}. The run did not start: its folder {outcome.member.folder} could not be made. "
+            f"{reason}. The run did not start: its folder {outcome.request.folder} could not be made. "
             "Check that its parent folder can be written, or use another one with --out DIR."
         )
     return OSError(f"{reason}. What was saved before is whole; go on with {again} once it is mended.")

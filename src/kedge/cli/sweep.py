@@ -46,7 +46,8 @@ from kedge.report.tables.matrix import metric_notes
 from kedge.running.folders.folder import create
 from kedge.running.folders.marker import SWEEP, Marker, planned_runs, read_marker
 from kedge.running.folders.sources import contents, own_names
-from kedge.running.grouping import Member, groups
+from kedge.running.packs.grouping import groups
+from kedge.running.requests import RunRequest
 
 
 class Place(NamedTuple):
@@ -112,7 +113,7 @@ def command(
             members = to_go_on(top, [(place.folder, place.experiment) for place in plan], locks, code)
         else:
             prepare(top, plan, force, locks)
-            members = [Member(top / place.folder, place.experiment) for place in plan]
+            members = [RunRequest(top / place.folder, place.experiment) for place in plan]
         failed = carried_out(members, top, "sweep", pack, quiet or as_json, debug)
         tell(top, plan, failed, target, quiet, as_json)
     if failed:
@@ -179,7 +180,7 @@ def tell_plan(plan: Sequence[Place], as_json: bool) -> None:
         for name, own in by_cell(plan).items()
     ]
     rounds = sum(place.experiment.rounds for place in plan)
-    kinds = len(groups([Member(place.folder, place.experiment) for place in plan]))
+    kinds = len(groups([RunRequest(place.folder, place.experiment) for place in plan]))
     if as_json:
         show({"cells": rows, "runs": len(plan), "rounds": rounds, "groups": kinds})
         return

@@ -17,8 +17,9 @@ from kedge.reproduce.plan import Run
 from kedge.reproduce.records import Record, Sitting, curves_of
 from kedge.reproduce.workers import End, end_of, side_by_side
 from kedge.running.folders.folder import read_lines
-from kedge.running.grouping import Member, groups
-from kedge.running.packing import carry_out
+from kedge.running.packs.grouping import groups
+from kedge.running.requests import RunRequest
+from kedge.running.several_runs import run_all
 
 
 class Finished(NamedTuple):
@@ -48,7 +49,7 @@ def train(runs: Sequence[Run], work: Work) -> Generator[Finished, None, None]:
     # Errors are ignored because runs that are abandoned still write.
     with TemporaryDirectory(prefix="kedge-reproduce-", ignore_cleanup_errors=True) as top:
         folders = {Path(top) / str(number): run for number, run in enumerate(runs)}
-        members = [Member(folder, run.experiment) for folder, run in folders.items()]
+        members = [RunRequest(folder, run.experiment) for folder, run in folders.items()]
         for end in ends(members, work):
             run = folders[end.folder]
             if end.error and not end.diverged:
@@ -57,7 +58,7 @@ def train(runs: Sequence[Run], work: Work) -> Generator[Finished, None, None]:
                 yield Finished(run, record_of(run, end, work), end.error)
 
 
-def ends(members: Sequence[Member], work: Work) -> Iterator[End]:
+def ends(members: Sequence[RunRequest], work: Work) -> Iterator[End]:
     """The ends of all runs, as they come."""
     if work.workers > 1:
         every = in_order(groups(members))
@@ -67,11 +68,11 @@ def ends(members: Sequence[Member], work: Work) -> Iterator[End]:
 
         yield from side_by_side(every, work.workers, work.pack, work.say, work.stop, look)
     else:
-        for outcome in carry_out(members, work.pack, work.shown, work.say, work.stop):
+        for outcome in run_all(members, work.pack, work.shown, work.say, work.stop):
             yield end_of(outcome)
 
 
-def in_order(jobs: Sequence[list[Member]]) -> list[list[Member]]:
+def in_order(jobs: Sequence[list[RunRequest]]) -> list[list[RunRequest]]:
     """The jobs so that those which begin together have different programs.
 
     Methods and schedules that differ in an argument only often have the same programs: the later one then

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kedge.core.errors import Diverged
-from kedge.running.grouping import Member
-from kedge.running.packing import Outcome, carry_out
 from kedge.running.progress import Interrupted
+from kedge.running.requests import Outcome, RunRequest
+from kedge.running.several_runs import run_all
 
 LOOK = 0.5  # seconds between looks at the queue, at a signal, and at the first process
 
@@ -40,13 +40,13 @@ def end_of(outcome: Outcome) -> End:
     """An outcome as plain values, which another process can read."""
     error = outcome.error
     if error is None:
-        return End(outcome.member.folder)
+        return End(outcome.request.folder)
     text = str(error) if str(error) else type(error).__name__
-    return End(outcome.member.folder, text, outcome.trace, isinstance(error, Diverged))
+    return End(outcome.request.folder, text, outcome.trace, isinstance(error, Diverged))
 
 
 def side_by_side(
-    jobs: Sequence[Sequence[Member]],
+    jobs: Sequence[Sequence[RunRequest]],
     workers: int,
     pack: int,
     say: Callable[[str], None],
@@ -146,11 +146,11 @@ def end_with(parent: int) -> None:
     os._exit(1)
 
 
-def train_job(members: Sequence[Member], pack: int) -> None:
+def train_job(members: Sequence[RunRequest], pack: int) -> None:
     """Train a pack of runs in this process, and tell how each ended."""
     assert STOPPING is not None
     try:
-        for outcome in carry_out(members, pack, False, TOLD.put, STOPPING.is_set):
+        for outcome in run_all(members, pack, False, TOLD.put, STOPPING.is_set):
             TOLD.put(end_of(outcome))
     except Interrupted:
         return

@@ -1,1 +1,1 @@
-"""From a configuration to a finished run: the loop, who takes part, history, checkpoints."""
+"""Run experiments: the loop over rounds, folders and checkpoints, history, packs of several runs."""

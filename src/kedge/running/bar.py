@@ -14,7 +14,7 @@ ACCURACIES = ("distributed.global.accuracy", "distributed.local.accuracy")
 
 
 class Bar:
-    """Shows a run's lines as they come."""
+    """Shows the progress of one run."""
 
     def __init__(self, title: str, rounds: int, shown: bool | None = None) -> None:
         self.console = Console(stderr=True)
@@ -42,23 +42,26 @@ class Bar:
         self.progress.stop()
 
     def line(self, line: dict[str, Any]) -> None:
-        """Take a history line in."""
+        """Show the round, accuracy and speed of a history line."""
         found = accuracy_in(line)
         self.accuracy = f"{100 * found:.1f} %" if found is not None else self.accuracy
         speed = f"{line['time']['samples_per_second']:,.0f}"
         self.progress.update(self.task, completed=line["round"], accuracy=self.accuracy, speed=speed)
 
     def say(self, message: str) -> None:
-        """A message above the bar; also where there is no bar, for it may be a warning."""
+        """Print a message above the bar; also without a bar, because it may be a warning."""
         self.progress.console.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
 
     def observer(self) -> Observer:
-        """The observer that feeds this bar."""
+        """An observer that calls `line` and `say` of this bar."""
         return Observer(line=self.line, say=self.say)
 
 
-class Together(Bar):
-    """Shows several runs that train at once: rounds and samples/s of all, the mean accuracy, who ended."""
+class PackBar(Bar):
+    """Shows several runs that train at once: rounds and samples/s of all runs, mean accuracy, ended runs.
+
+    The thread of the runs adds history lines; the main thread counts ended runs.
+    """
 
     def __init__(self, title: str, rounds: Sequence[int], shown: bool | None = None) -> None:
         super().__init__(title, sum(rounds), shown)
@@ -66,43 +69,43 @@ class Together(Bar):
         self.speeds: dict[int, float] = {}
         self.accuracies: dict[int, float] = {}
         self.finished = self.failed = 0
-        self.changing = threading.Lock()
+        self.lock = threading.Lock()
 
-    def line_of(self, run: int) -> Callable[[dict[str, Any]], None]:
-        """What takes in the lines of this run."""
+    def line_callback(self, run: int) -> Callable[[dict[str, Any]], None]:
+        """A callback for the history lines of this run."""
 
-        def line(line: dict[str, Any]) -> None:
+        def add_line(line: dict[str, Any]) -> None:
             found = accuracy_in(line)
-            with self.changing:
+            with self.lock:
                 self.rounds[run], self.speeds[run] = line["round"], line["time"]["samples_per_second"]
                 if found is not None:
                     self.accuracies[run] = found
-                self.shows()
+                self.update()
 
-        return line
+        return add_line
 
-    def ended(self, run: int, error: BaseException | None) -> None:
-        """A run is over."""
-        with self.changing:
+    def count_end(self, run: int, error: BaseException | None) -> None:
+        """Count a run as finished or failed."""
+        with self.lock:
             self.speeds.pop(run, None)
             self.finished += error is None
             self.failed += isinstance(error, Exception)
-            self.shows()
+            self.update()
 
-    def shows(self) -> None:
-        """Bring the bar up to date."""
-        some = self.accuracies.values()
-        told = [f"{self.finished} finished"] if self.finished else []
-        told += [f"{self.failed} failed"] if self.failed else []
+    def update(self) -> None:
+        """Update the displayed values."""
+        accuracies = self.accuracies.values()
+        ends = [f"{self.finished} finished"] if self.finished else []
+        ends += [f"{self.failed} failed"] if self.failed else []
         self.progress.update(
             self.task,
             completed=sum(self.rounds.values()),
-            accuracy=f"{100 * sum(some) / len(some):.1f} %" if some else "–",
+            accuracy=f"{100 * sum(accuracies) / len(accuracies):.1f} %" if accuracies else "–",
             speed=f"{sum(self.speeds.values()):,.0f}" if self.speeds else "–",
-            ended=f"  {', '.join(told)}" if told else "",
+            ended=f"  {', '.join(ends)}" if ends else "",
         )
 
 
 def accuracy_in(line: dict[str, Any]) -> float | None:
-    """The accuracy that stands for a round."""
+    """The distributed model's accuracy in a history line, or None."""
     return next((line[m] for m in ACCURACIES if line.get(m) is not None), None)

@@ -1,30 +1,35 @@
-"""Run an experiment: engine chosen, folder kept, result handed back; commands and Python calls share this."""
+"""Run or resume one experiment: assemble its task, lock its folder, choose an engine, train.
 
-import json
-import os
-import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+The commands and the Python calls share these functions.
+"""
+
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from kedge.config.assemble import NO_CUDA, assemble
+from kedge.config.assemble import assemble
 from kedge.config.dealing import holdings_of, without_checksums
 from kedge.config.document import read
 from kedge.config.experiment import EngineChoice, Experiment, resolve
 from kedge.config.task import Task
-from kedge.core.errors import DataError, RequestError
+from kedge.core.errors import RequestError
 from kedge.data.partitions.saved import FILE
-from kedge.engines.choose import Choice, build, choose
+from kedge.engines.choose import build
 from kedge.engines.compiling import compile_failure
 from kedge.engines.fallback import without_torch_warnings
 from kedge.engines.unstackable import explain_stacking_errors
 from kedge.nn.precision import computing_in
+from kedge.running.engine_settings import (
+    choice_of,
+    choose_engine,
+    preserve_thread_count,
+    read_engine_settings,
+    write_environment,
+)
 from kedge.running.folders.checkpoint import newest_facts
-from kedge.running.folders.folder import check_free, create, locked, write
+from kedge.running.folders.folder import check_free, create, locked
 from kedge.running.folders.identity import check_identity, experiment_identity
 from kedge.running.folders.kept_partition import check_kept
 from kedge.running.folders.marker import Marker, read_marker
@@ -32,10 +37,8 @@ from kedge.running.folders.resumed_code import update_record, use_code
 from kedge.running.folders.sources import CodeChoice, contents, own_names
 from kedge.running.progress import Observer
 from kedge.running.recording.history import history_problem, whole_rounds
-from kedge.running.recording.saving import frozen_digest
 from kedge.running.result import Result, result_of
 from kedge.running.runner import run
-from kedge.version import __version__
 
 
 def execute(
@@ -43,12 +46,21 @@ def execute(
 ) -> Result:
     """Run an experiment from the start, in a new folder if one is given."""
     with ExitStack() as locks:
-        task = begun(experiment, folder, force, locks)
-        return go_on(task, experiment, folder, observer)
+        task = create_run(experiment, folder, force, locks)
+        return run_experiment(task, experiment, folder, observer)
 
 
-def begun(experiment: Experiment, folder: Path | None, force: bool, locks: ExitStack) -> Task:
-    """Make the folder of a new run, locked by `locks`, and return its task."""
+def resume(folder: Path, observer: Observer | None = None, code: CodeChoice = "same") -> Result:
+    """Resume the run in `folder` from its newest checkpoint, with this choice of the user's code."""
+    with use_code(folder, code):
+        read_experiment(folder)
+        with locked(folder):
+            experiment, task = load_run(folder, code)
+            return run_experiment(task, experiment, folder, observer)
+
+
+def create_run(experiment: Experiment, folder: Path | None, force: bool, locks: ExitStack) -> Task:
+    """Create the folder of a new run, locked by `locks`, and return its task."""
     if folder:
         check_free(folder, force)  # before data are loaded
     task = assemble(experiment)
@@ -60,23 +72,8 @@ def begun(experiment: Experiment, folder: Path | None, force: bool, locks: ExitS
     return task
 
 
-def resume(folder: Path, observer: Observer | None = None, code: CodeChoice = "same") -> Result:
-    """Resume the run in `folder` from its newest checkpoint, with this choice of the user's code."""
-    with use_code(folder, code):
-        experiment_in(folder)
-        with locked(folder):
-            experiment, task = taken_up(folder, code)
-            return go_on(task, experiment, folder, observer)
-
-
-def go_on(task: Task, experiment: Experiment, folder: Path | None, observer: Observer | None) -> Result:
-    """Run the remaining rounds of an experiment whose folder is locked."""
-    every = experiment.checkpoint.every
-    return held(task, experiment.engine, experiment.name, every, folder, observer or Observer())
-
-
-def experiment_in(folder: Path) -> Experiment:
-    """The experiment in the config.toml of a run's folder."""
+def read_experiment(folder: Path) -> Experiment:
+    """Read the experiment in the config.toml of a run's folder."""
     if not (folder / "config.toml").is_file():
         raise RequestError(f"{folder} is not the folder of a run: it has no config.toml.")
     read_marker(folder)  # raises if a newer version wrote it
@@ -88,10 +85,10 @@ def experiment_in(folder: Path) -> Experiment:
     return resolve(without_checksums(document))
 
 
-def taken_up(folder: Path, code: CodeChoice = "same") -> tuple[Experiment, Task]:
-    """The experiment in a folder, and its task with the data and the code that the run started with."""
+def load_run(folder: Path, code: CodeChoice = "same") -> tuple[Experiment, Task]:
+    """Load the experiment in a folder and its task, with the data and the code that the run started with."""
     with use_code(folder, code):
-        experiment = experiment_in(folder)
+        experiment = read_experiment(folder)
         check_identity(
             folder,
             experiment_identity(experiment),
@@ -108,7 +105,15 @@ def taken_up(folder: Path, code: CodeChoice = "same") -> tuple[Experiment, Task]
     return experiment, task
 
 
-def held(
+def run_experiment(
+    task: Task, experiment: Experiment, folder: Path | None, observer: Observer | None
+) -> Result:
+    """Train the remaining rounds of an experiment whose folder is locked."""
+    every = experiment.checkpoint.every
+    return run_locked(task, experiment.engine, experiment.name, every, folder, observer or Observer())
+
+
+def run_locked(
     task: Task,
     wanted: EngineChoice,
     name: str,
@@ -116,122 +121,39 @@ def held(
     folder: Path | None,
     observer: Observer,
 ) -> Result:
-    """Run or resume in a locked folder; the engine chosen at the first start is kept for the whole run."""
+    """Run or resume in a locked folder; the engine chosen at the first start is kept for the whole run.
+
+    If engine "auto" chose an engine that cannot compile the network, an engine that compiles nothing follows.
+    """
     with (
         computing_in(task.precision),
-        threads_put_back(),
+        preserve_thread_count(),
         without_torch_warnings(),
         explain_stacking_errors(),
     ):
-        chosen = recorded(folder)
-        if chosen is None:
-            chosen = settled([task], wanted, observer.say)
-            record(folder, task, chosen)
+        settings = read_engine_settings(folder)
+        if settings is None:
+            settings = choose_engine([task], wanted, observer.say)
+            write_environment(folder, task, settings)
         while True:
-            torch.set_num_threads(chosen["threads"])
-            engine = build(choice_of(chosen), task.model, task.federation, task.takes_part)
+            torch.set_num_threads(settings["threads"])
+            engine = build(choice_of(settings), task.model, task.federation, task.takes_part)
             try:
-                progress = run(task, engine, folder, checkpoint_every, chosen, observer)
+                progress = run(task, engine, folder, checkpoint_every, settings, observer)
                 break
             except Exception as error:
-                told = compile_failure(error)
-                if told is None or wanted.name != "auto" or not chosen["compiled"]:
+                reason = compile_failure(error)
+                if reason is None or wanted.name != "auto" or not settings["compiled"]:
                     raise
-            # Outside `except` the error is freed, and with it the memory that its frames held.
+            # Outside `except` the error is freed, and with it the memory of its frames.
             del engine
-            observer.say(f"choosing an engine that compiles nothing: {told}")
-            chosen = settled([task], replace(wanted, compile="off"), observer.say)
-            record(folder, task, chosen)
-    return result_of(task, engine, progress, name, chosen, folder)
+            observer.say(f"choosing an engine that compiles nothing: {reason}")
+            settings = choose_engine([task], replace(wanted, compile="off"), observer.say)
+            write_environment(folder, task, settings)
+    return result_of(task, engine, progress, name, settings, folder)
 
 
-@contextmanager
-def threads_put_back() -> Iterator[None]:
-    """Leave torch with as many threads as it had."""
-    before = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def recorded(folder: Path | None) -> dict[str, Any] | None:
-    """The engine settings a run began with; None where it has not."""
-    file = folder / "environment.json" if folder else None
-    if file is None or not file.is_file():
-        return None
-    try:
-        settings: dict[str, Any] = json.loads(file.read_bytes())["engine"]
-        settings = {**settings, **{key: settings[key] for key in ("name", "compiled", "chunk", "threads")}}
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{file} is damaged ({error!r}). Restore it from a copy; or delete it: kedge then chooses the "
-            "engine again, and the last digits of the results change if it chooses another one."
-        ) from error
-    return settings
-
-
-def record(folder: Path | None, task: Task, chosen: dict[str, Any]) -> None:
-    """Keep what a run begins with."""
-    if folder:
-        write(folder / "environment.json", json.dumps(environment(task, chosen), indent=1).encode())
-
-
-def settled(tasks: Sequence[Task], wanted: EngineChoice, say: Callable[[str], None]) -> dict[str, Any]:
-    """Every engine setting with its final value, for runs that train at once; torch's threads are set."""
-    torch.set_num_threads(wanted.threads or torch.get_num_threads())
-    first = tasks[0]
-    device = first.federation.pool.x.device
-    if wanted.device == "cuda" and device.type != "cuda":
-        say(NO_CUDA)
-    choice = choose(
-        first.model,
-        first.federation,
-        first.stages[0],
-        sum(task.participation.count(len(task.federation.clients)) for task in tasks),
-        max(task.rounds for task in tasks),
-        wanted.name,
-        wanted.compile,
-        wanted.chunk,
-        wanted.streams,
-        first.precision,
-        say,
-    )
-    return {
-        **asdict(choice),
-        "device": str(device),
-        "precision": first.precision,
-        "threads": torch.get_num_threads(),
-        "packed": len(tasks),
-    }
-
-
-CHOSEN = ("name", "compiled", "chunk", "reason", "streams")
-
-
-def choice_of(chosen: Mapping[str, Any]) -> Choice:
-    """The engine of these settings."""
-    return Choice(**{k: chosen[k] for k in CHOSEN if k in chosen})  # runs of before had no streams
-
-
-def environment(task: Task, chosen: dict[str, Any]) -> dict[str, Any]:
-    """Versions, hardware, and what runs."""
-    device = task.federation.pool.x.device
-    frozen = frozen_digest(task.model)
-    return {
-        "kedge": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "platform": platform.platform(),
-        "cpus": os.cpu_count(),
-        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
-        "seed": task.seed,
-        "engine": chosen,
-        **({"frozen": frozen} if frozen else {}),  # sha256; a resumed run must have the same
-    }
-
-
-def finished(folder: Path) -> bool:
+def run_is_finished(folder: Path) -> bool:
     """Whether the run in this folder is finished and its history is undamaged."""
     config = folder / "config.toml"
     if not config.is_file() or not (folder / "model.safetensors").is_file():

@@ -30,7 +30,11 @@ class Observer:
 
 
 class Interrupted(KeyboardInterrupt):
-    """The run was asked to stop, and its state is saved."""
+    """The run stopped early because `stop` returned true; its state is saved."""
+
+
+class Abandoned(KeyboardInterrupt):
+    """The process must end at once, while another of its threads still trains; saved states are complete."""
 
 
 def is_finished(task: Task, progress: Progress) -> bool:

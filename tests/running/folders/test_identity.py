@@ -27,7 +27,7 @@ from kedge.core.algorithm import Algorithm
 from kedge.core.errors import CheckpointError, RequestError
 from kedge.core.losses import cross_entropy
 from kedge.core.schedules import all_units
-from kedge.running.execute import execute, finished, resume
+from kedge.running.execute import execute, resume, run_is_finished
 from kedge.running.folders.identity import differences, digest_in, experiment_identity, plain_entries
 from kedge.running.folders.marker import read_marker
 from kedge.running.progress import Interrupted, Observer
@@ -108,7 +108,7 @@ def test_what_does_not_decide_numbers_may_be_edited(tmp_path: Path) -> None:
     edit(folder, "[checkpoint]\nevery = 2", "[checkpoint]\nevery = 1")
     edit(folder, "chunk = 0", "chunk = 2")
     assert command("run", "--resume", folder, "--quiet").code == 0
-    assert finished(folder)
+    assert run_is_finished(folder)
 
 
 def test_a_file_of_one_s_own_may_move(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.command import kedge
 from tests.running.short import experiment
 
-from kedge.running.execute import execute, finished
+from kedge.running.execute import execute, run_is_finished
 from kedge.running.folders.folder import Lines
 
 FILES = ("history.jsonl", "clients.jsonl")
@@ -37,7 +37,7 @@ def check_ended_as(folder: Path, whole: Path) -> None:
         assert lines(folder / file) == lines(whole / file)
     for file in ("model.safetensors", "checkpoint/000004/tensors.safetensors"):
         assert (folder / file).read_bytes() == (whole / file).read_bytes()
-    assert finished(folder)
+    assert run_is_finished(folder)
 
 
 def everything(folder: Path) -> dict[str, bytes]:
@@ -89,7 +89,7 @@ def test_the_older_checkpoint_rebuilds_the_newest_rounds(
     damage(folder / file)
     if not ended:
         (folder / "model.safetensors").unlink()
-    assert not finished(folder)
+    assert not run_is_finished(folder)
     answer = kedge("run", "--resume", folder)
     assert answer.code == 0, answer.err
     assert f"checkpoint {folder}/checkpoint/000004 does not fit: " in answer.err
@@ -108,7 +108,7 @@ def test_version_0_1_saved_lengths_only_so_lines_are_read(
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
     as_version_0_1(folder)
-    assert finished(folder)
+    assert run_is_finished(folder)
     damage(folder / file)
     answer = kedge("run", "--resume", folder)
     assert answer.code == 0, answer.err
@@ -200,7 +200,7 @@ def test_of_several_runs_only_the_damaged_one_fails(tmp_path: Path) -> None:
     answer = kedge("run", "--resume", top)
     assert answer.code == 1
     assert f"error: {top}/feddyn: no checkpoint in" in answer.err
-    assert finished(top / "fedavg")
+    assert run_is_finished(top / "fedavg")
 
 
 def test_other_damaged_files_of_a_run_are_told(whole: Path, tmp_path: Path) -> None:

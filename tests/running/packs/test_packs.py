@@ -1,7 +1,6 @@
 """Runs that train at once end as they would have alone, in their own folders, whatever becomes of others."""
 
 import gc
-import json
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -10,48 +9,25 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from tests.running.short import experiment, members
+from tests.running.short import distance, errors_of, experiment, lines, members
 
 from kedge.config.task import Task
 from kedge.core.errors import Diverged, RequestError
 from kedge.data.federation import Federation
 from kedge.engines.choose import Choice
 from kedge.engines.pack.pack import Pack
-from kedge.running import execute as executing
-from kedge.running import packing
-from kedge.running.bar import Together
-from kedge.running.execute import execute, finished, recorded
+from kedge.running import engine_settings
+from kedge.running.bar import PackBar
+from kedge.running.engine_settings import read_engine_settings
+from kedge.running.execute import execute, run_is_finished
 from kedge.running.folders.folder import locked
-from kedge.running.grouping import Member
-from kedge.running.packing import Abandoned, Outcome, carry_out
-from kedge.running.progress import Interrupted, Progress
-from kedge.running.ready import Ready
+from kedge.running.packs.pack_thread import PackThread
+from kedge.running.preparation import PreparedRun
+from kedge.running.progress import Abandoned, Interrupted, Progress
 from kedge.running.recording import recorder
 from kedge.running.recording.measuring import measured
-
-
-def carried(some: Sequence[Member], **named: Any) -> dict[str, Exception | None]:
-    """Outcomes by folder."""
-    return {outcome.member.folder.name: outcome.error for outcome in carry_out(some, shown=False, **named)}
-
-
-def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
-
-
-def distance(left: Path, right: Path) -> float:
-    """How far the final models of two runs and the losses of their histories lie apart, relatively."""
-    mine, other = load_file(left / "model.safetensors"), load_file(right / "model.safetensors")
-    assert mine.keys() == other.keys()
-    largest = max(float(v.abs().max()) for v in other.values())
-    models = max(float((v - other[k]).abs().max()) for k, v in mine.items()) / largest
-    here, there = lines(left), lines(right)
-    assert [line["clients"] for line in here] == [line["clients"] for line in there]
-    assert [line["cost"] for line in here] == [line["cost"] for line in there]
-    names = ("train.loss", "distributed.global.loss")
-    losses = [abs(a[n] / b[n] - 1) for a, b in zip(here, there, strict=True) for n in names]
-    return max([models, *map(float, losses)])
+from kedge.running.requests import Outcome, RunRequest
+from kedge.running.several_runs import run_all
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp64", 1e-12), ("fp32", 1e-5)])
@@ -76,7 +52,7 @@ def test_packed_runs_end_as_alone(
     experiments = [
         experiment(method="fedbug+feddyn(alpha=0.1)", engine__precision=precision, **one) for one in own
     ]
-    assert carried(members(tmp_path / "packed", experiments)) == dict.fromkeys(
+    assert errors_of(members(tmp_path / "packed", experiments)) == dict.fromkeys(
         ["run0", "run1", "run2", "run3"], None
     )
     assert rounds == [4, 4, 4, 3]
@@ -86,8 +62,8 @@ def test_packed_runs_end_as_alone(
         assert distance(folder, tmp_path / f"alone{number}") < tolerance
         assert (folder / "config.toml").read_bytes() == (tmp_path / f"alone{number}/config.toml").read_bytes()
         assert sorted(p.name for p in (folder / "checkpoint").iterdir())[-1] == f"{one.rounds:06d}"
-        assert finished(folder)
-        engine = recorded(folder)
+        assert run_is_finished(folder)
+        engine = read_engine_settings(folder)
         assert engine is not None
         assert (engine["packed"], engine["name"]) == (4, "stacked")
 
@@ -98,23 +74,23 @@ def test_packed_runs_on_a_gpu_end_as_alone(tmp_path: Path) -> None:
     """Captured graphs of several runs; the last round is one run's alone."""
     given = {"engine__name": "captured", "engine__compile": "auto", "engine__precision": "fp64"}
     own = [experiment(seed=n, rounds=r, method="scaffold", **given) for n, r in enumerate((4, 3, 3))]
-    assert set(carried(members(tmp_path, own)).values()) == {None}
+    assert set(errors_of(members(tmp_path, own)).values()) == {None}
     for number, one in enumerate(own):
         execute(one, tmp_path / f"alone{number}")
         assert distance(tmp_path / f"run{number}", tmp_path / f"alone{number}") < 1e-10
-        assert (recorded(tmp_path / f"run{number}") or {})["name"] == "captured"
+        assert (read_engine_settings(tmp_path / f"run{number}") or {})["name"] == "captured"
 
 
 def test_one_after_another_gives_the_bytes_of_a_run_alone(tmp_path: Path) -> None:
     experiments = [experiment(seed=seed) for seed in range(2)]
-    assert list(carried(members(tmp_path, experiments), limit=1)) == ["run0", "run1"]
+    assert list(errors_of(members(tmp_path, experiments), limit=1)) == ["run0", "run1"]
     for number, one in enumerate(experiments):
         execute(one, tmp_path / f"alone{number}")
         for name in ("model.safetensors", "average.safetensors"):
             assert (tmp_path / f"run{number}" / name).read_bytes() == (
                 tmp_path / f"alone{number}" / name
             ).read_bytes()
-        assert (recorded(tmp_path / f"run{number}") or {})["packed"] == 1
+        assert (read_engine_settings(tmp_path / f"run{number}") or {})["packed"] == 1
 
 
 def test_packs_are_no_larger_than_asked_for_and_equal(
@@ -129,20 +105,20 @@ def test_packs_are_no_larger_than_asked_for_and_equal(
 
     monkeypatch.setattr(Pack, "__init__", counting)
     experiments = [experiment(seed=seed, rounds=1) for seed in range(4)]
-    carried(members(tmp_path, experiments), limit=3)
+    errors_of(members(tmp_path, experiments), limit=3)
     assert sizes == [2, 2]
-    assert [(recorded(tmp_path / f"run{n}") or {})["packed"] for n in range(4)] == [2] * 4
+    assert [(read_engine_settings(tmp_path / f"run{n}") or {})["packed"] for n in range(4)] == [2] * 4
 
 
 def test_equal_samples_lie_in_memory_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[Federation] = []
 
-    def together(ready: Sequence[Ready], *rest: Any) -> list[Outcome]:
-        seen.extend(one.task.federation for one in ready)
+    def outcomes(self: PackThread) -> list[tuple[PreparedRun, Outcome]]:
+        seen.extend(run.task.federation for run in self.runs)
         return []
 
-    monkeypatch.setattr(packing, "together", together)
-    carried(members(tmp_path, [experiment(seed=seed) for seed in range(3)]))
+    monkeypatch.setattr(PackThread, "outcomes", outcomes)
+    errors_of(members(tmp_path, [experiment(seed=seed) for seed in range(3)]))
     assert len(seen) == 3
     assert len({id(data.pool) for data in seen}) == len({id(data.test) for data in seen}) == 1
 
@@ -155,22 +131,22 @@ def after(rounds: int, folder: Path) -> Callable[[], bool]:
 def test_interrupted_runs_are_saved_and_go_on_together_or_alone(tmp_path: Path) -> None:
     experiments = [experiment(seed=seed, method="scaffold", engine__precision="fp64") for seed in range(3)]
     broken, whole = tmp_path / "broken", tmp_path / "whole"
-    assert set(carried(members(whole, experiments)).values()) == {None}
+    assert set(errors_of(members(whole, experiments)).values()) == {None}
     with pytest.raises(Interrupted):
-        carried(members(broken, experiments), stop=after(3, broken / "run1"))
+        errors_of(members(broken, experiments), stop=after(3, broken / "run1"))
     for number in range(3):
         done = len(lines(broken / f"run{number}"))
         assert done in (3, 4)  # one may have asked for its next round before
         assert (broken / f"run{number}/checkpoint/{done:06d}").is_dir()
     with pytest.raises(Interrupted):  # asked before anything began: nothing does
-        carried(members(tmp_path / "none", experiments), stop=lambda: True)
+        errors_of(members(tmp_path / "none", experiments), stop=lambda: True)
     assert not (tmp_path / "none").exists()
-    on = members(broken, experiments, "on")
-    assert carried(on[:1]) == {"run0": None}
-    assert carried(on[1:]) == {"run1": None, "run2": None}
+    on = members(broken, experiments, "resume")
+    assert errors_of(on[:1]) == {"run0": None}
+    assert errors_of(on[1:]) == {"run1": None, "run2": None}
     for number in range(3):
         assert distance(broken / f"run{number}", whole / f"run{number}") < 1e-12
-        assert (recorded(broken / f"run{number}") or {})["packed"] == 3
+        assert (read_engine_settings(broken / f"run{number}") or {})["packed"] == 3
 
 
 def test_a_run_with_a_checkpoint_goes_on_beside_one_that_begins(tmp_path: Path) -> None:
@@ -178,25 +154,25 @@ def test_a_run_with_a_checkpoint_goes_on_beside_one_that_begins(tmp_path: Path) 
     experiments = [experiment(seed=seed, engine__precision="fp64") for seed in range(2)]
     first = tmp_path / "run0"
     with pytest.raises(Interrupted):
-        carried(members(tmp_path, experiments[:1]), stop=after(2, first))
+        errors_of(members(tmp_path, experiments[:1]), stop=after(2, first))
     assert len(lines(first)) == 2
-    some = [Member(first, experiments[0], "on"), Member(tmp_path / "run1", experiments[1])]
-    assert carried(some) == {"run0": None, "run1": None}
+    some = [RunRequest(first, experiments[0], "resume"), RunRequest(tmp_path / "run1", experiments[1])]
+    assert errors_of(some) == {"run0": None, "run1": None}
     for number in range(2):
         execute(experiments[number], tmp_path / f"alone{number}")
         assert distance(tmp_path / f"run{number}", tmp_path / f"alone{number}") < 1e-12
-    assert [(recorded(tmp_path / f"run{n}") or {})["packed"] for n in range(2)] == [1, 2]
+    assert [(read_engine_settings(tmp_path / f"run{n}") or {})["packed"] for n in range(2)] == [1, 2]
 
 
 def test_one_that_diverges_leaves_the_others_alone(tmp_path: Path) -> None:
     wild = {"training__clip": 1e30, "engine__precision": "fp64"}
     experiments = [experiment(seed=0, **wild), experiment(seed=1, optimizer__lr=1e300, **wild)]
-    ended = carried(members(tmp_path, experiments))
+    ended = errors_of(members(tmp_path, experiments))
     assert ended["run0"] is None
     assert isinstance(ended["run1"], Diverged)
     assert "diverged in round 1" in str(ended["run1"])
     assert lines(tmp_path / "run1")[-1]["diverged"]
-    assert not finished(tmp_path / "run1")
+    assert not run_is_finished(tmp_path / "run1")
     execute(experiments[0], tmp_path / "alone")
     assert distance(tmp_path / "run0", tmp_path / "alone") < 1e-12
 
@@ -216,9 +192,9 @@ def test_runs_without_memory_beside_the_stack_go_on_in_smaller_packs(
 
     monkeypatch.setattr(recorder, "measured", short)
     said: list[str] = []
-    ended = carried(members(tmp_path, experiments), say=said.append)
+    ended = errors_of(members(tmp_path, experiments), say=said.append)
     assert ended == {f"run{number}": None for number in range(4)}
-    assert any("2 run(s) go on" in message and "at most 2 side by side" in message for message in said)
+    assert any("2 runs resume" in message and "packs of at most 2" in message for message in said)
     for number, one in enumerate(experiments):
         execute(one, tmp_path / f"alone{number}")
         assert distance(tmp_path / f"run{number}", tmp_path / f"alone{number}") < 1e-12
@@ -231,7 +207,7 @@ def test_a_run_alone_without_memory_fails(monkeypatch: pytest.MonkeyPatch, tmp_p
 
     monkeypatch.setattr(recorder, "measured", short)
     said: list[str] = []
-    ended = carried(members(tmp_path, [experiment(seed=seed) for seed in range(4)]), say=said.append)
+    ended = errors_of(members(tmp_path, [experiment(seed=seed) for seed in range(4)]), say=said.append)
     assert [str(ended[f"run{number}"]) for number in range(4)] == ["as if"] * 4
     assert sum("out of memory" in message for message in said) == 2  # packs of four, of two, and each alone
 
@@ -246,7 +222,7 @@ def test_an_error_does_not_hold_on_to_its_run(monkeypatch: pytest.MonkeyPatch, t
 
     monkeypatch.setattr(Pack, "__init__", noted)
     own = [experiment(seed=seed, optimizer__lr=1e30, training__clip=1e30) for seed in range(2)]
-    ended = list(carry_out(members(tmp_path, own), shown=False))
+    ended = list(run_all(members(tmp_path, own), shown=False))
     assert all(isinstance(outcome.error, Diverged) for outcome in ended)
     assert all("in rounds" in outcome.trace for outcome in ended)
     gc.collect()
@@ -258,11 +234,11 @@ def test_one_that_cannot_begin_leaves_the_others_alone(tmp_path: Path) -> None:
     some = members(tmp_path, experiments)
     execute(experiments[2], tmp_path / "run2")
     with locked(tmp_path / "run2"):
-        ended = carried(
+        ended = errors_of(
             [
                 *some[:2],
-                Member(some[2].folder, some[2].experiment, "on"),
-                Member(tmp_path / "run3", experiment(seed=3)),
+                RunRequest(some[2].folder, some[2].experiment, "resume"),
+                RunRequest(tmp_path / "run3", experiment(seed=3)),
             ]
         )
     assert [ended[name] for name in ("run0", "run3")] == [None, None]
@@ -281,14 +257,14 @@ def test_where_stacking_does_not_pay_runs_go_one_after_another(
         asked.append(per_round)
         return Choice("sequential", False, 0, "as if measured")
 
-    monkeypatch.setattr(executing, "choose", choose)
+    monkeypatch.setattr(engine_settings, "choose", choose)
     own = [
         experiment(seed=seed, engine__name="auto", rounds=1, participation__per_round=seed + 1)
         for seed in (0, 1)
     ]
-    assert list(carried(members(tmp_path, own))) == ["run0", "run1"]
+    assert list(errors_of(members(tmp_path, own))) == ["run0", "run1"]
     assert asked == [3, 1, 2]  # the pack with the clients of all, then each run
-    assert [(recorded(tmp_path / f"run{n}") or {})["packed"] for n in (0, 1)] == [1, 1]
+    assert [(read_engine_settings(tmp_path / f"run{n}") or {})["packed"] for n in (0, 1)] == [1, 1]
 
 
 def test_an_engine_that_cannot_be_is_the_error_of_all_its_runs(
@@ -296,7 +272,7 @@ def test_an_engine_that_cannot_be_is_the_error_of_all_its_runs(
 ) -> None:
     monkeypatch.setattr("kedge.engines.choose.has_compiler", lambda: False)
     own = [experiment(seed=seed, engine__compile="on") for seed in range(2)] + [experiment(seed=2)]
-    ended = carried(members(tmp_path, own))
+    ended = errors_of(members(tmp_path, own))
     assert all("no C++ compiler is found here" in str(ended[name]) for name in ("run0", "run1"))
     assert ended["run2"] is None
 
@@ -304,13 +280,13 @@ def test_an_engine_that_cannot_be_is_the_error_of_all_its_runs(
 def test_leaving_at_once_does_not_wait(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A second Ctrl-C comes while the main thread waits; the runs end by themselves soon after."""
 
-    def impatient(ended: Any) -> None:
+    def interrupt(self: PackThread) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(packing, "heard", impatient)
+    monkeypatch.setattr(PackThread, "wait_for_end", interrupt)
     before = set(threading.enumerate())
     with pytest.raises(Abandoned):
-        carried(members(tmp_path, [experiment(seed=seed, rounds=500) for seed in range(2)]))
+        errors_of(members(tmp_path, [experiment(seed=seed, rounds=500) for seed in range(2)]))
     for thread in set(threading.enumerate()) - before:
         thread.join(60)
         assert not thread.is_alive()
@@ -321,7 +297,7 @@ def test_threads_and_precision_are_put_back(tmp_path: Path) -> None:
     before = torch.get_num_threads(), torch.backends.cudnn.deterministic
     try:
         torch.set_num_threads(2)
-        carried(members(tmp_path, [experiment(seed=seed, rounds=1) for seed in range(2)]))
+        errors_of(members(tmp_path, [experiment(seed=seed, rounds=1) for seed in range(2)]))
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before[0])
@@ -329,8 +305,8 @@ def test_threads_and_precision_are_put_back(tmp_path: Path) -> None:
 
 
 def test_the_bar_shows_all_runs_together() -> None:
-    bar = Together("fedavg × 3", [4, 4, 2], shown=False)
-    first, second, third = (bar.line_of(number) for number in range(3))
+    bar = PackBar("fedavg × 3", [4, 4, 2], shown=False)
+    first, second, third = (bar.line_callback(number) for number in range(3))
 
     def line(round: int, accuracy: float | None, speed: float) -> dict[str, Any]:
         return {
@@ -345,13 +321,13 @@ def test_the_bar_shows_all_runs_together() -> None:
     task = bar.progress.tasks[0]
     assert (task.completed, task.total) == (6, 10)
     assert task.fields == {"accuracy": "60.0 %", "speed": "160", "ended": ""}
-    bar.ended(2, Diverged("…"))
-    bar.ended(1, None)
-    bar.ended(0, Interrupted())
+    bar.count_end(2, Diverged("…"))
+    bar.count_end(1, None)
+    bar.count_end(0, Interrupted())
     assert bar.progress.tasks[0].fields["ended"] == "  1 finished, 1 failed"
 
 
 def test_outcomes_come_as_runs_end(tmp_path: Path) -> None:
     own = [experiment(seed=seed, rounds=rounds) for seed, rounds in enumerate((3, 1, 2))]
-    ended: list[Outcome] = list(carry_out(members(tmp_path, own), shown=False))
-    assert [outcome.member.folder.name for outcome in ended] == ["run1", "run2", "run0"]
+    ended: list[Outcome] = list(run_all(members(tmp_path, own), shown=False))
+    assert [outcome.request.folder.name for outcome in ended] == ["run1", "run2", "run0"]

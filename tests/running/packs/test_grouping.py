@@ -8,7 +8,7 @@ import pytest
 from tests.running.short import experiment, members
 
 from kedge.config.assemble import assemble
-from kedge.running.grouping import fitting, groups, kind, shares
+from kedge.running.packs.grouping import even_pack_size, groups, program_key, runs_that_fit
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from kedge.running.grouping import fitting, groups, kind, shares
     ids=str,
 )  # fmt: skip
 def test_these_may_differ_in_a_pack(settings: dict[str, Any]) -> None:
-    assert kind(experiment()) == kind(experiment(**settings))
+    assert program_key(experiment()) == program_key(experiment(**settings))
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_these_may_differ_in_a_pack(settings: dict[str, Any]) -> None:
     ids=str,
 )  # fmt: skip
 def test_these_may_not(settings: dict[str, Any]) -> None:
-    assert kind(experiment()) != kind(experiment(**settings))
+    assert program_key(experiment()) != program_key(experiment(**settings))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_these_may_not(settings: dict[str, Any]) -> None:
     ],
 )
 def test_methods_that_differ_on_the_server_only_train_in_one_pack(left: str, right: str, alike: bool) -> None:
-    assert (kind(experiment(method=left)) == kind(experiment(method=right))) is alike
+    assert (program_key(experiment(method=left)) == program_key(experiment(method=right))) is alike
 
 
 def test_groups_keep_the_order_and_the_engine_a_run_began_with(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_groups_keep_the_order_and_the_engine_a_run_began_with(tmp_path: Path) -
         folder.mkdir()
         chosen = {"name": engine, "compiled": False, "chunk": 0, "threads": 1, "packed": number}
         (folder / "environment.json").write_text(json.dumps({"engine": chosen}))
-    on = members(tmp_path, own, "on")
+    on = members(tmp_path, own, "resume")
     assert [[m.folder.name for m in group] for group in groups(on)] == [
         ["run0", "run2"],  # not begun: it joins the first that has
         ["run4"],
@@ -79,13 +79,13 @@ def test_groups_keep_the_order_and_the_engine_a_run_began_with(tmp_path: Path) -
 
 def test_how_many_fit_follows_from_rows_and_memories() -> None:
     plain, remembering = (assemble(experiment(method=method)) for method in ("fedavg", "scaffold"))
-    assert fitting(plain) == 8  # small: as many as pay on a CPU
-    assert [fitting(plain, chunk) for chunk in (1, 3, 6, 10)] == [1, 1, 2, 3]
+    assert runs_that_fit(plain) == 8  # small: as many as pay on a CPU
+    assert [runs_that_fit(plain, chunk) for chunk in (1, 3, 6, 10)] == [1, 1, 2, 3]
     size = sum(v.numel() for v in plain.model.init(0)[0].values()) * 4
 
     def with_room(task: Any, models: int, monkeypatch: pytest.MonkeyPatch) -> int:
         monkeypatch.setattr("kedge.engines.choose.LIVE_BYTES", models * size)
-        return fitting(task)
+        return runs_that_fit(task)
 
     with pytest.MonkeyPatch.context() as patch:
         assert with_room(plain, 6 * 3 * 5, patch) == 5  # 3 clients a round, 6 models each while they train
@@ -95,4 +95,4 @@ def test_how_many_fit_follows_from_rows_and_memories() -> None:
 
 
 def test_packs_are_of_equal_size() -> None:
-    assert [shares(count, 8) for count in (1, 8, 9, 16, 20)] == [1, 8, 5, 8, 7]
+    assert [even_pack_size(count, 8) for count in (1, 8, 9, 16, 20)] == [1, 8, 5, 8, 7]

@@ -1,0 +1,116 @@
+"""Which runs can train in one pack, and how many of them fit into memory.
+
+Runs of a pack have the same network, data, training and engine, and the same program of an optimizer step:
+what a client computes by method and schedule, the kind of optimizer, the measurements. Server rules, seed,
+learning rate, partition, participation, rounds and evaluation may differ. Runs with different programs would
+only wait for each other.
+"""
+
+import json
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from kedge.algorithms import METHODS, SCHEDULES
+from kedge.config.assemble import algorithm_of
+from kedge.config.experiment import Experiment
+from kedge.config.task import Task
+from kedge.core.algorithm import Stage, fitted
+from kedge.core.client import step_part
+from kedge.core.errors import RequestError
+from kedge.core.tree import flatten, only
+from kedge.engines.choose import COPIES, parameter_count, rows_at_once
+from kedge.engines.memory import Memories
+from kedge.running.requests import RunRequest
+
+MOST = {"cpu": 8, "cuda": 32}  # runs of a pack, unless the user sets a limit: more gain little
+TENSORS = ("lr", "decay")  # settings of an optimizer that do not change the program of a step
+
+
+def groups(requests: Iterable[RunRequest]) -> list[list[RunRequest]]:
+    """Runs that can train in one pack, in the order of the first run of each group.
+
+    A resumed run keeps its engine. New runs join the first group that has an engine already.
+    """
+    found: list[list[RunRequest]] = []
+    every = list(requests)
+    for group in grouped(every, [program_key(request.experiment) for request in every]):
+        engines = [engine_key(request.engine_settings) for request in group]
+        first = next(filter(None, engines), "")
+        found += grouped(group, [engine or first for engine in engines])
+    return found
+
+
+def grouped(requests: Sequence[RunRequest], keys: Sequence[Hashable]) -> list[list[RunRequest]]:
+    """Requests with equal keys, grouped."""
+    found: dict[Hashable, list[RunRequest]] = {}
+    for request, key in zip(requests, keys, strict=True):
+        found.setdefault(key, []).append(request)
+    return list(found.values())
+
+
+def engine_key(settings: dict[str, Any] | None) -> str:
+    """The engine settings that must be equal in a pack; empty if no engine was chosen yet."""
+    ignored = ("packed", "reason")
+    return json.dumps({k: v for k, v in settings.items() if k not in ignored}) if settings else ""
+
+
+def program_key(experiment: Experiment) -> tuple[Hashable, ...]:
+    """The settings that must be equal in a pack."""
+    common = {
+        "model": experiment.model,
+        "data": experiment.data,
+        "training": asdict(experiment.training),
+        "engine": asdict(experiment.engine),
+        "rules": [rule for *_, rule in experiment.stages],
+        "optimizer": {k: v for k, v in experiment.optimizer.items() if k not in TENSORS},
+        "watched": [experiment.evaluation.all, experiment.measure.drift, experiment.measure.spread],
+    }
+    steps = [step_key(method, schedule) for method, schedule, *_ in experiment.stages]
+    return (json.dumps(common, sort_keys=True), *steps)
+
+
+def step_key(method: dict[str, Any], schedule: dict[str, Any]) -> Hashable:
+    """A value that is equal for methods and schedules whose steps are the same program.
+
+    Your own code is compared by its name and arguments. So is a method with wrong arguments: its run raises
+    the error.
+    """
+    tables = json.dumps([method, schedule], sort_keys=True)
+    if method["name"] not in METHODS or schedule["name"] not in SCHEDULES:
+        return tables
+    try:
+        return step_part(algorithm_of(method, schedule))
+    except RequestError:
+        return tables
+
+
+def runs_that_fit(task: Task, chunk: int = 0) -> int:
+    """The number of runs like this one for which memory has room: rows of a round, and clients' memories.
+
+    `chunk` is the user's limit on the clients that train at once; 0: no limit.
+    """
+    population = len(task.federation.clients)
+    rows = float(task.participation.count(population))
+    room = chunk or rows_at_once(task.model, task.federation)
+    if not chunk:
+        kept = max(kept_numbers(task, stage) for stage in task.stages)
+        rows += population * kept / (COPIES * parameter_count(task.model))
+    return max(1, min(MOST[task.federation.pool.x.device.type], int(room / rows)))
+
+
+def kept_numbers(task: Task, stage: Stage) -> int:
+    """The count of numbers that a client keeps from round to round."""
+    model, memories = fitted(stage.algorithm, task.model), Memories()
+    params, buffers = model.init(0)
+    memories.begin(stage.algorithm, model, params, frozenset())
+    own = memories.of(0, only(params, memories.shared), buffers)
+    statistics = own["buffers"] if model.statistics == "local" else {}
+    kept = {"slots": own["slots"], "local": only(params, memories.kept), "buffers": statistics}
+    return sum(v.numel() for v in flatten(kept).values())
+
+
+def even_pack_size(count: int, most: int) -> int:
+    """The size of packs of nearly equal size that hold `count` runs, each at most `most`."""
+    packs = -(-count // most)
+    return -(-count // packs)

@@ -1,0 +1,31 @@
+"""Train the runs of a command: a run that nothing can share a pack with alone, the others in packs."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from kedge.running.packs.grouping import groups
+from kedge.running.packs.scheduler import PackScheduler
+from kedge.running.requests import Controls, Outcome, RunRequest
+from kedge.running.single_run import run_single
+
+
+def run_all(
+    requests: Sequence[RunRequest],
+    limit: int = 0,
+    shown: bool | None = None,
+    say: Callable[[str], None] = lambda message: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Outcome]:
+    """Train all runs, in packs of at most `limit` runs (0: as many as fit), and yield outcomes as runs end.
+
+    A run that fails does not end the others. When `stop` returns true, every run saves its state after the
+    current round, and Interrupted is raised.
+    """
+    controls = Controls(shown, say, stop)
+    for group in groups(requests):
+        if len(group) == 1:
+            yield run_single(group[0], controls)
+        else:
+            yield from PackScheduler(group, limit, controls).outcomes()
+        torch.cuda.empty_cache()  # the next group measures the free memory
