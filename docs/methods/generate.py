@@ -27,7 +27,7 @@ from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.errors import RequestError
 from kedge.core.model import Batch, Model, Output
 from kedge.core.schedules import Clock, Schedule, all_units
-from kedge.core.server import broadcast, opened, server_update
+from kedge.core.server import broadcast, initial_server, server_update
 from kedge.core.tree import Leaves, Tree, flatten
 from kedge.data.datasets import synthetic
 from kedge.data.federation import federate
@@ -80,7 +80,7 @@ def second_round(algorithm: Algorithm, epochs: int) -> tuple[dict[str, int], int
     unit = sum(params[k].numel() for leaves in model.units for k in leaves)
     engine = Sequential(model, data)
     engine.begin(Stage(algorithm, 2, LocalTraining(epochs, SAMPLES)), params)
-    server = opened(algorithm, model, params, buffers)
+    server = initial_server(algorithm, model, params, buffers)
     for number in range(2):
         seen.clear()
         sent = broadcast(algorithm, server)

@@ -8,7 +8,7 @@ from torch import nn
 
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.model import Model, Statistics
-from kedge.core.server import Server, broadcast, opened, server_update
+from kedge.core.server import Server, broadcast, initial_server, server_update
 from kedge.core.tree import Tree, flatten, tree_to
 from kedge.data.datasets import synthetic
 from kedge.data.federation import Federation
@@ -92,7 +92,7 @@ def play(
 ) -> Server:
     """Rounds with these participants; the server at the end."""
     params, buffers = (tree_to(part, data.dtype) for part in model.init(0))
-    server = opened(algorithm, model, params, buffers)
+    server = initial_server(algorithm, model, params, buffers)
     engine.begin(Stage(algorithm, len(cohorts), local), params, frozenset())
     for round, clients in enumerate(cohorts):
         order = Order(round, round, 7, server.shared, server.buffers, broadcast(algorithm, server))

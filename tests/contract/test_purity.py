@@ -7,7 +7,7 @@ from tests.contract.problem import federation, network
 
 from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.optimizers import SGD
-from kedge.core.server import broadcast, opened, server_update
+from kedge.core.server import broadcast, initial_server, server_update
 from kedge.core.tree import Leaves, flatten, tree_to
 from kedge.engines.engine import Order
 from kedge.engines.sequential import Sequential
@@ -26,7 +26,7 @@ def test_a_round_modifies_no_input(name: str, kind: type[Sequential] | type[Stac
     model = network("batch", "local", of=algorithm)
     engine = kind(model, data)
     params, buffers = (tree_to(part, torch.float64) for part in model.init(0))
-    server = opened(algorithm, model, params, buffers)
+    server = initial_server(algorithm, model, params, buffers)
     local = LocalTraining(2, 4, SGD(0.1, weight_decay=1e-2), clip=1.0)
     engine.begin(Stage(algorithm, 3, local), params, frozenset())
     for round in range(3):

@@ -15,7 +15,7 @@ from kedge.core.frozen import place_frozen
 from kedge.core.model import Model
 from kedge.core.optimizers import SGD
 from kedge.core.schedules import Clock
-from kedge.core.server import broadcast, opened
+from kedge.core.server import broadcast, initial_server
 from kedge.core.tree import tree_to
 from kedge.data.dataset import Dataset
 from kedge.data.federation import Federation
@@ -85,7 +85,7 @@ def test_personal_models_are_tuned_in_what_trains(kind: Kind, what: Literal["all
     found = []
     for model, data in both(fedavg()):
         params, buffers = (tree_to(part, data.dtype) for part in model.init(0))
-        engine, server = kind(model, data), opened(fedavg(), model, params, buffers)
+        engine, server = kind(model, data), initial_server(fedavg(), model, params, buffers)
         engine.begin(Stage(fedavg(), 1, LOCAL), params, frozenset())
         order = Order(0, 0, 7, server.shared, server.buffers, broadcast(fedavg(), server))
         found.append(list(engine.tuned(order, [0, 2], Tune(2, what))))

@@ -9,7 +9,16 @@ from kedge.core.algorithm import by_size, equal
 from kedge.core.correction import Cohort, Correction
 from kedge.core.model import Model
 from kedge.core.selections import body
-from kedge.core.server import Reply, Server, broadcast, hand_over, keep, opened, server_update, weights
+from kedge.core.server import (
+    Reply,
+    Server,
+    broadcast,
+    initial_server,
+    keep,
+    next_stage_server,
+    server_update,
+    upload_weights,
+)
 from kedge.core.tree import Leaves, Tree, scale
 from kedge.nn.from_module import from_module
 
@@ -32,7 +41,7 @@ def reply(
 
 def test_server_opens_with_the_shared_leaves_and_fresh_slots(model: Model) -> None:
     params, buffers = model.init(0)
-    server = opened(replace(feddyn(0.1), shared=body), model, params, buffers)
+    server = initial_server(replace(feddyn(0.1), shared=body), model, params, buffers)
     assert set(server.shared) == {"0.weight", "0.bias"}
     assert set(server.slots["dynamic"]["u"]) == set(server.shared)
     assert server.average is server.shared
@@ -40,16 +49,16 @@ def test_server_opens_with_the_shared_leaves_and_fresh_slots(model: Model) -> No
 
 def test_only_corrections_that_broadcast_send_something(model: Model) -> None:
     params, buffers = model.init(0)
-    assert broadcast(fedavg(), opened(fedavg(), model, params, buffers)) == {}
-    assert broadcast(feddyn(0.1), opened(feddyn(0.1), model, params, buffers)) == {"dynamic": {}}
-    assert set(broadcast(scaffold(), opened(scaffold(), model, params, buffers))["control"]["c"]) == set(
-        params
-    )
+    assert broadcast(fedavg(), initial_server(fedavg(), model, params, buffers)) == {}
+    assert broadcast(feddyn(0.1), initial_server(feddyn(0.1), model, params, buffers)) == {"dynamic": {}}
+    assert set(
+        broadcast(scaffold(), initial_server(scaffold(), model, params, buffers))["control"]["c"]
+    ) == set(params)
 
 
 def test_fedavg_adds_the_mean_delta(model: Model) -> None:
     params, buffers = model.init(0)
-    server = opened(fedavg(), model, params, buffers)
+    server = initial_server(fedavg(), model, params, buffers)
     after = server_update(fedavg(), server, reply(ones(params, 0.5), {}), 10, 0)
     assert all(torch.equal(after.shared[k], v + 0.5) for k, v in params.items())
     assert after.average is after.shared
@@ -58,7 +67,7 @@ def test_fedavg_adds_the_mean_delta(model: Model) -> None:
 def test_the_average_is_the_plain_mean_whatever_the_method_distributes(model: Model) -> None:
     """FedDyn, 2 of 10 clients, Δ̄ = 0.5: γ = w + 0.5, u = 0.2·0.5, θ = γ + u."""
     params, buffers = model.init(0)
-    server = opened(feddyn(0.1), model, params, buffers)
+    server = initial_server(feddyn(0.1), model, params, buffers)
     after = server_update(feddyn(0.1), server, reply(ones(params, 0.5), {"dynamic": {}}), 10, 0)
     for k, v in params.items():
         torch.testing.assert_close(after.average[k], v + 0.5)
@@ -84,7 +93,7 @@ class Times(Correction):
 def test_the_server_chain_runs_from_left_to_right(model: Model) -> None:
     params, buffers = model.init(0)
     algorithm = replace(fedavg(), corrections=(Times(2.0, "first"), Times(10.0, "second")))
-    server = opened(algorithm, model, params, buffers)
+    server = initial_server(algorithm, model, params, buffers)
     after = server_update(algorithm, server, reply(ones(params, 3.0), {"first": {}, "second": {}}), 2, 0)
     for k, v in params.items():
         torch.testing.assert_close(after.shared[k], v + (10 * (2 * 3 + 1) + 1))
@@ -92,7 +101,7 @@ def test_the_server_chain_runs_from_left_to_right(model: Model) -> None:
 
 def test_leaves_that_trained_on_nobody_keep_model_and_state(model: Model) -> None:
     params, buffers = model.init(0)
-    server = opened(scaffold(), model, params, buffers)
+    server = initial_server(scaffold(), model, params, buffers)
     old = server._replace(slots={"control": {"c": ones(params, 7.0)}})
     mean = reply(ones(params, 0.5), {"control": {"c": ones(params, 1.0)}}, frozenset({"0.weight"}))
     after = server_update(scaffold(), old, mean, 2, 0)
@@ -112,7 +121,7 @@ def test_keep_puts_old_tensors_back_wherever_they_stand() -> None:
 def test_the_next_stage_starts_from_the_distributed_model_and_drops_other_state(model: Model) -> None:
     params, buffers = model.init(0)
     server = Server(ones(params, 2.0), buffers, {"dynamic": {"u": ones(params, 5.0)}}, ones(params, 1.0), {})
-    after, kept = hand_over(feddyn(0.1), scaffold(), server, model)
+    after, kept = next_stage_server(feddyn(0.1), scaffold(), server, model)
     assert all(torch.equal(v, torch.full_like(v, 2.0)) for v in after.shared.values())
     assert set(after.slots) == {"control"}
     assert not any(v.any() for v in after.slots["control"]["c"].values())
@@ -123,7 +132,7 @@ def test_the_same_correction_in_both_stages_keeps_its_state(model: Model) -> Non
     """Another α is the same correction: u does not depend on it."""
     params, buffers = model.init(0)
     server = Server(params, buffers, {"dynamic": {"u": ones(params, 5.0)}}, params, {})
-    after, kept = hand_over(feddyn(0.1), feddyn(0.01), server, model)
+    after, kept = next_stage_server(feddyn(0.1), feddyn(0.01), server, model)
     assert kept == {"dynamic"}
     assert all(torch.equal(v, torch.full_like(v, 5.0)) for v in after.slots["dynamic"]["u"].values())
 
@@ -138,7 +147,7 @@ def test_a_correction_of_another_kind_in_the_same_slot_begins_anew(model: Model)
 
     params, buffers = model.init(0)
     server = Server(params, buffers, {"dynamic": {"u": ones(params, 5.0)}}, params, {})
-    after, kept = hand_over(feddyn(0.1), replace(fedavg(), corrections=(Other(),)), server, model)
+    after, kept = next_stage_server(feddyn(0.1), replace(fedavg(), corrections=(Other(),)), server, model)
     assert kept == frozenset()
     assert float(after.slots["dynamic"]["u"]["0.bias"][0]) == 3
 
@@ -146,9 +155,9 @@ def test_a_correction_of_another_kind_in_the_same_slot_begins_anew(model: Model)
 def test_leaves_that_become_shared_come_from_the_initial_model(model: Model) -> None:
     params, buffers = model.init(0)
     first = replace(fedavg(), shared=body)
-    server = opened(first, model, params, buffers)
+    server = initial_server(first, model, params, buffers)
     server = server._replace(shared=ones(server.shared, 9.0))
-    after, _ = hand_over(first, fedavg(), server, model)
+    after, _ = next_stage_server(first, fedavg(), server, model)
     assert set(after.shared) == set(params)
     assert torch.equal(after.shared["2.weight"], params["2.weight"])
     assert float(after.shared["0.bias"][0]) == 9
@@ -156,17 +165,17 @@ def test_leaves_that_become_shared_come_from_the_initial_model(model: Model) -> 
 
 def test_leaves_that_are_no_longer_shared_come_from_the_server(model: Model) -> None:
     params, buffers = model.init(0)
-    server = opened(fedavg(), model, params, buffers)
+    server = initial_server(fedavg(), model, params, buffers)
     server = server._replace(shared=ones(server.shared, 9.0))
-    after, _ = hand_over(fedavg(), replace(fedavg(), shared=body), server, model)
+    after, _ = next_stage_server(fedavg(), replace(fedavg(), shared=body), server, model)
     assert set(after.own) == {"2.weight", "2.bias"}
     assert float(after.own["2.weight"][0, 0]) == 9
 
 
 def test_every_part_of_an_upload_has_its_weight() -> None:
-    assert weights(fedavg()) == {"": by_size}
-    assert weights(fedprox(0.1)) == {"": by_size, "proximal": by_size}
-    assert weights(scaffold()) == {"": equal, "control": equal}
+    assert upload_weights(fedavg()) == {"": by_size}
+    assert upload_weights(fedprox(0.1)) == {"": by_size, "proximal": by_size}
+    assert upload_weights(scaffold()) == {"": equal, "control": equal}
     facts = {"examples": torch.tensor([30.0, 10.0])}
     assert by_size(facts).tolist() == [30, 10]
     assert equal(facts).tolist() == [1, 1]
@@ -177,7 +186,7 @@ def test_a_correction_about_other_leaves_begins_anew() -> None:
     model = from_module(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
     params, _ = model.init(0)
     part, whole = replace(feddyn(0.1), shared=body), feddyn(0.1)
-    server, kept = hand_over(part, whole, opened(part, model, params, {}), model)
+    server, kept = next_stage_server(part, whole, initial_server(part, model, params, {}), model)
     assert kept == frozenset()
     assert set(server.slots["dynamic"]["u"]) == set(params)
-    assert hand_over(whole, whole, opened(whole, model, params, {}), model)[1] == {"dynamic"}
+    assert next_stage_server(whole, whole, initial_server(whole, model, params, {}), model)[1] == {"dynamic"}

@@ -16,7 +16,7 @@ from kedge.core.errors import Diverged
 from kedge.core.losses import cross_entropy
 from kedge.core.model import Batch, Model
 from kedge.core.optimizers import SGD
-from kedge.core.server import Reply, broadcast, opened
+from kedge.core.server import Reply, broadcast, initial_server
 from kedge.core.tree import Leaves, flatten, tree_to
 from kedge.data.federation import Federation
 from kedge.engines.engine import Mean, Order, summed
@@ -130,7 +130,7 @@ def one_round(
     engine = kind(model, data)
     params, buffers = (tree_to(part, data.dtype) for part in model.init(0))
     engine.begin(Stage(algorithm, 1, LOCAL), params, frozenset())
-    server = opened(algorithm, model, params, buffers)
+    server = initial_server(algorithm, model, params, buffers)
     reply = engine.round(Order(0, 0, 7, server.shared, server.buffers, broadcast(algorithm, server)), clients)
     return reply, engine
 

@@ -13,7 +13,7 @@ from kedge.bench.loops import Round, central, plain_loop
 from kedge.bench.workloads import Workload
 from kedge.config.task import Task
 from kedge.core.algorithm import Stage
-from kedge.core.server import Server, broadcast, opened, server_update
+from kedge.core.server import Server, broadcast, initial_server, server_update
 from kedge.core.tree import tree_to
 from kedge.engines.choose import build, choose
 from kedge.engines.cuda.captured import Captured
@@ -136,7 +136,7 @@ def begun_on(task: Task, engine: Engine) -> dict[str, Any]:
     stage, data = task.stages[0], task.federation
     params, buffers = (tree_to(v, data.dtype, data.pool.x.device) for v in task.model.init(task.seed))
     engine.begin(stage, params, frozenset())
-    return {"server": opened(stage.algorithm, task.model, params, buffers)}
+    return {"server": initial_server(stage.algorithm, task.model, params, buffers)}
 
 
 def one_round(task: Task, state: dict[str, Any], number: int) -> Rounds[int]:

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map_only
 from kedge.algorithms import fedavg
 from kedge.bench.loops import Round
 from kedge.core.algorithm import LocalTraining
-from kedge.core.client import Carry, local_step, started
+from kedge.core.client import Carry, initial_carry, local_step
 from kedge.core.model import Batch, Model
 from kedge.core.tree import tree_to
 from kedge.data.federation import Federation
@@ -71,7 +71,7 @@ def central_program(
     device = data.pool.x.device
     params, buffers = (tree_to(v, data.dtype, device) for v in model.init(0))
     lr = torch.tensor(local.optimizer.rate(0), dtype=data.dtype, device=device)
-    carry = placed(started(local, params, buffers, {}))
+    carry = placed(initial_carry(local, params, buffers, {}))
     fixed = placed({"anchor": params, "buffers": buffers, "broadcast": {}, "facts": {}, "lr": lr})
     arguments = carry, fixed, index, data.pool.x, data.pool.y
     program = traced(partial(central_step, model, local, data), *arguments, repeatable=False)

@@ -2,7 +2,7 @@
 
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Stage, Tune
-from kedge.core.server import Server, opened
+from kedge.core.server import Server, initial_server
 from kedge.core.tree import Leaves
 
 KINDS = ("accuracy", "loss")
@@ -11,7 +11,7 @@ KINDS = ("accuracy", "loss")
 def measurable(task: Task, stage: Stage) -> list[str]:
     """The losses and accuracies that a stage's history will have before the run's last round."""
     algorithm, data = stage.algorithm, task.federation
-    models = views(algorithm, opened(algorithm, task.model, *task.model.init(task.seed)))
+    models = views(algorithm, initial_server(algorithm, task.model, *task.model.init(task.seed)))
     names = [f"{model}.global.{kind}" for model in models for kind in KINDS if data.test]
     if any(len(own) for own in data.local_tests):
         names += [f"{model}.local.{kind}" for model in models for kind in KINDS]

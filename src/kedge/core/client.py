@@ -74,7 +74,7 @@ def local_step(
         _, (_, moved, loss) = objective({})
         return {**carry, "buffers": moved, "loss": carry["loss"] + loss.detach()}
 
-    grads, (out, moved, loss) = (differentiate or by_transform)(objective, only(params, trainable))
+    grads, (out, moved, loss) = (differentiate or gradient_by_transform)(objective, only(params, trainable))
     unclipped: Leaves = {}
     state = carry["state"]
     for correction in algorithm.corrections:
@@ -99,13 +99,13 @@ def local_step(
     }
 
 
-def by_transform(objective: Objective, leaves: Leaves) -> tuple[Leaves, Aux]:
+def gradient_by_transform(objective: Objective, leaves: Leaves) -> tuple[Leaves, Aux]:
     """The gradient by torch.func: composes with vmap and compile."""
     grads: tuple[Leaves, Aux] = grad(objective, has_aux=True)(leaves)
     return grads
 
 
-def by_autograd(objective: Objective, leaves: Leaves) -> tuple[Leaves, Aux]:
+def gradient_by_autograd(objective: Objective, leaves: Leaves) -> tuple[Leaves, Aux]:
     """The gradient by plain autograd: for one client alone, where it keeps less alive than the transform."""
     live = {k: v.detach().requires_grad_() for k, v in leaves.items()}
     total, (out, moved, loss) = objective(live)
@@ -150,7 +150,7 @@ def clipped(grads: Leaves, limit: float, extra: tuple[str, ...]) -> Leaves:
     return {k: out[k] for k in grads}
 
 
-def started(local: LocalTraining, params: Leaves, buffers: Leaves, state: Tree) -> Carry:
+def initial_carry(local: LocalTraining, params: Leaves, buffers: Leaves, state: Tree) -> Carry:
     """A client's carry before its first step of a round."""
     loss = next(iter(params.values())).new_zeros(())
     return {
@@ -217,7 +217,7 @@ def class_means(sums: Leaves) -> ClassMeans:
     return ClassMeans(sums["sum"] / sums["count"].clamp_min(1)[:, None], sums["count"])
 
 
-def unit_time(count: Tensor, momentum: float) -> Tensor:
+def unit_gradient_distance(count: Tensor, momentum: float) -> Tensor:
     """Σ over `count` steps of the momentum-weighted step: how far a constant unit gradient carries at lr 1.
 
     Without momentum it is the count; with ρ it is (K − ρ(1−ρ^K)/(1−ρ))/(1−ρ).

@@ -39,7 +39,7 @@ class Server(NamedTuple):
     own: Leaves  # leaves that are not shared, as a client begins with them
 
 
-def opened(algorithm: Algorithm, model: Model, params: Leaves, buffers: Leaves) -> Server:
+def initial_server(algorithm: Algorithm, model: Model, params: Leaves, buffers: Leaves) -> Server:
     """The server before its first round."""
     model = fitted(algorithm, model)
     names = algorithm.shared(model)
@@ -82,7 +82,7 @@ def keep(old: Tree, new: Tree, names: frozenset[str]) -> dict[str, Any]:
     }
 
 
-def hand_over(
+def next_stage_server(
     before: Algorithm, after: Algorithm, server: Server, model: Model
 ) -> tuple[Server, frozenset[str]]:
     """The server at the start of the next stage, and the slots whose memory goes on.
@@ -94,7 +94,7 @@ def hand_over(
     leaves = {**server.own, **server.shared}
     if set(after.heads) - set(before.heads):
         leaves |= after.headed(model, leaves)
-    fresh = opened(after, model, leaves, server.buffers)
+    fresh = initial_server(after, model, leaves, server.buffers)
     old = {c.name: (type(c), leaves_of(c, fitted(before, model), server)) for c in before.corrections}
     kept = frozenset(
         c.name
@@ -111,7 +111,7 @@ def leaves_of(correction: Correction, model: Model, server: Server) -> tuple[set
     return set(flatten(correction.init_client(shared))), set(flatten(correction.init_server(shared)))
 
 
-def weights(algorithm: Algorithm) -> dict[str, Weight]:
+def upload_weights(algorithm: Algorithm) -> dict[str, Weight]:
     """The weight of every part of an upload: the deltas' and, by slot, each correction's."""
     # Looked up on the class: a function in an instance's attribute would become a method.
     return {

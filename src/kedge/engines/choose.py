@@ -15,7 +15,7 @@ from kedge.core.algorithm import Stage
 from kedge.core.errors import RequestError
 from kedge.core.model import Batch, Model
 from kedge.core.schedules import Clock
-from kedge.core.server import broadcast, opened
+from kedge.core.server import broadcast, initial_server
 from kedge.core.tree import tree_to
 from kedge.data.batches import step_counts
 from kedge.data.federation import Federation
@@ -283,7 +283,7 @@ def shrunk(
 def timed(engine: Engine, model: Model, federation: Federation, stage: Stage) -> float:
     """Seconds of one round of the probe, after one to warm up; the better of two."""
     params, buffers = (tree_to(v, federation.dtype, federation.pool.x.device) for v in model.init(0))
-    server = opened(stage.algorithm, model, params, buffers)
+    server = initial_server(stage.algorithm, model, params, buffers)
     order = Order(0, 0, 0, server.shared, server.buffers, broadcast(stage.algorithm, server))
     engine.begin(stage, params, frozenset())
     clients = list(range(len(federation.clients)))

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from kedge.core.algorithm import Algorithm, Stage, Tune
-from kedge.core.client import unit_time
+from kedge.core.client import unit_gradient_distance
 from kedge.core.correction import Weight
 from kedge.core.model import Model
-from kedge.core.server import Rejection, Reply, weights
+from kedge.core.server import Rejection, Reply, upload_weights
 from kedge.core.tree import Leaves, Tree, tree_foreach, tree_map
 from kedge.data.batches import Plan
 
@@ -112,7 +112,7 @@ class Mean:
     """Running weighted means of uploads; each part of an upload has its weights."""
 
     def __init__(self, algorithm: Algorithm) -> None:
-        self.weights = weights(algorithm)
+        self.weights = upload_weights(algorithm)
         self.totals: dict[str, Any] = {}
         self.mass: dict[str, Tensor] = {}
         self.rejected: list[Rejection] = []
@@ -227,8 +227,12 @@ def trainable(model: Model, mask: Sequence[bool]) -> tuple[str, ...]:
 
 def lr_times(model: Model, steps: Tensor, trained: Tensor, lr: Tensor, momentum: float) -> Leaves:
     """Per leaf and client: the learning rates summed while it trained, of its steps and its units' ones."""
-    times = {k: lr * unit_time(trained[:, u], momentum) for u, unit in enumerate(model.units) for k in unit}
-    return times | {k: lr * unit_time(steps, momentum) for k in model.extra}
+    times = {
+        k: lr * unit_gradient_distance(trained[:, u], momentum)
+        for u, unit in enumerate(model.units)
+        for k in unit
+    }
+    return times | {k: lr * unit_gradient_distance(steps, momentum) for k in model.extra}
 
 
 def counted(own: Plan, like: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from torch.func import vmap
 from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.client import Carry, class_means, class_sums, finish, local_step
 from kedge.core.model import Batch, Model
-from kedge.core.server import weights
+from kedge.core.server import upload_weights
 from kedge.core.tree import Leaves, Tree, finite_rows, tree_map, where
 from kedge.data.federation import Federation
 from kedge.engines.cuda.tracing import without_advice
@@ -113,7 +113,7 @@ def stacked_end(
     )
     own_leaves = {k: v for k, v in carry["params"].items() if k not in anchor}
     admitted = finite_rows({"slots": slots, "uploads": uploads, "local": own_leaves})
-    totals = weighted_totals(weights(algorithm), uploads, facts, living)
+    totals = weighted_totals(upload_weights(algorithm), uploads, facts, living)
     return slots, uploads, admitted, totals
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from kedge.core.algorithm import Stage
-from kedge.core.client import Carry, started
+from kedge.core.client import Carry, initial_carry
 from kedge.core.tree import Leaves, Tree, stack, tree_map
 from kedge.data.batches import Ints, Plan
 from kedge.engines.engine import Order
@@ -57,7 +57,7 @@ def first_carry(
         wide = v.expand(len(rows), *v.shape)
         return wide.contiguous() if compiled else wide  # one layout, one program
 
-    first = started(stage.local, own[0]["params"], order.buffers, {})
+    first = initial_carry(stage.local, own[0]["params"], order.buffers, {})
     carry = tree_map(spread, {**first, "params": {} if bare else first["params"]})
     carry["params"] |= stack([{k: m["params"][k] for k in memories.local} for m in own])
     if memories.model.statistics == "local":

@@ -9,7 +9,16 @@ import torch
 from torch import Tensor
 
 from kedge.core.algorithm import Stage, Tune, fitted, tuning
-from kedge.core.client import Carry, Fixed, by_autograd, class_means, class_sums, finish, local_step, started
+from kedge.core.client import (
+    Carry,
+    Fixed,
+    class_means,
+    class_sums,
+    finish,
+    gradient_by_autograd,
+    initial_carry,
+    local_step,
+)
 from kedge.core.correction import ClassMeans
 from kedge.core.model import Batch, Model
 from kedge.core.server import Reply
@@ -91,11 +100,11 @@ class Sequential:
             "facts": {k: v[client] for k, v in self.facts.items()},
             "lr": torch.tensor(local.optimizer.rate(order.round), dtype=like.dtype, device=like.device),
         }
-        carry = started(local, memory["params"], memory["buffers"], memory["slots"])
+        carry = initial_carry(local, memory["params"], memory["buffers"], memory["slots"])
         for number, mask in enumerate(own.masks):
             leaves = trainable(model, mask)
             batch = self.batch(own, number)
-            carry = local_step(algorithm, model, local, leaves, carry, batch, fixed, by_autograd)
+            carry = local_step(algorithm, model, local, leaves, carry, batch, fixed, gradient_by_autograd)
         return carry, own, fixed
 
     @torch.no_grad()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kedge.config.task import Task
-from kedge.core.server import Reply, broadcast, hand_over, server_update
+from kedge.core.server import Reply, broadcast, next_stage_server, server_update
 from kedge.engines.engine import Assignment, Engine, Order, Rounds, drive
 from kedge.running.progress import Observer, Progress, is_finished, stage_is_over
 from kedge.running.recording.recorder import Recorder
@@ -95,6 +95,6 @@ def next_stage(task: Task, engine: Engine, progress: Progress) -> Progress:
     if number == len(task.stages):
         return replace(progress, stage=number, stage_round=0)
     before, after = task.stages[progress.stage].algorithm, task.stages[number]
-    server, kept = hand_over(before, after.algorithm, progress.server, task.model)
+    server, kept = next_stage_server(before, after.algorithm, progress.server, task.model)
     engine.begin(after, {**server.own, **server.shared}, kept)
     return replace(progress, server=server, stage=number, stage_round=0)

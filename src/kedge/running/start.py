@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from kedge.config.task import Task
 from kedge.core.errors import RequestError
-from kedge.core.server import opened
+from kedge.core.server import initial_server
 from kedge.core.tree import tree_to
 from kedge.engines.engine import Engine
 from kedge.running.folders.identity import digest_in
@@ -33,7 +33,7 @@ def start_run(task: Task, engine: Engine, folder: Path | None, say: Callable[[st
     first, data = task.stages[0], task.federation
     params, buffers = (tree_to(v, data.dtype, data.pool.x.device) for v in task.model.init(task.seed))
     engine.begin(first, params, frozenset())
-    return Start(Progress(opened(first.algorithm, task.model, params, buffers)), {}, identity)
+    return Start(Progress(initial_server(first.algorithm, task.model, params, buffers)), {}, identity)
 
 
 def check_rounds(task: Task, progress: Progress, folder: Path | None) -> None:

@@ -22,7 +22,7 @@ from kedge.core.errors import RequestError
 from kedge.core.frozen import place_frozen
 from kedge.core.optimizers import SGD, Adam, Optimizer
 from kedge.core.sampling import Participation
-from kedge.core.server import opened
+from kedge.core.server import initial_server
 from kedge.core.tree import flatten, tree_to
 from kedge.data.augment import Augment
 from kedge.data.datasets import synthetic
@@ -410,7 +410,7 @@ class TestAnywhere:
             def broken(*args: Any, **kwargs: Any) -> Carry:
                 raise RuntimeError("broken")
 
-            server = opened(fedavg(), task.model, *task.model.init(0))
+            server = initial_server(fedavg(), task.model, *task.model.init(0))
             order = Order(0, 0, 0, server.shared, server.buffers, {})
             engine.begin(task.stages[0], server.shared, frozenset())
             monkeypatch.setattr(engine, "advanced", broken)

@@ -15,7 +15,7 @@ from kedge.core.frozen import place_frozen
 from kedge.core.model import Batch
 from kedge.core.optimizers import SGD
 from kedge.core.schedules import all_units
-from kedge.core.server import broadcast, opened
+from kedge.core.server import broadcast, initial_server
 from kedge.core.tree import Leaves, flatten, tree_map, tree_to
 from kedge.data.augment import Augment
 from kedge.data.batches import plan
@@ -55,7 +55,7 @@ def test_a_traced_step_from_the_table_is_a_step_of_the_stack(algorithm: Algorith
     model = from_module(seeded(lambda: MODELS[network]((1, 8, 8), 4), 0))
     stage = Stage(algorithm, 1, LocalTraining(1, 8, SGD(0.1, momentum=0.9, weight_decay=1e-3), clip=1.0))
     params, buffers = (tree_to(v, torch.float64) for v in model.init(0))
-    server = opened(algorithm, model, params, buffers)
+    server = initial_server(algorithm, model, params, buffers)
     engine = Stacked(model, data)
     engine.begin(stage, params)
     order = Order(0, 0, 0, server.shared, server.buffers, broadcast(algorithm, server))

@@ -105,10 +105,10 @@ def alone(task: Task, engine: Engine, round: int, clients: list[int]) -> list[An
 
 
 def first_server(task: Task) -> Any:
-    from kedge.core.server import opened
+    from kedge.core.server import initial_server
 
     params, buffers = (tree_to(v, task.federation.dtype) for v in task.model.init(0))
-    return opened(task.stages[0].algorithm, task.model, params, buffers)
+    return initial_server(task.stages[0].algorithm, task.model, params, buffers)
 
 
 @each_engine

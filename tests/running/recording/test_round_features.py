@@ -10,7 +10,7 @@ from kedge.config.diagnostics import spread
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Stage
 from kedge.core.sampling import Participation
-from kedge.core.server import broadcast, opened
+from kedge.core.server import broadcast, initial_server
 from kedge.core.tree import add, scale, sub, tree_to
 from kedge.engines.engine import Order
 from kedge.engines.sequential import Sequential
@@ -39,7 +39,7 @@ def test_the_numbers_are_those_of_the_round_s_models() -> None:
     line, after = progress.history[0], progress.server
 
     params, buffers = (tree_to(v, torch.float64) for v in model.init(0))
-    server = opened(task.stages[0].algorithm, model, params, buffers)
+    server = initial_server(task.stages[0].algorithm, model, params, buffers)
     order = Order(0, 0, 0, params, buffers, broadcast(task.stages[0].algorithm, server))
     place = Sequential(model, task.federation)
     place.begin(task.stages[0], params)
@@ -68,7 +68,7 @@ def test_local_models_are_those_that_the_round_averages() -> None:
     place = Stacked(task.model, task.federation)
     after = run(task, place).server
     params, buffers = (tree_to(v, torch.float64) for v in task.model.init(0))
-    server = opened(task.stages[0].algorithm, task.model, params, buffers)
+    server = initial_server(task.stages[0].algorithm, task.model, params, buffers)
     order = Order(0, 0, 0, params, buffers, {})
     local = [own for own, _ in trained(task, place, task.stages[0], order, [0, 1, 2], server)]
     mean = scale(1 / 3, add(add(sub(local[0], params), sub(local[1], params)), sub(local[2], params)))

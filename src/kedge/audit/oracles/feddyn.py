@@ -12,7 +12,7 @@ from kedge.audit.bed import ENGINES, ORACLES, Moment, bed_q, local_q, moments
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.oracles.averaging import TOLERANCE
 from kedge.core.algorithm import Algorithm, LocalTraining
-from kedge.core.client import local_step, started
+from kedge.core.client import initial_carry, local_step
 from kedge.core.correction import Step
 from kedge.core.model import Batch
 from kedge.core.optimizers import SGD
@@ -87,7 +87,7 @@ def clip_order(algorithm: Algorithm) -> Finding:
     )
     bed = bed_q()
     state = {"dynamic": {"u": number(given["u_i(=-g_i/alpha)"])}}
-    carry = started(local, number(given["w"]), {}, state)
+    carry = initial_carry(local, number(given["w"]), {}, state)
     fixed = {
         "anchor": number(given["theta_cloud"]),
         "broadcast": {"dynamic": {}},

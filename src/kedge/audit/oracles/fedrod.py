@@ -10,13 +10,19 @@ from kedge.audit.bed import ORACLES
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.oracles.averaging import TOLERANCE
 from kedge.core.algorithm import Algorithm, LocalTraining
-from kedge.core.client import Differentiate, by_autograd, by_transform, local_step, started
+from kedge.core.client import (
+    Differentiate,
+    gradient_by_autograd,
+    gradient_by_transform,
+    initial_carry,
+    local_step,
+)
 from kedge.core.model import Batch
 from kedge.core.optimizers import SGD
 from kedge.core.tree import Leaves, sub
 from kedge.nn.from_module import from_module
 
-WAYS: dict[str, Differentiate] = {"transform": by_transform, "autograd": by_autograd}
+WAYS: dict[str, Differentiate] = {"transform": gradient_by_transform, "autograd": gradient_by_autograd}
 CERTAIN = 1e3  # logits ± this have a cross-entropy of 0
 
 
@@ -31,7 +37,7 @@ def stepped(
     personal: Sequence[float],
     counts: Sequence[float],
     label: int,
-    differentiate: Differentiate = by_transform,
+    differentiate: Differentiate = gradient_by_transform,
 ) -> tuple[float, Leaves]:
     """One kernel step of rate 1 on the sample x = 1: its loss, and the slope of every logit of both heads."""
     model = algorithm.adapt(from_module(nn.Linear(1, len(generic), bias=False).double()))
@@ -51,7 +57,7 @@ def stepped(
         "lr": torch.ones((), dtype=torch.float64),
     }
     after = local_step(
-        algorithm, model, local, tuple(w), started(local, w, {}, {}), batch, fixed, differentiate
+        algorithm, model, local, tuple(w), initial_carry(local, w, {}, {}), batch, fixed, differentiate
     )
     return float(after["loss"]), sub(w, after["params"])
 

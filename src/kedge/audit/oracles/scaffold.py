@@ -10,7 +10,7 @@ from kedge.audit.bed import ENGINES, ORACLES, bed_q, local_q, moments, quadratic
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.oracles.averaging import TOLERANCE
 from kedge.core.algorithm import Algorithm, LocalTraining
-from kedge.core.client import unit_time
+from kedge.core.client import unit_gradient_distance
 from kedge.core.correction import Step
 from kedge.core.losses import weighted_mean
 from kedge.core.optimizers import SGD
@@ -117,7 +117,9 @@ def momentum(algorithm: Algorithm) -> Finding:
     A constant b − c_i + c moves a leaf by that divisor times it, hence c_i⁺ = c_i − c + (b − c_i + c) = b.
     """
     example = ORACLES["fednova"]["momentum_a_i_example"]
-    weighted = unit_time(torch.tensor(float(example["tau"]), dtype=torch.float64), example["rho"])
+    weighted = unit_gradient_distance(
+        torch.tensor(float(example["tau"]), dtype=torch.float64), example["rho"]
+    )
     pairs = [Pair("steps of the oracle", example["a_i_by_summation"], float(weighted))]
     slopes = ((0.5, -1.0), (-2.0, 3.0))
     bed = quadratics({"s": [1.0], "t": [0.5]}, [(1.0, *b) for b in slopes], (3, 1))._replace(loss=linear)

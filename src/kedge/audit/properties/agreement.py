@@ -14,7 +14,7 @@ from kedge.audit.network import RAGGED, federation, normalized, perceptron, trai
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.optimizers import SGD
 from kedge.core.schedules import Clock, Mask
-from kedge.core.server import opened
+from kedge.core.server import initial_server
 from kedge.core.tree import Leaves, flatten
 from kedge.data.batches import plan
 from kedge.engines.sequential import Sequential
@@ -46,7 +46,7 @@ def never_opened(algorithm: Algorithm, momentum: float) -> Finding:
     local = LocalTraining(2, 5, SGD(0.1, momentum, weight_decay=1e-2), clip=1.0)
     watched = replace(algorithm, schedule=second_unit, corrections=(*algorithm.corrections, Witness(1)))
     start = model.init(0)[0]
-    first = opened(watched, model, start, {})
+    first = initial_server(watched, model, start, {})
     closed = [k for k in start if k not in model.units[1] and k not in model.extra]
     moved: list[str] = []
     for engine in (Sequential(model, data), Stacked(model, data)):

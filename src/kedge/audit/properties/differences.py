@@ -15,7 +15,7 @@ import torch
 from kedge.audit.finding import Finding, holds
 from kedge.audit.properties.gradients import Scene, drawn, opened_leaves, scene, stepped
 from kedge.core.algorithm import Algorithm
-from kedge.core.client import by_autograd, by_transform, overrides
+from kedge.core.client import gradient_by_autograd, gradient_by_transform, overrides
 from kedge.core.model import Batch, Model, Output
 from kedge.core.tree import Leaves, axpy, dot, only, scale, sqnorm, sub
 
@@ -43,7 +43,7 @@ def finite_differences(algorithm: Algorithm) -> Finding:
         value(algorithm, at._replace(model=recorded(at.model, shown)), leaves)
         slopes = [slope(algorithm, at, shown, leaves, way) for way in ways.values()]
         largest = max(map(abs, slopes)) or 1.0
-        for differentiate in (by_transform, by_autograd):
+        for differentiate in (gradient_by_transform, gradient_by_autograd):
             after = stepped(algorithm, at, leaves, differentiate)["params"]
             touched = [k for k, v in at.w.items() if k not in leaves and not torch.equal(v, after[k])]
             if touched:
@@ -86,7 +86,7 @@ def slope(
 
 def value(algorithm: Algorithm, at: Scene, leaves: tuple[str, ...]) -> float:
     """The objective, as the kernel sums it up."""
-    return float(stepped(algorithm, at, leaves, by_autograd)["loss"])
+    return float(stepped(algorithm, at, leaves, gradient_by_autograd)["loss"])
 
 
 def recorded(model: Model, shown: list[Output]) -> Model:

@@ -14,7 +14,7 @@ from kedge.audit.finding import Finding, agreed
 from kedge.audit.network import CLASSES, RAGGED, federation, perceptron, trained
 from kedge.audit.properties.reductions import features, forward
 from kedge.core.algorithm import Algorithm, LocalTraining
-from kedge.core.client import Carry, Differentiate, by_transform, local_step, started
+from kedge.core.client import Carry, Differentiate, gradient_by_transform, initial_carry, local_step
 from kedge.core.model import Batch, Model
 from kedge.core.optimizers import SGD
 from kedge.core.server import broadcast
@@ -118,11 +118,14 @@ def opened_leaves(model: Model, opened: int) -> tuple[str, ...]:
 
 
 def stepped(
-    algorithm: Algorithm, at: Scene, leaves: tuple[str, ...], differentiate: Differentiate = by_transform
+    algorithm: Algorithm,
+    at: Scene,
+    leaves: tuple[str, ...],
+    differentiate: Differentiate = gradient_by_transform,
 ) -> Carry:
     """One kernel step of rate 1."""
     local = LocalTraining(optimizer=SGD(1.0))
-    carry = started(local, at.w, at.fixed["buffers"], at.state)
+    carry = initial_carry(local, at.w, at.fixed["buffers"], at.state)
     return local_step(algorithm, at.model, local, leaves, carry, at.batch, at.fixed, differentiate)
 
 

@@ -13,11 +13,20 @@ from typing import Any
 import torch
 
 from kedge.core.algorithm import Algorithm, LocalTraining
-from kedge.core.client import Carry, Fixed, by_autograd, class_means, class_sums, finish, local_step, started
+from kedge.core.client import (
+    Carry,
+    Fixed,
+    class_means,
+    class_sums,
+    finish,
+    gradient_by_autograd,
+    initial_carry,
+    local_step,
+)
 from kedge.core.correction import within
 from kedge.core.frozen import place_frozen
 from kedge.core.model import Batch, Model
-from kedge.core.server import broadcast, opened
+from kedge.core.server import broadcast, initial_server
 from kedge.core.tree import Leaves, tree_to
 from kedge.data.federation import Federation
 from kedge.measure.cost.macs import counted
@@ -48,11 +57,11 @@ class Rehearsal:
         self.algorithm, self.local, self.classes = algorithm, local, data.classes
         self.model = model = place_frozen(model, data.dtype)
         params, buffers = tree_to(params, data.dtype), tree_to(buffers, data.dtype)
-        server = opened(algorithm, model, params, buffers)
+        server = initial_server(algorithm, model, params, buffers)
         memory = {
             c.name: c.init_client(within(c, model, server.shared, server.own)) for c in algorithm.corrections
         }
-        self.carry = started(local, params, buffers, memory)
+        self.carry = initial_carry(local, params, buffers, memory)
         self.fixed: Fixed = {
             "anchor": server.shared,
             "buffers": buffers,
@@ -88,7 +97,14 @@ class Rehearsal:
     def rehearsed_step(self, trainable: tuple[str, ...], batch: Batch) -> Carry:
         """The kernel's step as a client alone takes it."""
         return local_step(
-            self.algorithm, self.model, self.local, trainable, self.carry, batch, self.fixed, by_autograd
+            self.algorithm,
+            self.model,
+            self.local,
+            trainable,
+            self.carry,
+            batch,
+            self.fixed,
+            gradient_by_autograd,
         )
 
     @torch.no_grad()

@@ -13,7 +13,7 @@ from kedge.core.algorithm import Algorithm, Stage, fitted
 from kedge.core.errors import CheckpointError
 from kedge.core.frozen import frozen_leaves
 from kedge.core.model import Model
-from kedge.core.server import Server, opened
+from kedge.core.server import Server, initial_server
 from kedge.core.tree import Leaves, Tree, flatten
 from kedge.engines.engine import Engine
 from kedge.running.folders import checkpoint
@@ -108,7 +108,7 @@ def restored(task: Task, engine: Engine, saved: checkpoint.State, folder: Path |
 
 def check_slots(task: Task, stage: Stage, saved: dict[str, Any], folder: Path | None) -> None:
     """Raise if a checkpoint lacks server state of the method of this stage."""
-    fresh = opened(stage.algorithm, task.model, *task.model.init(task.seed)).slots
+    fresh = initial_server(stage.algorithm, task.model, *task.model.init(task.seed)).slots
     missing = [key for key in flatten(fresh) if key not in flatten(saved.get("slots", {}))]
     if missing:
         raise CheckpointError(
