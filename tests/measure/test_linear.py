@@ -7,7 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kedge.measure.theory.contraction import cosine, printed, printed_minimum, remaining, theoretical
+from kedge.measure.theory.contraction import (
+    mean_cosine,
+    paper_minimum,
+    paper_ratio,
+    predicted_ratio,
+    remaining_fraction,
+)
 from kedge.measure.theory.linear import (
     ADDITIVE,
     LEAST,
@@ -17,14 +23,14 @@ from kedge.measure.theory.linear import (
     Network,
     Point,
     Training,
-    descended,
     discrepancy,
-    drawn,
-    flowed,
+    gradient_descent,
+    gradient_flow,
     loss,
     next_round,
+    random_start,
     ratios,
-    simulated,
+    trajectory,
 )
 
 BOTH = pytest.mark.parametrize("network", NETWORKS.values(), ids=list(NETWORKS))
@@ -85,8 +91,8 @@ def test_three_rounds_are_those_of_torch_s_autograd_and_sgd(network: Network, fr
     """Whole models are averaged here, so that a client's unmoved numbers are counted by hand."""
     training = Training(lr=0.1, steps=20, frozen=frozen)
     module = TwoLayers if network is MULTIPLICATIVE else OneLayer
-    start = drawn(3, 4)
-    course = simulated(network, start, training, 3)
+    start = random_start(3, 4)
+    course = trajectory(network, start, training, 3)
     for seed in range(3):
         n, v = start.n[seed], start.v[seed]
         for round in range(1, 4):
@@ -122,13 +128,13 @@ def test_gradient_flow_is_where_small_steps_lead(network: Network, frozen: float
     now = walked(now, 0.1 * frozen if frozen < NEVER else 80.0, 2000, 0.0)
     if frozen < NEVER:
         now = walked(now, 20.0, 8000, 1.0)
-    got = torch.stack(flowed(network, Point(n, v), training))
+    got = torch.stack(gradient_flow(network, Point(n, v), training))
     torch.testing.assert_close(got, now, rtol=1e-9, atol=1e-9)
 
 
 def test_descent_with_ever_smaller_steps_becomes_the_flow() -> None:
     """The error of explicit Euler is of first order: a tenth of the step, a tenth of it."""
-    start = drawn(20, 3)
+    start = random_start(20, 3)
     for frozen, time in ((0, 60.0), (4, 60.0)):
         goal = next_round(MULTIPLICATIVE, start, Training(frozen=frozen, flow=True)).n
         errors = []
@@ -140,7 +146,7 @@ def test_descent_with_ever_smaller_steps_becomes_the_flow() -> None:
 
 
 def test_flow_from_the_ridge_between_both_signs_ends_in_the_saddle() -> None:
-    n, v = flowed(MULTIPLICATIVE, at([0.8, 1.0], -0.8), Training(flow=True))
+    n, v = gradient_flow(MULTIPLICATIVE, at([0.8, 1.0], -0.8), Training(flow=True))
     assert (float(n[0]), float(v[0])) == (0.0, 0.0)
     assert float(n[1] * v[1]) == pytest.approx(1.0, rel=1e-15)
 
@@ -149,13 +155,13 @@ def test_the_minimum_keeps_its_digits_far_out() -> None:
     """At n = 10⁴ the printed difference of roots would leave v* = 0 or half its digits."""
     n, v = MULTIPLICATIVE.minimum(torch.tensor(1e4, dtype=torch.float64), torch.tensor(0.0).double())
     assert float(n * v) == pytest.approx(1.0, rel=1e-15)
-    n, v = printed_minimum(torch.tensor(1e4, dtype=torch.float64), torch.tensor(0.0).double())
+    n, v = paper_minimum(torch.tensor(1e4, dtype=torch.float64), torch.tensor(0.0).double())
     assert float(n * v) == pytest.approx(0.25, rel=1e-15)
 
 
 @pytest.mark.parametrize("clients", [2, 3, 7])
 def test_discrepancy_is_the_sum_over_ordered_pairs_and_of_two_the_distance(clients: int) -> None:
-    n = drawn(5, clients).n
+    n = random_start(5, clients).n
     for row, got in zip(n.tolist(), discrepancy(n).tolist(), strict=True):
         pairs = math.fsum(abs(a - b) for a, b in permutations(row, 2))
         assert got == pytest.approx(pairs / 2 if clients == 2 else pairs, rel=1e-14)
@@ -176,7 +182,7 @@ def test_ratios_stop_at_the_first_discrepancy_that_is_rounding_or_not_finite() -
 @pytest.mark.parametrize("clients", [2, 5])
 def test_frozen_v_contracts_exactly_as_theory_says_wherever_it_starts(clients: int) -> None:
     """n_j − 1/v falls by 1 − g·η·v² a step, for every client alike; with small v that is slow, far from ½."""
-    start = drawn(50, clients)
+    start = random_start(50, clients)
     for network in NETWORKS.values():
         for training in (
             Training(frozen=NEVER),
@@ -186,7 +192,7 @@ def test_frozen_v_contracts_exactly_as_theory_says_wherever_it_starts(clients: i
             after = next_round(network, start, training)
             measured = discrepancy(after.n) / discrepancy(start.n)
             torch.testing.assert_close(
-                measured, theoretical(network, start, training), rtol=1e-12, atol=1e-12
+                measured, predicted_ratio(network, start, training), rtol=1e-12, atol=1e-12
             )
             torch.testing.assert_close(after.v, start.v, rtol=1e-15, atol=0)
 
@@ -195,11 +201,11 @@ def test_frozen_v_contracts_exactly_as_theory_says_wherever_it_starts(clients: i
 def test_the_additive_model_contracts_as_theory_says_wherever_it_starts(flow: bool) -> None:
     """Its trajectories are straight, so that (m − ½)/m and its FedBug variant are exact once f = 1."""
     for clients in (2, 3, 6):
-        start = drawn(30, clients)
+        start = random_start(30, clients)
         for frozen in (0, 1, 4):
             training = Training(steps=150, frozen=frozen, flow=flow)
             measured = discrepancy(next_round(ADDITIVE, start, training).n) / discrepancy(start.n)
-            expected = theoretical(ADDITIVE, start, training)
+            expected = predicted_ratio(ADDITIVE, start, training)
             torch.testing.assert_close(measured, expected, rtol=1e-12, atol=1e-12)
             share = math.exp(-0.2 * frozen) if flow else 0.8**frozen
             exact = torch.full_like(expected, (clients - 1 + share / 2) / clients)
@@ -215,41 +221,41 @@ def test_theory_holds_the_better_the_nearer_the_minimum(flow: bool, frozen: int)
     for near in (1e-2, 1e-3, 1e-4):
         start = at([1.3 * (1 + near), 1.3, 1.3 * (1 - 2 * near)], 1 / 1.3)
         measured = discrepancy(next_round(MULTIPLICATIVE, start, training).n) / discrepancy(start.n)
-        errors.append(abs(float(measured - theoretical(MULTIPLICATIVE, start, training))))
-        assert abs(float(measured - printed(MULTIPLICATIVE, start, training))) > 0.02
+        errors.append(abs(float(measured - predicted_ratio(MULTIPLICATIVE, start, training))))
+        assert abs(float(measured - paper_ratio(MULTIPLICATIVE, start, training))) > 0.02
     assert errors[0] < 5e-3
     assert errors[1] < errors[0] / 5
     assert errors[2] < errors[1] / 5
 
 
 def test_the_printed_ratio_is_the_true_one_for_two_clients_and_half_the_gradient() -> None:
-    start = drawn(20, 2)
+    start = random_start(20, 2)
     for frozen in (0, 1, 3):
         halved = Training(frozen=frozen, gradient=1)
-        same = theoretical(MULTIPLICATIVE, start, halved)
-        torch.testing.assert_close(printed(MULTIPLICATIVE, start, halved), same, rtol=1e-15, atol=0)
-    assert (printed(MULTIPLICATIVE, start, Training(frozen=NEVER)) == 0.5).all()
-    assert remaining(MULTIPLICATIVE, at([1.0, 2.0], 0.0), Training(frozen=NEVER, flow=True)) == 1
+        same = predicted_ratio(MULTIPLICATIVE, start, halved)
+        torch.testing.assert_close(paper_ratio(MULTIPLICATIVE, start, halved), same, rtol=1e-15, atol=0)
+    assert (paper_ratio(MULTIPLICATIVE, start, Training(frozen=NEVER)) == 0.5).all()
+    assert remaining_fraction(MULTIPLICATIVE, at([1.0, 2.0], 0.0), Training(frozen=NEVER, flow=True)) == 1
 
 
 def test_angles() -> None:
     """30°: n = √3, v = 1 has cos²θ = ¾; additive always ½; nothing moves at 0, which has no angle."""
-    assert float(cosine(MULTIPLICATIVE, at([math.sqrt(3)], 1.0))) == pytest.approx(0.75, rel=1e-15)
-    assert float(cosine(ADDITIVE, at([7.0, -2.0], 0.0))) == 0.5
-    assert cosine(MULTIPLICATIVE, at([0.0, 0.0], 0.0)).isnan()
+    assert float(mean_cosine(MULTIPLICATIVE, at([math.sqrt(3)], 1.0))) == pytest.approx(0.75, rel=1e-15)
+    assert float(mean_cosine(ADDITIVE, at([7.0, -2.0], 0.0))) == 0.5
+    assert mean_cosine(MULTIPLICATIVE, at([0.0, 0.0], 0.0)).isnan()
 
 
 def test_seeds_are_stacked_without_touching_each_other_and_more_clients_keep_the_first() -> None:
-    few, many = drawn(3, 2), drawn(7, 5)
+    few, many = random_start(3, 2), random_start(7, 5)
     assert torch.equal(many.n[:3, :2], few.n)
     assert torch.equal(many.v[:3], few.v)
     each = torch.cat([many.n, many.v[:, None]], 1)
     assert len(set(each.flatten().tolist())) == each.numel()
     assert 0 < float(each.min()) < 0.3 < 1.7 < float(each.max()) < 2
     training = Training(steps=10, frozen=2)
-    together = simulated(MULTIPLICATIVE, many, training, 4)
+    together = trajectory(MULTIPLICATIVE, many, training, 4)
     for seed in range(7):
-        alone = simulated(MULTIPLICATIVE, Point(many.n[seed], many.v[seed]), training, 4)
+        alone = trajectory(MULTIPLICATIVE, Point(many.n[seed], many.v[seed]), training, 4)
         assert torch.equal(together.n[:, seed], alone.n)
         assert torch.equal(together.v[:, seed], alone.v)
 
@@ -260,8 +266,8 @@ def test_the_loss_is_the_clients_mean() -> None:
 
 
 def test_frozen_steps_leave_v_alone() -> None:
-    start = drawn(4, 3)
-    _, v = descended(MULTIPLICATIVE, start, Training(steps=5, frozen=5))
+    start = random_start(4, 3)
+    _, v = gradient_descent(MULTIPLICATIVE, start, Training(steps=5, frozen=5))
     assert torch.equal(v, start.v[:, None].expand_as(v))
-    _, v = descended(MULTIPLICATIVE, start, Training(steps=6, frozen=5))
+    _, v = gradient_descent(MULTIPLICATIVE, start, Training(steps=6, frozen=5))
     assert (v != start.v[:, None]).all()

@@ -8,19 +8,27 @@ from itertools import pairwise
 import pytest
 import torch
 
-from kedge.measure.theory.contraction import theoretical
+from kedge.measure.theory.contraction import predicted_ratio
 from kedge.measure.theory.linear import (
     ADDITIVE,
     MULTIPLICATIVE,
     NEVER,
     Training,
     discrepancy,
-    drawn,
     loss,
+    random_start,
     ratios,
-    simulated,
+    trajectory,
 )
-from kedge.measure.theory.study import correlation, frozen_steps, known, less, of_seeds, quantile, study
+from kedge.measure.theory.study import (
+    correlation,
+    finite_statistic,
+    frozen_steps,
+    quantile,
+    seed_means,
+    study,
+    win_count,
+)
 
 PAPER = {
     "fedavg": Training(),
@@ -46,7 +54,7 @@ def test_the_study_tells_what_the_formulas_say() -> None:
     found = study(MULTIPLICATIVE, {"fedavg": Training(), "P": Training(frozen=10)}, 5, 3, 6)
     first, second = found["methods"]
     for entry, training in ((first, Training()), (second, Training(frozen=10))):
-        course = simulated(MULTIPLICATIVE, drawn(5, 3), training, 6)
+        course = trajectory(MULTIPLICATIVE, random_start(5, 3), training, 6)
         d = discrepancy(course.n).T.tolist()
         by_hand = [[after / before for before, after in pairwise(row)] for row in d]
         assert entry["by_round"]["ratio"] == by_hand
@@ -54,7 +62,8 @@ def test_the_study_tells_what_the_formulas_say() -> None:
         assert entry["by_seed"]["ratio"] == pytest.approx(seeds, rel=1e-13)
         assert entry["ratio"] == pytest.approx(sorted(seeds)[2], rel=1e-13)
         theory = [
-            theoretical(MULTIPLICATIVE, type(course)(course.n[t], course.v[t]), training) for t in range(6)
+            predicted_ratio(MULTIPLICATIVE, type(course)(course.n[t], course.v[t]), training)
+            for t in range(6)
         ]
         assert entry["by_round"]["theory"] == torch.stack(theory, 1).tolist()
         apart = [
@@ -133,10 +142,14 @@ def test_nothing_correlates_with_a_constant_or_with_two_points() -> None:
 
 
 def test_statistics_leave_out_what_is_no_number() -> None:
-    assert known(numbers(math.nan, 3, math.inf, 1), torch.mean) == 2
-    assert known(numbers(math.nan), torch.mean) is None
-    assert less(numbers(1, 2, math.nan, 1), numbers(2, 2, 3, math.nan)) == {"seeds": 1, "of": 2, "share": 0.5}
-    assert of_seeds(torch.tensor([[2.0, math.nan], [8.0, math.nan]])).tolist() == pytest.approx(
+    assert finite_statistic(numbers(math.nan, 3, math.inf, 1), torch.mean) == 2
+    assert finite_statistic(numbers(math.nan), torch.mean) is None
+    assert win_count(numbers(1, 2, math.nan, 1), numbers(2, 2, 3, math.nan)) == {
+        "seeds": 1,
+        "of": 2,
+        "share": 0.5,
+    }
+    assert seed_means(torch.tensor([[2.0, math.nan], [8.0, math.nan]])).tolist() == pytest.approx(
         [4.0, math.nan], nan_ok=True
     )
     values = numbers(4, 1, 3, math.nan)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from kedge.measure.cost.macs import chain_macs, counted, forward_macs
+from kedge.measure.cost.macs import chain_macs, count_macs, forward_macs
 from kedge.models import MODELS
 
 SHAPES = {"shallow-cnn": (1, 28, 28), "standard-cnn": (3, 32, 32), "lenet5": (1, 28, 28), "mlp": (20,)}
@@ -45,7 +45,7 @@ def test_every_choice_of_trainable_layers_costs_what_torch_counts_and_what_the_f
     forward = forward_macs(module, x)
     for flags in product((False, True), repeat=len(forward)):
         chosen = opened(module, [k for k, flag in zip(forward, flags, strict=True) if flag])
-        seen = counted(partial(step, chosen, x))[0]
+        seen = count_macs(partial(step, chosen, x))[0]
         assert seen == torchs(chosen, x) == chain_macs(list(forward.values()), flags), flags
 
 
@@ -57,7 +57,7 @@ def test_a_residual_network_without_convolutions_in_its_shortcuts_is_a_chain() -
     for lowest in range(20):
         flags = [number >= lowest for number in range(20)]
         names = [k for k, flag in zip(products, flags, strict=True) if flag]
-        seen = counted(partial(step, opened(module, names), x))[0]
+        seen = count_macs(partial(step, opened(module, names), x))[0]
         assert seen == chain_macs(list(products.values()), flags)
         assert seen == torchs(module, x)
 
@@ -68,7 +68,7 @@ def test_a_convolution_in_a_shortcut_costs_no_input_gradient_beside_the_lowest_l
     forward = {k: n for k, n in forward_macs(module, x).items() if n}
     lowest = "layer2.0.conv1"
     names = list(forward)[list(forward).index(lowest) :]
-    seen = counted(lambda: step(opened(module, names), x))[0]
+    seen = count_macs(lambda: step(opened(module, names), x))[0]
     assert seen == torchs(module, x)
     shortcut = next(k for k in names if "layer2.0.downsample" in k or "layer2.0.shortcut" in k)
     assert chain_macs(list(forward.values()), [k in names for k in forward]) == seen + forward[shortcut]
@@ -81,7 +81,7 @@ def test_each_gradient_of_a_grouped_convolution_costs_as_much_as_forward(groups:
     x = torch.zeros(1, 4, 6, 6, requires_grad=True)
     forward = 8 * 4 // groups * 9 * 16
     assert forward_macs(nn.Sequential(layer), x.detach()) == {"0": forward}
-    assert counted(lambda: step(layer, x))[0] == 3 * forward
+    assert count_macs(lambda: step(layer, x))[0] == 3 * forward
     # torch takes the weight gradient as if there were no groups; where it no longer does, ours can go
     assert torchs(layer, x) == 2 * forward + groups * forward
 
@@ -93,20 +93,22 @@ def test_convolutions_agree_with_torch_in_every_mode(transposed: bool, needs: tu
     layer = kind(3, 5, (3, 2), stride=2, padding=1, dilation=(1, 2))
     layer.weight.requires_grad_(needs[0])
     x = torch.zeros(2, 3, 9, 8, requires_grad=needs[1])
-    assert counted(lambda: step(layer, x))[0] == torchs(layer, x) > 0
+    assert count_macs(lambda: step(layer, x))[0] == torchs(layer, x) > 0
 
 
 def test_attention_on_a_cpu_is_counted() -> None:
     """Two heads, seven tokens, width four: scores and their product with the values, 7·7·4 each."""
     q, k, v = (torch.zeros(1, 2, 7, 4, requires_grad=True) for _ in range(3))
-    assert counted(lambda: F.scaled_dot_product_attention(q, k, v))[0] == 2 * (2 * 7 * 7 * 4)
-    both = counted(lambda: torch.autograd.grad(F.scaled_dot_product_attention(q, k, v).sum(), (q, k, v)))[0]
+    assert count_macs(lambda: F.scaled_dot_product_attention(q, k, v))[0] == 2 * (2 * 7 * 7 * 4)
+    both = count_macs(lambda: torch.autograd.grad(F.scaled_dot_product_attention(q, k, v).sum(), (q, k, v)))[
+        0
+    ]
     assert both == (2 + 5) * (2 * 7 * 7 * 4)  # backward takes the scores once more, and four gradients
 
 
 def test_counting_leaves_torch_s_chance_as_it_was() -> None:
     before = torch.get_rng_state()
-    _, drawn = counted(lambda: torch.rand(3))
+    _, drawn = count_macs(lambda: torch.rand(3))
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(drawn, torch.rand(3))
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from kedge.core.errors import RequestError
-from kedge.measure.cost.macs import counted
+from kedge.measure.cost.macs import count_macs
 from kedge.nn import recurrent
 from kedge.nn.from_module import from_module
 from kedge.nn.layers import KEYED, exchange_layers
@@ -193,5 +193,5 @@ def test_the_multiply_adds_of_a_layer_are_counted(kind: Callable[..., nn.RNNBase
     layer = kind(INPUTS, HIDDEN)
     exchange_layers(nn.Sequential(layer), False)
     with torch.no_grad():
-        macs, _ = counted(lambda: layer(torch.zeros(TIMES, SAMPLES, INPUTS)))
+        macs, _ = count_macs(lambda: layer(torch.zeros(TIMES, SAMPLES, INPUTS)))
     assert macs == TIMES * SAMPLES * gates * HIDDEN * (INPUTS + HIDDEN)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.oracles import linear as oracle
-from kedge.measure.theory.contraction import cosine, printed, printed_minimum, theoretical
+from kedge.measure.theory.contraction import mean_cosine, paper_minimum, paper_ratio, predicted_ratio
 from kedge.measure.theory.linear import (
     ADDITIVE,
     MULTIPLICATIVE,
@@ -22,18 +22,18 @@ from kedge.measure.theory.linear import (
 )
 
 APPENDIX = "additive_bias (appendix model)"
-PRINTED = MULTIPLICATIVE._replace(minimum=printed_minimum)
+PRINTED = MULTIPLICATIVE._replace(minimum=paper_minimum)
 HALF = MULTIPLICATIVE._replace(slopes=lambda n, v: (v / 2, n / 2))
 
 
 def across(network: Network, point: Point, training: Training) -> Tensor:
     """The angle with the axis of n in place of v's."""
-    return theoretical(network, point, training) + (1 - 2 * cosine(network, point)) / 2
+    return predicted_ratio(network, point, training) + (1 - 2 * mean_cosine(network, point)) / 2
 
 
 def slow(network: Network, point: Point, training: Training) -> Tensor:
     """η for 2η, also with the true gradient."""
-    return theoretical(network, point, training._replace(gradient=1))
+    return predicted_ratio(network, point, training._replace(gradient=1))
 
 
 FAULTS: dict[str, Callable[[], Finding]] = {
@@ -44,9 +44,9 @@ FAULTS: dict[str, Callable[[], Finding]] = {
     "another gradient, as printed": partial(oracle.descent, HALF, 1),
     "the angle with the other axis": partial(oracle.near_minimum, MULTIPLICATIVE, across),
     "η for 2η": partial(oracle.near_minimum, MULTIPLICATIVE, slow),
-    "two clients' r for m": partial(oracle.many_clients, MULTIPLICATIVE, "multiplicative", printed),
-    "two clients' r for m, additive": partial(oracle.many_clients, ADDITIVE, APPENDIX, printed),
-    "the other network": partial(oracle.many_clients, MULTIPLICATIVE, APPENDIX, theoretical),
+    "two clients' r for m": partial(oracle.many_clients, MULTIPLICATIVE, "multiplicative", paper_ratio),
+    "two clients' r for m, additive": partial(oracle.many_clients, ADDITIVE, APPENDIX, paper_ratio),
+    "the other network": partial(oracle.many_clients, MULTIPLICATIVE, APPENDIX, predicted_ratio),
     "a pair of the other network": partial(oracle.additive_pair, MULTIPLICATIVE),
 }
 

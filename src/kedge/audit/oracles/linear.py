@@ -24,7 +24,7 @@ from kedge.core.losses import weighted_mean
 from kedge.core.optimizers import SGD
 from kedge.data.dataset import Dataset
 from kedge.data.federation import joined
-from kedge.measure.theory.contraction import cosine, printed, printed_minimum, theoretical
+from kedge.measure.theory.contraction import mean_cosine, paper_minimum, paper_ratio, predicted_ratio
 from kedge.measure.theory.linear import (
     ADDITIVE,
     MULTIPLICATIVE,
@@ -33,7 +33,7 @@ from kedge.measure.theory.linear import (
     Point,
     Training,
     discrepancy,
-    flowed,
+    gradient_flow,
     next_round,
 )
 from kedge.nn.from_module import from_module
@@ -67,7 +67,7 @@ def flow(network: Network) -> Finding:
     """Where gradient flow takes both clients, the round after it, and that av = 1 and a² − v² is kept."""
     start, want = two(FLOW["inputs"]), FLOW["expected"]
     training = Training(flow=True)
-    n, v = flowed(network, start, training)
+    n, v = gradient_flow(network, start, training)
     after = next_round(network, start, training)
     names = ("a_inf", "b_inf", "v_inf_client1", "v_inf_client2", "a_next", "b_next", "v_next")
     values = [*n.tolist(), *v.tolist(), *after.n.tolist(), float(after.v)]
@@ -156,7 +156,7 @@ def near_minimum(network: Network, theory: Callable[[Network, Point, Training], 
     start = two(given)
     trainings = [Training(given["lr"], given["K"], s, given["gradient_factor"]) for s in (0, 1, NEVER)]
     average, bug, babu = trainings
-    alone = [cosine(network, Point(start.n[j : j + 1], start.v)) for j in range(2)]
+    alone = [mean_cosine(network, Point(start.n[j : j + 1], start.v)) for j in range(2)]
     pairs = [
         Pair("cos²θ of client 1", want["cos2_theta_client1=a^2/(a^2+v^2)"], float(alone[0])),
         Pair("cos²θ of client 2", want["cos2_theta_client2"], float(alone[1])),
@@ -178,7 +178,7 @@ def near_minimum(network: Network, theory: Callable[[Network, Point, Training], 
         ("fedavg", average, "r_theory_fedavg=(1+mean cos2)/2"),
         ("fedbabu", babu, "r_theory_fedbabu"),
     ):
-        pairs.append(Pair(f"printed, {name}", want[key], float(printed(network, start, training))))
+        pairs.append(Pair(f"printed, {name}", want[key], float(paper_ratio(network, start, training))))
     exact = float(theory(network, start, babu))  # of these K steps, not of many
     pairs.append(Pair("theory, fedbabu, its K steps", want["r_empirical_fedbabu"], exact))
     return compared(pairs, TOLERANCE)
@@ -216,7 +216,7 @@ def additive_pair(network: Network) -> Finding:
         ]
         flowing = training._replace(flow=True)
         pairs.append(Pair(f"flow, {name}", expected, ratio(start, next_round(network, start, flowing))))
-        pairs.append(Pair(f"theory, {name}", expected, float(theoretical(network, start, flowing))))
+        pairs.append(Pair(f"theory, {name}", expected, float(predicted_ratio(network, start, flowing))))
     return compared(pairs, TOLERANCE)
 
 
@@ -225,14 +225,14 @@ def oracles() -> Rows:
     both = {"multiplicative": MULTIPLICATIVE, "additive_bias (appendix model)": ADDITIVE}
     rows: Rows = [
         ("theory", "two clients, gradient flow", partial(flow, MULTIPLICATIVE)),
-        ("theory", "the paper's printed value, product 1/4", partial(flow_as_printed, printed_minimum)),
+        ("theory", "the paper's printed value, product 1/4", partial(flow_as_printed, paper_minimum)),
         ("theory", "two clients, descent, gradient as printed", partial(descent, MULTIPLICATIVE, 1)),
         ("theory", "two clients, descent, true gradient", partial(descent, MULTIPLICATIVE, 2)),
-        ("theory", "two clients near the minimum", partial(near_minimum, MULTIPLICATIVE, theoretical)),
+        ("theory", "two clients near the minimum", partial(near_minimum, MULTIPLICATIVE, predicted_ratio)),
         ("theory", "two clients, additive", partial(additive_pair, ADDITIVE)),
     ]
     rows += [
-        ("theory", f"four clients, {network.name}", partial(many_clients, network, case, theoretical))
+        ("theory", f"four clients, {network.name}", partial(many_clients, network, case, predicted_ratio))
         for case, network in both.items()
     ]
     return rows

@@ -1,1 +1,1 @@
-"""The cost of training: parameters updated, multiply-adds, bytes."""
+"""The cost of training: parameters updated, multiply-adds, bytes sent."""

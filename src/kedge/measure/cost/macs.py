@@ -1,10 +1,10 @@
-"""What is counted as a multiply-add, and the formula for a chain of layers.
+"""Multiply-adds (MACs): a counter for any computation, and the formula for a chain of layers.
 
-Matrix products, convolutions and attention are, by the shapes of what goes in and out, with the formulas of
-torch.utils.flop_counter; what is done element by element (optimizer, clip, norms, terms on the weights) is
-not. For a chain of layers with f_l multiply-adds forward, of which the set T trains, a step takes
-Σ f_l + Σ_{l ∈ T} f_l + Σ_{l > min T} f_l: forward, weight gradients, input gradients above the lowest layer
-that trains.
+The counter includes matrix products, convolutions and attention, with the formulas of
+torch.utils.flop_counter. It ignores elementwise work: optimizer, gradient clipping, norms, terms on weights.
+For a chain of layers with f_l MACs forward, of which the set T trains, a training step takes Σ f_l + Σ_{l ∈
+T} f_l + Σ_{l > min T} f_l: forward pass, weight gradients, and input gradients above the lowest trainable
+layer.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,19 +30,18 @@ def convolution_backward(
     transposed: bool,
     output_padding: Sequence[int],
     groups: int,
-    wanted: Sequence[bool],
+    output_mask: Sequence[bool],
     out_val: Any = None,
 ) -> int:
-    """As many operations as forward for each gradient that is wanted, of the input and of the weight."""
+    """Each gradient in `output_mask`, of the input and of the weight, takes as many operations as forward."""
     places = x if transposed else grad
-    return 2 * len(places) * prod(places.shape[2:]) * weight.numel() * sum(wanted[:2])
+    return 2 * len(places) * prod(places.shape[2:]) * weight.numel() * sum(output_mask[:2])
 
 
 aten = torch.ops.aten
 FORMULAS: dict[Any, Callable[..., Any]] = {
     **flop_registry,
-    # torch's own takes a grouped convolution's weight gradient as if it had no groups, and knows attention on
-    # a GPU only.
+    # torch's formulas ignore the groups in a convolution's weight gradient and lack attention on a CPU.
     aten.convolution_backward: convolution_backward,
     aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[aten._scaled_dot_product_flash_attention],
     aten._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
@@ -52,7 +51,7 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
 
 
 class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    """Adds up what passes by; FlopCounterMode's table by modules would take twice the time."""
+    """Sums the FLOPs of all operators called; FlopCounterMode takes twice the time, as it tracks modules."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -69,25 +68,25 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
         return out
 
 
-def counted(work: Callable[[], Result]) -> tuple[int, Result]:
-    """The multiply-adds of some work, and what comes of it; torch's own chance stays as it was."""
+def count_macs(work: Callable[[], Result]) -> tuple[int, Result]:
+    """Run `work`; return its multiply-adds and its result. torch's random state does not change."""
     with torch.random.fork_rng(devices=[]), Counter() as counter:
         result = work()
     return counter.flops // 2, result
 
 
 def forward_macs(module: nn.Module, x: Tensor) -> dict[str, int]:
-    """Of one pass forward, by layer with parameters of its own."""
-    with torch.no_grad(), FlopCounterMode(display=False) as seen:
+    """Multiply-adds of a forward pass, for each layer with its own parameters."""
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
         module(x)
-    found, root = seen.get_flop_counts(), type(module).__name__
+    flops, root = counter.get_flop_counts(), type(module).__name__
     layers = [k for k, layer in module.named_modules() if any(True for _ in layer.parameters(recurse=False))]
-    return {k: sum(found.get(f"{root}.{k}" if k else root, {}).values()) // 2 for k in layers}
+    return {k: sum(flops.get(f"{root}.{k}" if k else root, {}).values()) // 2 for k in layers}
 
 
 def chain_macs(forward: Sequence[int], trains: Sequence[bool]) -> int:
-    """Of one step: forward, weight gradients where it trains, input gradients above the lowest that does."""
+    """Multiply-adds of a training step of a chain of layers, by the formula above."""
     if not any(trains):
         return sum(forward)
-    weights = sum(own for own, opened in zip(forward, trains, strict=True) if opened)
+    weights = sum(macs for macs, trainable in zip(forward, trains, strict=True) if trainable)
     return sum(forward) + weights + sum(forward[list(trains).index(True) + 1 :])

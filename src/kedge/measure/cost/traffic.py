@@ -1,11 +1,11 @@
-"""Bytes between the server and a client in a round: the tensors that are sent, in the run's precision.
+"""Bytes sent between the server and a client in a round, in the run's precision.
 
-Down goes the shared part, batch norm's statistics and what corrections broadcast; up goes the update of the
-shared part, the statistics and what corrections upload. A leaf that trains on nobody in a round is not
-exchanged, nor is anything a correction sends by its name: it does not change. The client has it already,
-unless it trained after the server last sent it to this client; then it goes down once. The first weights come
-from the seed and are never sent. Statistics move also where weights rest, so "shared" ones always travel;
-"local" ones go up, and down to a client that comes for the first time; "frozen" ones stay where they are.
+The server sends shared leaves, batch-norm statistics and what corrections broadcast. The client sends the
+update of the shared leaves, the statistics and what corrections upload. A leaf that trains on no client in a
+round does not change, so neither it nor any correction's tensor for it is sent. If it changed after the
+server last sent it to this client, it is sent down once. Initial weights follow from the seed and are never
+sent. Statistics also change while weights are frozen: "shared" ones are always sent; "local" ones go up, and
+down to a client in its first round; "frozen" ones are never sent.
 """
 
 from collections.abc import Mapping
@@ -15,17 +15,17 @@ from kedge.core.tree import Tree, flatten
 
 
 def tensor_bytes(tree: Tree) -> dict[str, int]:
-    """The bytes of every tensor, by its path."""
+    """The size in bytes of each tensor, by path."""
     return {path: v.numel() * v.element_size() for path, v in flatten(tree).items()}
 
 
-def named(path: str) -> str:
-    """What a tensor is about: the last part of its path."""
+def leaf_name(path: str) -> str:
+    """The leaf that a tensor belongs to: the last part of its path."""
     return path.rpartition("/")[2]
 
 
 class Traffic:
-    """What one method sends, whatever trains."""
+    """Sizes of everything one method sends, and the part that is sent when some leaves train."""
 
     def __init__(
         self,
@@ -35,20 +35,20 @@ class Traffic:
         buffers: Tree,
         statistics: Statistics,
     ) -> None:
-        """`down` and `up` without the statistics; `leaves` are the names of all the model's parameters."""
+        """`down` and `up` exclude the statistics; `leaves` are the names of all the model's parameters."""
         self.leaves, self.down, self.up = leaves, tensor_bytes(down), tensor_bytes(up)
         self.statistics, self.buffers = statistics, sum(tensor_bytes(buffers).values())
 
     def bytes_down(self, trained: frozenset[str], first: bool = False) -> int:
-        """To a client that lacks nothing but this round's news."""
-        travels = self.statistics == "shared" or (self.statistics == "local" and first)
-        return self.exchanged(self.down, trained) + self.buffers * travels
+        """Bytes sent to a client that has all earlier changes; `first`: the client's first round."""
+        sent = self.statistics == "shared" or (self.statistics == "local" and first)
+        return self.sent_bytes(self.down, trained) + self.buffers * sent
 
     def bytes_up(self, trained: frozenset[str]) -> int:
-        """From a client."""
-        return self.exchanged(self.up, trained) + self.buffers * (self.statistics != "frozen")
+        """Bytes sent by a client."""
+        return self.sent_bytes(self.up, trained) + self.buffers * (self.statistics != "frozen")
 
-    def exchanged(self, sizes: Mapping[str, int], trained: frozenset[str]) -> int:
-        """The bytes of what is about leaves that train, or about no leaf."""
+    def sent_bytes(self, sizes: Mapping[str, int], trained: frozenset[str]) -> int:
+        """Bytes of the tensors that belong to a leaf in `trained`, or to no leaf."""
         frozen = self.leaves - trained
-        return sum(size for path, size in sizes.items() if named(path) not in frozen)
+        return sum(size for path, size in sizes.items() if leaf_name(path) not in frozen)

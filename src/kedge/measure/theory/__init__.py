@@ -1,1 +1,1 @@
-"""FedBug's linear laboratory."""
+"""FedBug's linear model: theory and simulation of how fast clients agree."""

@@ -1,8 +1,8 @@
-"""Methods compared in the linear laboratory, in plain numbers: theory and simulation, FedBug and FedAvg.
+"""Statistics of methods in the linear model: theory against simulation, FedBug against FedAvg.
 
-A seed's ratio is the geometric mean of r over its rounds, (d_T/d_0)^(1/T), T the rounds in which d is more
-than rounding. Correlations are Pearson's; there is none of fewer than three points, nor where theory says the
-same everywhere. What cannot be told is None: a round that is not compared, a loss that is not finite.
+The ratio of a seed is the geometric mean of r over its rounds, (d_T/d_0)^(1/T), where T counts the rounds in
+which d is above rounding. Correlations are Pearson's; they need three points and values that differ. A value
+that does not exist is None: a round that is not compared, a loss that is not finite.
 """
 
 import math
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kedge.algorithms.fedbug import BottomUp
 from kedge.core.schedules import Clock
-from kedge.measure.theory.contraction import printed, printed_minimum, theoretical
+from kedge.measure.theory.contraction import paper_minimum, paper_ratio, predicted_ratio
 from kedge.measure.theory.linear import (
     MULTIPLICATIVE,
     NEVER,
@@ -22,18 +22,18 @@ from kedge.measure.theory.linear import (
     Point,
     Training,
     discrepancy,
-    drawn,
     loss,
+    random_start,
     ratios,
-    simulated,
+    trajectory,
 )
 
 QUARTILES = {"lower": 0.25, "median": 0.5, "upper": 0.75}
-SAME = 1e-9  # a spread below this is rounding
+SAME = 1e-9  # a smaller standard deviation is rounding
 
 
 def frozen_steps(share: float, steps: int) -> int:
-    """In how many of so many steps FedBug's schedule keeps v frozen, the second of two units."""
+    """The number of local steps in which FedBug's schedule freezes v, the second of two units."""
     schedule = BottomUp(share)
     return sum(not schedule(Clock(0, 0, step, steps), 2)[1] for step in range(steps))
 
@@ -41,82 +41,88 @@ def frozen_steps(share: float, steps: int) -> int:
 def study(
     network: Network, methods: Mapping[str, Training], seeds: int, clients: int, rounds: int
 ) -> dict[str, Any]:
-    """Every method from the same starts; the first is the one that the others are compared with."""
-    start = drawn(seeds, clients)
+    """Statistics of each method from the same starting points; later methods are compared with the first."""
+    start = random_start(seeds, clients)
     base: Tensor | None = None
     found = []
     for name, training in methods.items():
-        course = simulated(network, start, training, rounds)
+        course = trajectory(network, start, training, rounds)
         r = ratios(discrepancy(course.n))
-        found.append({"method": name, **told(network, course, r, training), **beside(r, base)})
+        found.append(
+            {"method": name, **method_statistics(network, course, r, training), **comparison(r, base)}
+        )
         base = r if base is None else base
-    return {"methods": found, "printed_flow": printed_flow(network, methods, start, rounds)}
+    return {"methods": found, "printed_flow": paper_flow(network, methods, start, rounds)}
 
 
-def told(network: Network, course: Point, r: Tensor, training: Training) -> dict[str, Any]:
-    """What one method's rounds show."""
+def method_statistics(network: Network, course: Point, r: Tensor, training: Training) -> dict[str, Any]:
+    """Ratios, correlations, errors and losses of one method."""
     before = Point(course.n[:-1], course.v[:-1])
     unknown = r.isnan()
     theory, as_printed = (
-        torch.where(unknown, torch.nan, say(network, before, training)) for say in (theoretical, printed)
+        torch.where(unknown, torch.nan, formula(network, before, training))
+        for formula in (predicted_ratio, paper_ratio)
     )
     each = {"ratio": r, "theory": theory, "printed": as_printed}
     losses = loss(network, course)
-    quartiles = {name: plain(quantile(losses, q)) for name, q in QUARTILES.items()}
+    quartiles = {name: as_lists(quantile(losses, q)) for name, q in QUARTILES.items()}
     return {
         "frozen": None if training.frozen == NEVER else int(training.frozen),
         "rounds_compared": int((~unknown).sum()),
         "diverged": int((~torch.isfinite(losses)).any(0).sum()),
-        **{name: known(of_seeds(values), middle) for name, values in each.items()},
+        **{name: finite_statistic(seed_means(values), median) for name, values in each.items()},
         "correlation": {
             "rounds": correlation(theory, r),
             "first_round": correlation(theory[0], r[0]),
-            "seeds": correlation(of_seeds(theory), of_seeds(r)),
+            "seeds": correlation(seed_means(theory), seed_means(r)),
         },
-        "error": known((r - theory).abs(), torch.mean),
-        "printed_error": known((r - as_printed).abs(), torch.mean),
-        "excess": known(r - theory, torch.max),
+        "error": finite_statistic((r - theory).abs(), torch.mean),
+        "printed_error": finite_statistic((r - as_printed).abs(), torch.mean),
+        "excess": finite_statistic(r - theory, torch.max),
         "final_loss": quartiles["median"][-1],
         "loss": quartiles,
-        "by_seed": {name: plain(of_seeds(values)) for name, values in each.items()},
-        "by_round": {name: plain(values.T) for name, values in each.items()},
+        "by_seed": {name: as_lists(seed_means(values)) for name, values in each.items()},
+        "by_round": {name: as_lists(values.T) for name, values in each.items()},
     }
 
 
-def beside(r: Tensor, base: Tensor | None) -> dict[str, Any]:
-    """In how many seeds d shrinks faster than under the first method; None for that one itself."""
+def comparison(r: Tensor, base: Tensor | None) -> dict[str, Any]:
+    """The number of seeds in which d shrinks faster than with the first method; None for the first method."""
     if base is None:
         return {"faster": None, "faster_first_round": None}
-    return {"faster": less(of_seeds(r), of_seeds(base)), "faster_first_round": less(r[0], base[0])}
+    return {
+        "faster": win_count(seed_means(r), seed_means(base)),
+        "faster_first_round": win_count(r[0], base[0]),
+    }
 
 
-def less(left: Tensor, right: Tensor) -> dict[str, Any]:
-    """In how many pairs the left is less, of those that are numbers."""
+def win_count(left: Tensor, right: Tensor) -> dict[str, Any]:
+    """How often `left` < `right`, among the pairs in which both are finite."""
     both = torch.isfinite(left) & torch.isfinite(right)
-    count, of = int((left < right)[both].sum()), int(both.sum())
-    return {"seeds": count, "of": of, "share": count / of if of else None}
+    count, pairs = int((left < right)[both].sum()), int(both.sum())
+    return {"seeds": count, "of": pairs, "share": count / pairs if pairs else None}
 
 
-def printed_flow(
+def paper_flow(
     network: Network, methods: Mapping[str, Training], start: Point, rounds: int
 ) -> dict[str, float] | None:
-    """Rounds by the minimum that the paper prints, where n·v = ¼; None where it prints none."""
+    """Results with the paper's printed minimum, where n·v = ¼; None for models for which it prints none."""
     training = next(iter(methods.values()))
     if network is not MULTIPLICATIVE or not training.flow:
         return None
-    course = simulated(network._replace(minimum=printed_minimum), start, training, rounds)
-    n, v = printed_minimum(start.n, start.v[:, None].expand_as(start.n))
+    course = trajectory(network._replace(minimum=paper_minimum), start, training, rounds)
+    n, v = paper_minimum(start.n, start.v[:, None].expand_as(start.n))
     last = loss(network, Point(course.n[-1], course.v[-1]))
-    return {"product": float((n * v).mean()), "final_loss": float(middle(last))}
+    return {"product": float((n * v).mean()), "final_loss": float(median(last))}
 
 
-def of_seeds(r: Tensor) -> Tensor:
-    """The geometric mean of every seed's rounds, [seeds]; NaN where none is compared."""
+def seed_means(r: Tensor) -> Tensor:
+    """The geometric mean over each seed's rounds, [seeds]; NaN if no round is compared."""
     return r.log().nanmean(0).exp()
 
 
 def correlation(left: Tensor, right: Tensor) -> float | None:
-    """Pearson's, of the pairs that are numbers."""
+    """Pearson's correlation of the pairs in which both are finite, or None."""
     both = torch.isfinite(left) & torch.isfinite(right)
     pairs = torch.stack([left[both], right[both]])
     if pairs.shape[1] < 3 or float(pairs.std(1).min()) < SAME:
@@ -125,27 +131,27 @@ def correlation(left: Tensor, right: Tensor) -> float | None:
 
 
 def quantile(values: Tensor, q: float) -> Tensor:
-    """Of the seeds, the last axis; one that diverged counts as the largest."""
+    """Quantile over the last axis, the seeds; diverged seeds count as the largest values."""
     ordered = torch.where(torch.isfinite(values), values, torch.inf).sort(-1).values
     place = q * (values.shape[-1] - 1)
     low, high = ordered[..., math.floor(place)], ordered[..., math.ceil(place)]
-    # Between equal ones nothing is to be mixed, and of two infinite ones nothing can be.
+    # Interpolating between two infinite values would give NaN.
     return torch.where(low == high, low, low + (high - low) * (place - math.floor(place)))
 
 
-def middle(values: Tensor) -> Tensor:
-    """The median."""
+def median(values: Tensor) -> Tensor:
+    """The median over the seeds."""
     return quantile(values, 0.5)
 
 
-def known(values: Tensor, of: Callable[[Tensor], Tensor]) -> float | None:
-    """A statistic of the numbers among them; None where there are none."""
+def finite_statistic(values: Tensor, statistic: Callable[[Tensor], Tensor]) -> float | None:
+    """`statistic` of the finite values, or None if there are none."""
     numbers = values[torch.isfinite(values)]
-    return float(of(numbers)) if numbers.numel() else None
+    return float(statistic(numbers)) if numbers.numel() else None
 
 
-def plain(values: Tensor) -> list[Any]:
-    """Nested lists with None for what is no number."""
+def as_lists(values: Tensor) -> list[Any]:
+    """Nested lists with None for values that are not finite."""
     if values.ndim > 1:
-        return [plain(row) for row in values]
+        return [as_lists(row) for row in values]
     return [value if math.isfinite(value) else None for value in values.tolist()]

@@ -21,7 +21,7 @@ from kedge.core.tree import Leaves, tree_to
 from kedge.data.batches import collapse, step_counts
 from kedge.engines.engine import trainable
 from kedge.measure.cost.cost import Cost
-from kedge.measure.cost.rehearsal import Rehearsal
+from kedge.measure.cost.dry_run import DryRun
 from kedge.measure.cost.traffic import Traffic, tensor_bytes
 from kedge.measure.last_models import LastModels
 from kedge.measure.updates import Updates
@@ -54,7 +54,7 @@ class Prices:
     def __init__(self, task: Task, stage: Stage, params: Leaves, buffers: Leaves) -> None:
         self.algorithm, self.local = unmeasured(stage.algorithm), stage.local
         self.model = fitted(self.algorithm, task.model)
-        self.client = Rehearsal(self.algorithm, self.model, self.local, task.federation, params, buffers)
+        self.client = DryRun(self.algorithm, self.model, self.local, task.federation, params, buffers)
         down = {k: self.client.fixed[k] for k in ("anchor", "broadcast")}
         up = {k: self.client.upload[k] for k in ("delta", "slots")}
         self.traffic = Traffic(everything(self.model), down, up, buffers, self.model.statistics)
@@ -81,13 +81,15 @@ class Prices:
             ends = (done + steps) // per_epoch - done // per_epoch if short else 0
             samples += (steps - ends) * batch + ends * short
             updates += steps * sum(self.sizes[k] for k in leaves)
-            macs += (steps - ends) * self.client.step(leaves, batch)
-            macs += ends * self.client.step(leaves, short) if ends else 0
+            macs += (steps - ends) * self.client.step_macs(leaves, batch)
+            macs += ends * self.client.step_macs(leaves, short) if ends else 0
             done += steps
         if self.algorithm.needs_class_means:
             looks = -(-examples // self.local.batch)
             least, more = divmod(examples, looks)
-            macs += more * self.client.survey(least + 1) + (looks - more) * self.client.survey(least)
+            macs += more * self.client.class_means_macs(least + 1) + (
+                looks - more
+            ) * self.client.class_means_macs(least)
         trained = frozenset(k for mask, _ in phases for k in trainable(self.model, mask))
         return Work(samples, updates, macs + self.client.end, trained)
 

@@ -1,9 +1,9 @@
-"""A client's round rehearsed on the CPU, to see what it computes and what it uploads.
+"""A dry run of one client's round on the CPU: counts its multiply-adds and records the tensors it uploads.
 
-The kernel itself runs on a few copies of one sample while its multiply-adds are counted (`macs.py`): every
-pass that a method adds is in the count, and nothing that a frozen layer saves. A step on n samples takes
-a + b·n + c·n² of them (b the network's, a products of weights alone, c products of samples with each other),
-which n = 1, 2, 3 tell.
+The kernel runs on a few copies of one sample while `macs.py` counts. The count therefore includes every pass
+that a method adds and excludes the work that frozen layers save. A step on n samples takes a + b·n + c·n²
+multiply-adds: b for the network, a for products of weights alone, c for products between samples. Runs with
+n = 1, 2, 3 determine the three coefficients.
 """
 
 from collections.abc import Sequence
@@ -29,20 +29,20 @@ from kedge.core.model import Batch, Model
 from kedge.core.server import broadcast, initial_server
 from kedge.core.tree import Leaves, tree_to
 from kedge.data.federation import Federation
-from kedge.measure.cost.macs import counted
+from kedge.measure.cost.macs import count_macs
 
 SIZES = (1, 2, 3)
 
 
-def through(values: Sequence[int], at: int) -> int:
-    """The polynomial of second degree that has these values at 1, 2 and 3."""
+def quadratic(values: Sequence[int], at: int) -> int:
+    """The value at `at` of the quadratic polynomial with these values at 1, 2 and 3."""
     first, second, third = values
     rise, bend = second - first, third - 2 * second + first
     return first + rise * (at - 1) + bend * ((at - 1) * (at - 2) // 2)
 
 
-class Rehearsal:
-    """One method's client before its first round; every kind of step is counted once."""
+class DryRun:
+    """One method's client before its first round; every set of trainable leaves is counted once."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Rehearsal:
         params: Leaves,
         buffers: Leaves,
     ) -> None:
-        """`model` is as the algorithm sees it, `params` and `buffers` as a run begins with them."""
+        """`model` is already adapted to the algorithm; `params` and `buffers` are the initial ones."""
         self.algorithm, self.local, self.classes = algorithm, local, data.classes
         self.model = model = place_frozen(model, data.dtype)
         params, buffers = tree_to(params, data.dtype), tree_to(buffers, data.dtype)
@@ -70,32 +70,32 @@ class Rehearsal:
             "lr": torch.tensor(local.optimizer.rate(0), dtype=data.dtype),
         }
         self.x, self.y = data.prepare(data.pool.x[:1]).cpu(), data.pool.y[:1].cpu()
-        self.known: dict[tuple[str, ...] | None, list[int]] = {}
-        asked = algorithm.needs_class_means
-        self.means = class_means(self.rehearsed_survey(self.batch(1))) if asked else None
-        self.end, self.upload = counted(self.rehearsed_end)
+        self.counts: dict[tuple[str, ...] | None, list[int]] = {}  # None: the pass for class means
+        needed = algorithm.needs_class_means
+        self.means = class_means(self.run_class_means(self.batch(1))) if needed else None
+        self.end, self.upload = count_macs(self.run_end)
 
-    def step(self, trainable: tuple[str, ...], samples: int) -> int:
-        """Of one optimizer step on so many samples, in which these leaves train."""
-        if trainable not in self.known:
-            self.known[trainable] = [
-                counted(partial(self.rehearsed_step, trainable, self.batch(n)))[0] for n in SIZES
+    def step_macs(self, trainable: tuple[str, ...], samples: int) -> int:
+        """Multiply-adds of one optimizer step on `samples` samples in which the leaves `trainable` train."""
+        if trainable not in self.counts:
+            self.counts[trainable] = [
+                count_macs(partial(self.run_step, trainable, self.batch(n)))[0] for n in SIZES
             ]
-        return through(self.known[trainable], samples)
+        return quadratic(self.counts[trainable], samples)
 
-    def survey(self, samples: int) -> int:
-        """Of the look at so many samples together that class means take."""
-        if None not in self.known:
-            self.known[None] = [counted(partial(self.rehearsed_survey, self.batch(n)))[0] for n in SIZES]
-        return through(self.known[None], samples)
+    def class_means_macs(self, samples: int) -> int:
+        """Multiply-adds of the pass for class means over one batch of `samples` samples."""
+        if None not in self.counts:
+            self.counts[None] = [count_macs(partial(self.run_class_means, self.batch(n)))[0] for n in SIZES]
+        return quadratic(self.counts[None], samples)
 
     def batch(self, samples: int) -> Batch:
-        """So many copies of one sample."""
+        """A batch of `samples` copies of one sample."""
         x, y = (v.expand(samples, *v.shape[1:]).contiguous() for v in (self.x, self.y))
         return Batch(x, y, torch.ones(samples, dtype=x.dtype), torch.zeros(2, dtype=torch.int64))
 
-    def rehearsed_step(self, trainable: tuple[str, ...], batch: Batch) -> Carry:
-        """The kernel's step as a client alone takes it."""
+    def run_step(self, trainable: tuple[str, ...], batch: Batch) -> Carry:
+        """The kernel's step on a single client."""
         return local_step(
             self.algorithm,
             self.model,
@@ -108,12 +108,12 @@ class Rehearsal:
         )
 
     @torch.no_grad()
-    def rehearsed_survey(self, batch: Batch) -> Leaves:
-        """The pass for class means."""
+    def run_class_means(self, batch: Batch) -> Leaves:
+        """The forward pass that sums features by class."""
         return class_sums(self.model, self.classes, self.carry["params"], self.carry["buffers"], batch)
 
-    def rehearsed_end(self) -> dict[str, Any]:
-        """The upload at the end of a round."""
+    def run_end(self) -> dict[str, Any]:
+        """The client's upload at the end of a round."""
         one = torch.ones_like(self.fixed["lr"])
         times = {k: one for k in self.carry["params"]}
         return finish(self.algorithm, self.carry, self.fixed, one, times, self.means)[1]

@@ -12,7 +12,7 @@ from kedge.algorithms import fedavg
 from kedge.core.algorithm import LocalTraining
 from kedge.core.correction import Correction, End, Step
 from kedge.core.tree import Leaves, Tree
-from kedge.measure.cost.rehearsal import Rehearsal, through
+from kedge.measure.cost.dry_run import DryRun, quadratic
 
 
 @dataclass(frozen=True)
@@ -30,23 +30,23 @@ class Gram(Correction):
         return end.state, {"gram": weight @ weight.T}
 
 
-def rehearsal() -> Rehearsal:
+def dry_run() -> DryRun:
     algorithm = replace(fedavg(), corrections=(Gram(),))
     model = perceptron(of=algorithm)
-    return Rehearsal(algorithm, model, LocalTraining(), federation(), *model.init(0))
+    return DryRun(algorithm, model, LocalTraining(), federation(), *model.init(0))
 
 
 @pytest.mark.parametrize("samples", [1, 2, 3, 4, 9, 50])
 def test_a_step_on_any_number_of_samples_costs_what_torch_counts(samples: int) -> None:
-    client = rehearsal()
+    client = dry_run()
     every = tuple(client.carry["params"])
     with FlopCounterMode(display=False) as counter:
-        client.rehearsed_step(every, client.batch(samples))
-    assert client.step(every, samples) == counter.get_total_flops() // 2
+        client.run_step(every, client.batch(samples))
+    assert client.step_macs(every, samples) == counter.get_total_flops() // 2
 
 
 def test_products_at_the_end_of_a_round_are_counted_and_its_upload_is_there() -> None:
-    client = rehearsal()
+    client = dry_run()
     assert client.end == 6 * 16 * 6
     assert client.upload["slots"]["gram"]["gram"].shape == (6, 6)
 
@@ -56,14 +56,14 @@ def test_the_polynomial_passes_through_its_values() -> None:
         return 7 + 5 * n + 3 * n * n
 
     values = [f(n) for n in (1, 2, 3)]
-    assert [through(values, n) for n in (1, 2, 3, 4, 50)] == [f(n) for n in (1, 2, 3, 4, 50)]
+    assert [quadratic(values, n) for n in (1, 2, 3, 4, 50)] == [f(n) for n in (1, 2, 3, 4, 50)]
 
 
-def test_a_rehearsal_leaves_what_it_is_given_as_it_was() -> None:
+def test_a_dry_run_does_not_change_its_arguments() -> None:
     model = perceptron()
     params, buffers = model.init(0)
     before: Leaves = {k: v.clone() for k, v in params.items()}
-    client = Rehearsal(fedavg(), model, LocalTraining(), federation(dtype=torch.float32), params, buffers)
-    client.step(tuple(params), 5)
+    client = DryRun(fedavg(), model, LocalTraining(), federation(dtype=torch.float32), params, buffers)
+    client.step_macs(tuple(params), 5)
     assert all(torch.equal(params[k], v) for k, v in before.items())
     assert not any(v.requires_grad for v in params.values())
