@@ -30,8 +30,9 @@ gpu: $(VENV)/.dev  ## what only a GPU can show: its tests, then the figures of d
 bench: $(VENV)/.quickstart  ## samples/s of the engines on this machine
 	$(BIN)/kedge bench
 
-docs: $(VENV)/.quickstart  ## the pages of docs/methods, from its texts and the code
+docs: $(VENV)/.quickstart  ## the pages of docs/methods and the table in README.md, from texts and code
 	$(BIN)/python docs/methods/generate.py
+	$(BIN)/python -m docs.readme
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from docs.readme import readme
 from tests.test_architecture import ALLOWED
 
 from kedge.algorithms import METHODS
@@ -140,3 +141,55 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_a_broken_link_is_found() -> None:
     text = "[a](runs.md) [b](gone.md) [c](architecture.md#five-laws) [d](architecture.md#six-laws)"
     assert broken_links(text, ROOT / "docs") == ["gone.md", "architecture.md#six-laws"]
+
+
+def glossary() -> list[str]:
+    """The words of the glossary."""
+    words = re.findall(r"^\| ([\w-]+) \|", (ROOT / "docs/glossary.md").read_text(), flags=re.MULTILINE)
+    return [word for word in words if word != "word"]
+
+
+def test_the_glossary_is_sorted() -> None:
+    words = glossary()
+    assert len(words) > 50
+    assert words == sorted(set(words))
+
+
+def test_every_word_of_the_glossary_is_used_in_the_source() -> None:
+    source = "\n".join(path.read_text().lower() for path in SOURCE.rglob("*.py"))
+    unused = [word for word in glossary() if not uses(source, word)]
+    assert not unused
+
+
+def uses(source: str, word: str) -> bool:
+    """Whether a text has the word or its plural, alone or as a part of a name."""
+    singular = re.escape(word).replace(r"\-", "[-_]")
+    plural = "leaves" if word == "leaf" else f"{singular}s"
+    return re.search(rf"(?<![a-z])({singular}|{plural})(?![a-z])", source) is not None
+
+
+def test_a_word_that_is_not_used_is_found() -> None:
+    source = "the hand_over of leaves"
+    assert [word for word in ("hand-over", "leaf", "over", "hands") if not uses(source, word)] == ["hands"]
+
+
+def test_the_index_names_every_page() -> None:
+    index = (ROOT / "docs/README.md").read_text()
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert pages == set(re.findall(r"\]\((\w+\.md)\)", index))
+
+
+def test_the_readme_has_the_table_of_methods_that_the_texts_make() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert text == readme(text), "README.md is out of date: run python -m docs.readme"
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_the_readme_begins_with_quickstart_and_test() -> None:
+    text = (ROOT / "README.md").read_text()
+    block = re.search(r"```\n(.*?)```", text, flags=re.DOTALL)
+    assert block
+    assert [line.split("#")[0].strip() for line in block[1].splitlines()] == ["make quickstart", "make test"]
