@@ -12,15 +12,15 @@ STEPS = 7
 
 
 def start() -> Leaves:
-    chance = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     return {
-        "a": torch.randn(3, 2, generator=chance, dtype=torch.float64),
-        "b": torch.randn(4, generator=chance, dtype=torch.float64),
+        "a": torch.randn(3, 2, generator=generator, dtype=torch.float64),
+        "b": torch.randn(4, generator=generator, dtype=torch.float64),
     }
 
 
 def gradient(params: Leaves, step: int) -> Leaves:
-    """Some function of the parameters and the step."""
+    """An arbitrary nonlinear function of the parameters and the step."""
     return {k: torch.sin(v * (step + 1)) + v**3 for k, v in params.items()}
 
 
@@ -44,16 +44,16 @@ def theirs(
         optimizer.step()
 
 
-# b is frozen at first, again in the middle, and once more at the end
-THAWED = frozenset({("b", 0), ("b", 1), ("b", 4), ("b", 6)})
-each_frozen = pytest.mark.parametrize("frozen", [frozenset(), THAWED], ids=["all", "some frozen"])
+# (leaf, step): b is frozen in four of the seven steps.
+FROZEN = frozenset({("b", 0), ("b", 1), ("b", 4), ("b", 6)})
+each_frozen = pytest.mark.parametrize("frozen", [frozenset(), FROZEN], ids=["all", "some frozen"])
 
 
 @each_frozen
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_sgd_is_torch_sgd(momentum: float, weight_decay: float, frozen: frozenset[tuple[str, int]]) -> None:
-    """A frozen leaf is one without a gradient: torch gives it no step, no decay, and its momentum rests."""
+    """A frozen leaf has no gradient: torch gives it no step and no weight decay, and keeps its momentum."""
     reference = {k: v.requires_grad_() for k, v in start().items()}
     torch_sgd = torch.optim.SGD(reference.values(), 0.05, momentum=momentum, weight_decay=weight_decay)
     theirs(torch_sgd, reference, frozen)
@@ -94,7 +94,7 @@ def test_a_leaf_without_a_gradient_is_passed_through(optimizer: Optimizer) -> No
     assert all(part["b"] is state[name]["b"] for name, part in after.items())
 
 
-def test_decay_is_added_beside_weight_decay_and_only_where_there_is_a_gradient() -> None:
+def test_the_unclipped_gradient_is_added_only_to_leaves_with_a_gradient() -> None:
     params = {"a": torch.tensor([2.0]), "b": torch.tensor([3.0])}
     grads, unclipped = {"a": torch.tensor([1.0])}, {"a": torch.tensor([10.0]), "b": torch.tensor([10.0])}
     moved, _ = SGD(0.1, weight_decay=0.5).update(grads, unclipped, {}, params, torch.tensor(0.1))

@@ -1,3 +1,5 @@
+"""Schedules: which units train in which step."""
+
 from fractions import Fraction
 from itertools import pairwise
 from math import ceil
@@ -14,7 +16,7 @@ from kedge.core.schedules import Clock, FixLast, all_units
 
 
 def opened(ratio: float, units: int, steps: int) -> list[int]:
-    """How many units are open in each step."""
+    """The number of trainable units in each step."""
     masks = [BottomUp(ratio)(Clock(0, 0, step, steps), units) for step in range(steps)]
     assert all(mask == tuple(sorted(mask, reverse=True)) for mask in masks)
     return [sum(mask) for mask in masks]

@@ -1,3 +1,5 @@
+"""The server: its first state, its update after a round, and the change of stages."""
+
 from dataclasses import dataclass, replace
 
 import pytest
@@ -14,10 +16,10 @@ from kedge.core.server import (
     Server,
     broadcast,
     initial_server,
-    keep,
     next_stage_server,
     server_update,
     upload_weights,
+    with_old_leaves,
 )
 from kedge.core.tree import Leaves, Tree, scale
 from kedge.nn.from_module import from_module
@@ -39,7 +41,7 @@ def reply(
     return Reply(mean, size, frozenset(delta) if trained is None else trained, (), {})
 
 
-def test_server_opens_with_the_shared_leaves_and_fresh_slots(model: Model) -> None:
+def test_the_server_starts_with_the_shared_leaves_and_fresh_slots(model: Model) -> None:
     params, buffers = model.init(0)
     server = initial_server(replace(feddyn(0.1), shared=body), model, params, buffers)
     assert set(server.shared) == {"0.weight", "0.bias"}
@@ -77,13 +79,13 @@ def test_the_average_is_the_plain_mean_whatever_the_method_distributes(model: Mo
 
 @dataclass(frozen=True)
 class Times(Correction):
-    """Multiplies the update; for the order of the chain."""
+    """A server rule that multiplies the update and adds 1: the order of two such rules matters."""
 
     factor: float
     slot: str
 
     @property
-    def name(self) -> str:  # type: ignore[override]  # two of one kind in a test
+    def name(self) -> str:  # type: ignore[override]  # two of the same class in one test
         return self.slot
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
@@ -111,10 +113,10 @@ def test_leaves_that_trained_on_nobody_keep_model_and_state(model: Model) -> Non
         assert torch.equal(after.slots["control"]["c"][k], torch.full_like(v, 7.0)) is not moved
 
 
-def test_keep_puts_old_tensors_back_wherever_they_stand() -> None:
+def test_with_old_leaves_replaces_tensors_at_every_depth() -> None:
     old = {"u": {"a": torch.tensor(1.0), "b": torch.tensor(2.0)}, "n": torch.tensor(3.0)}
     new = {"u": {"a": torch.tensor(10.0), "b": torch.tensor(20.0)}, "n": torch.tensor(30.0)}
-    kept = keep(old, new, frozenset({"b"}))
+    kept = with_old_leaves(old, new, frozenset({"b"}))
     assert [float(kept["u"]["a"]), float(kept["u"]["b"]), float(kept["n"])] == [10, 2, 30]
 
 
@@ -137,7 +139,7 @@ def test_the_same_correction_in_both_stages_keeps_its_state(model: Model) -> Non
     assert all(torch.equal(v, torch.full_like(v, 5.0)) for v in after.slots["dynamic"]["u"].values())
 
 
-def test_a_correction_of_another_kind_in_the_same_slot_begins_anew(model: Model) -> None:
+def test_a_correction_of_another_kind_in_the_same_slot_starts_afresh(model: Model) -> None:
     @dataclass(frozen=True)
     class Other(Correction):
         name = "dynamic"
@@ -181,8 +183,8 @@ def test_every_part_of_an_upload_has_its_weight() -> None:
     assert equal(facts).tolist() == [1, 1]
 
 
-def test_a_correction_about_other_leaves_begins_anew() -> None:
-    """FedDyn over the body, then over everything: its u_i lack the head's leaves, so they cannot go on."""
+def test_a_correction_about_other_leaves_starts_afresh() -> None:
+    """FedDyn over the body, then over everything: its u_i lack the head's leaves, so they are dropped."""
     model = from_module(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
     params, _ = model.init(0)
     part, whole = replace(feddyn(0.1), shared=body), feddyn(0.1)

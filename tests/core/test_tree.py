@@ -1,3 +1,5 @@
+"""Arithmetic on trees of tensors."""
+
 from typing import Any
 
 import pytest
@@ -9,11 +11,11 @@ from torch import Tensor
 from kedge.core.tree import (
     Leaves,
     add,
-    as_it_lies,
     axpy,
     dot,
     finite,
     flatten,
+    in_memory_order,
     only,
     row,
     scale,
@@ -51,10 +53,10 @@ def test_dot_and_square_norm_run_over_all_leaves() -> None:
 
 def test_dot_does_not_depend_on_the_order_of_the_leaves() -> None:
     """A checkpoint lists tensors in another order; a resumed run must still be the same to the last bit."""
-    chance = torch.Generator().manual_seed(0)
-    leaves = {f"{k}": 10.0**k * torch.randn(3, generator=chance) for k in range(-6, 7)}
-    turned = dict(reversed(leaves.items()))
-    assert torch.equal(sqnorm(leaves), sqnorm(turned))
+    generator = torch.Generator().manual_seed(0)
+    leaves = {f"{k}": 10.0**k * torch.randn(3, generator=generator) for k in range(-6, 7)}
+    backwards = dict(reversed(leaves.items()))
+    assert torch.equal(sqnorm(leaves), sqnorm(backwards))
 
 
 def test_a_sum_may_run_over_fewer_leaves_than_the_other_side_has() -> None:
@@ -107,7 +109,7 @@ def test_stack_and_row_are_inverse() -> None:
         assert again["e"] == {}
 
 
-def test_a_row_has_memory_of_its_own() -> None:
+def test_a_row_is_a_copy() -> None:
     both = stack([A, B])
     first = row(both, 0)
     both["a"].zero_()
@@ -127,7 +129,7 @@ def test_where_keeps_the_old_value_when_the_new_one_is_not_a_number() -> None:
     assert float(where(torch.tensor(False), moved, kept)["a"]) == 2
 
 
-def test_cast_leaves_integers_alone() -> None:
+def test_tree_to_does_not_convert_integers() -> None:
     got = tree_to({"x": torch.ones(2), "n": torch.ones(2, dtype=torch.int64)}, torch.float64)
     assert got["x"].dtype == torch.float64
     assert got["n"].dtype == torch.int64
@@ -155,7 +157,7 @@ def test_finite_finds_a_number_that_is_not(bad: float) -> None:
     assert not bool(finite({**good, "b": {"c": torch.tensor([1.0, bad])}}))
 
 
-def test_together_pairs_leaves_by_name() -> None:
+def test_tree_foreach_pairs_leaves_by_name() -> None:
     left = {"a": torch.ones(2), "n": {"b": torch.zeros(3), "c": torch.ones(1)}, "none": {}}
     right = {"none": {}, "n": {"c": torch.full((1,), 5.0), "b": torch.ones(3)}, "a": torch.ones(2)}
     found = tree_foreach(torch._foreach_add, left, right)
@@ -166,11 +168,11 @@ def test_together_pairs_leaves_by_name() -> None:
     assert tree_foreach(torch._foreach_neg, {"none": {}}) == {"none": {}}
 
 
-def test_a_norm_is_that_of_the_same_numbers_however_they_lie() -> None:
-    turned = torch.randn(4, 2, 2, 3, dtype=torch.float64).movedim(-1, 1)
-    assert as_it_lies(turned).is_contiguous()
-    assert as_it_lies(turned.contiguous()).shape == turned.shape
-    assert torch.allclose(dot({"w": turned}, {"w": turned}), turned.square().sum())
+def test_a_dot_product_does_not_depend_on_the_memory_layout() -> None:
+    permuted = torch.randn(4, 2, 2, 3, dtype=torch.float64).movedim(-1, 1)
+    assert in_memory_order(permuted).is_contiguous()
+    assert in_memory_order(permuted.contiguous()).shape == permuted.shape
+    assert torch.allclose(dot({"w": permuted}, {"w": permuted}), permuted.square().sum())
 
 
 def test_finite_does_not_take_large_numbers_for_infinite() -> None:

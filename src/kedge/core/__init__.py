@@ -1,1 +1,1 @@
-"""The mathematics; knows torch, not where it runs."""
+"""The mathematics: pure functions of tensors, independent of devices and engines."""

@@ -1,7 +1,7 @@
-"""local_step and finish: the one kernel. Every engine calls these and nothing else learns.
+"""The training kernel: `local_step` takes one optimizer step of a client, `finish` ends its round.
 
-Both are pure functions of trees of tensors, so that a client can run alone, as a row of a stack, compiled,
-or on another machine.
+Every engine trains with these two functions. Both are pure functions of trees of tensors, so a client can
+run alone, as a row of a stack, compiled, or on another machine.
 """
 
 from __future__ import annotations  # dynamo does not evaluate the annotations of inner functions
@@ -19,11 +19,11 @@ from kedge.core.correction import ClassMeans, Correction, End, Step
 from kedge.core.model import Batch, Model, Output
 from kedge.core.tree import Leaves, Tree, dot, only, sub
 
-Carry = dict[str, Any]  # params, buffers, opt, state (by slot), loss: what moves from step to step
-Aux = tuple[Output, Leaves, Tensor]  # output, moved buffers, loss
+Carry = dict[str, Any]  # params, buffers, opt, state (by slot), loss: everything that a step changes
+Aux = tuple[Output, Leaves, Tensor]  # output, new buffers, loss
 Objective = Callable[[Leaves], tuple[Tensor, Aux]]
 Differentiate = Callable[[Objective, Leaves], tuple[Leaves, Aux]]
-Fixed = dict[str, Any]  # anchor, buffers, broadcast (by slot), facts, lr: what stays through a round
+Fixed = dict[str, Any]  # anchor, buffers, broadcast (by slot), facts, lr: constant during a round
 
 
 def local_step(
@@ -36,10 +36,10 @@ def local_step(
     fixed: Fixed,
     differentiate: Differentiate | None = None,
 ) -> Carry:
-    """One optimizer step of one client: the leaves named in `trainable` move, all others are not touched.
+    """The carry after one optimizer step of one client; only the leaves named in `trainable` change.
 
-    `differentiate` is how the gradient is taken: by a transform (under vmap and compile, the default) or
-    by autograd.
+    `differentiate` computes the gradient: with a torch.func transform (the default, which works under vmap
+    and torch.compile) or with autograd.
     """
     params, buffers = carry["params"], carry["buffers"]
 
@@ -100,13 +100,13 @@ def local_step(
 
 
 def gradient_by_transform(objective: Objective, leaves: Leaves) -> tuple[Leaves, Aux]:
-    """The gradient by torch.func: composes with vmap and compile."""
+    """The gradient by torch.func, which works under vmap and torch.compile."""
     grads: tuple[Leaves, Aux] = grad(objective, has_aux=True)(leaves)
     return grads
 
 
 def gradient_by_autograd(objective: Objective, leaves: Leaves) -> tuple[Leaves, Aux]:
-    """The gradient by plain autograd: for one client alone, where it keeps less alive than the transform."""
+    """The gradient by plain autograd, which needs less memory than the transform for a single client."""
     live = {k: v.detach().requires_grad_() for k, v in leaves.items()}
     total, (out, moved, loss) = objective(live)
     grads = torch.autograd.grad(total, list(live.values()), allow_unused=True, materialize_grads=True)
@@ -116,7 +116,7 @@ def gradient_by_autograd(objective: Objective, leaves: Leaves) -> tuple[Leaves, 
 
 
 def overrides(correction: Correction, hook: str) -> bool:
-    """Whether the correction has this hook of its own."""
+    """Whether the correction's class overrides `hook`."""
     return getattr(type(correction), hook) is not getattr(Correction, hook)
 
 
@@ -126,21 +126,21 @@ STEP_HOOKS = (
 
 
 def acts_in_steps(correction: Correction) -> bool:
-    """Whether a correction affects a client's steps, memory or delta; else only its upload or the server."""
+    """Whether a correction affects a client's steps, memory or delta, not only its upload or the server."""
     return correction.needs_class_means or any(overrides(correction, hook) for hook in STEP_HOOKS)
 
 
 def step_part(algorithm: Algorithm) -> Algorithm:
-    """The algorithm without its name and the corrections that do not act in steps.
+    """The algorithm without its name and without the corrections that do not act in steps.
 
-    Algorithms with equal step parts train with the same program: FedAvg, FedAvgM and FedExP.
+    Algorithms with equal step parts use the same compiled program: FedAvg, FedAvgM and FedExP.
     """
     acting = tuple(c for c in algorithm.corrections if acts_in_steps(c))
     return replace(algorithm, name="", corrections=acting)
 
 
 def clipped(grads: Leaves, limit: float, extra: tuple[str, ...]) -> Leaves:
-    """g · min(1, limit/‖g‖) over the model's leaves, and over the added heads by themselves."""
+    """g · min(1, limit/‖g‖), with one norm for the model's leaves and one for the added heads (`extra`)."""
     groups = [only(grads, extra), {k: v for k, v in grads.items() if k not in extra}]
     out: Leaves = {}
     for group in groups:
@@ -151,7 +151,7 @@ def clipped(grads: Leaves, limit: float, extra: tuple[str, ...]) -> Leaves:
 
 
 def initial_carry(local: LocalTraining, params: Leaves, buffers: Leaves, state: Tree) -> Carry:
-    """A client's carry before its first step of a round."""
+    """A client's carry before the first step of a round."""
     loss = next(iter(params.values())).new_zeros(())
     return {
         "params": params,
@@ -170,7 +170,7 @@ def finish(
     lr_time: Leaves,
     class_means: ClassMeans | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """After the last step: the memory a client keeps per slot, and its upload."""
+    """A client's new memory, by slot, and its upload, computed after the last step of a round."""
     anchor = fixed["anchor"]
     shared = only(carry["params"], anchor)
     delta = sub(shared, anchor)
@@ -206,21 +206,21 @@ def finish(
 
 
 def class_sums(model: Model, classes: int, params: Leaves, buffers: Leaves, batch: Batch) -> Leaves:
-    """Per class: the sum of the batch's features in evaluation mode, and its samples."""
+    """Per class: the sum of the batch's features in evaluation mode, and the number of samples."""
     features = model.apply(params, buffers, batch, False)[0].features
     member = (batch.y[:, None] == torch.arange(classes, device=batch.y.device)) * batch.weight[:, None]
     return {"sum": member.T @ features, "count": member.sum(0)}
 
 
 def class_means(sums: Leaves) -> ClassMeans:
-    """The means of sums by class; 0 where there is no sample."""
+    """The mean features of each class; 0 for a class without samples."""
     return ClassMeans(sums["sum"] / sums["count"].clamp_min(1)[:, None], sums["count"])
 
 
 def unit_gradient_distance(count: Tensor, momentum: float) -> Tensor:
-    """Σ over `count` steps of the momentum-weighted step: how far a constant unit gradient carries at lr 1.
+    """The distance that a constant gradient of 1 moves a weight in `count` steps at learning rate 1.
 
-    Without momentum it is the count; with ρ it is (K − ρ(1−ρ^K)/(1−ρ))/(1−ρ).
+    Without momentum it is K = `count`; with momentum ρ it is (K − ρ(1−ρ^K)/(1−ρ))/(1−ρ).
     """
     if not momentum:
         return count

@@ -1,4 +1,4 @@
-"""The ways a run can fail, by whose affair it is: the request, the data, the training or the checkpoint."""
+"""Exceptions by cause: the request, the data, the training or the checkpoint."""
 
 import difflib
 from collections.abc import Iterable
@@ -17,10 +17,10 @@ class Diverged(RuntimeError):
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint is missing, damaged or of another run."""
+    """A checkpoint is missing, damaged or from another run."""
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
-    """A sentence to append to a message about an unknown name: the closest allowed one, or nothing."""
+    """A sentence with the closest allowed name, to append to a message about an unknown one; or ''."""
     close = difflib.get_close_matches(name, list(allowed), n=1)
     return f" Did you mean '{close[0]}'?" if close else ""

@@ -48,7 +48,7 @@ def identical(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def frozen_note(model: Model) -> str:
-    """A sentence to append to a message about the number of units; empty where nothing is frozen."""
+    """A sentence to append to a message about the number of units; empty if nothing is frozen."""
     if not model.frozen:
         return ""
     return (

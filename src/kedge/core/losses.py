@@ -1,4 +1,4 @@
-"""Losses of a batch with weights; every batch average goes through weighted_mean."""
+"""Losses of a batch whose samples have weights; every average over a batch is a `weighted_mean`."""
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -8,7 +8,7 @@ from kedge.core.model import Batch
 
 
 def weighted_mean(values: Tensor, batch: Batch) -> Tensor:
-    """The mean of one value a sample over the samples of weight 1."""
+    """The mean of `values`, one per sample, over the samples of weight 1."""
     return (values * batch.weight).sum() / batch.weight.sum()
 
 

@@ -16,7 +16,7 @@ Statistics = Literal["shared", "local", "frozen"]
 
 
 class Output(NamedTuple):
-    """What every model returns."""
+    """The result of a model's forward pass."""
 
     features: Tensor  # the input of the classifier, [batch, d]
     logits: Tensor  # [batch, classes]
@@ -24,29 +24,30 @@ class Output(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Samples of one client at one step; weight 0 marks padding."""
+    """The samples of one client in one step; weight 0 marks padding."""
 
     x: Tensor
     y: Tensor
     weight: Tensor  # [batch]
-    key: Tensor  # two 32-bit words in int64: chance inside the model (dropout) is a function of it
+    key: Tensor  # two 32-bit words in int64: random numbers in the model (dropout) are a function of it
 
 
 @dataclass(frozen=True)
 class Model:
-    """A pure model. Units are what schedules freeze: leaf names, input side first, head last."""
+    """A network as pure functions; `units` are the groups of leaves that schedules freeze, head last."""
 
     init: Callable[[int], tuple[Leaves, Leaves]]  # seed -> parameters, buffers
-    apply: Callable[[Leaves, Leaves, Batch, bool], tuple[Output, Leaves]]  # …, train? -> output, new buffers
+    # (parameters, buffers, batch, train) -> output, new buffers
+    apply: Callable[[Leaves, Leaves, Batch, bool], tuple[Output, Leaves]]
     units: tuple[tuple[str, ...], ...]
     extra: tuple[str, ...] = ()  # leaves of added heads: in no unit, always train
-    statistics: Statistics = "shared"  # batch norm's: averaged, kept by each client, or never moved
-    random: bool = False  # whether apply draws chance (dropout)
+    statistics: Statistics = "shared"  # of batch norm: averaged, kept by each client, or never updated
+    random: bool = False  # whether `apply` draws random numbers (dropout)
     half: bool = False  # whether `apply` runs under autocast in bfloat16
     mixes_samples: bool = False  # whether a sample's output depends on the padding of its batch
-    unrolled: int = 0  # time steps of recurrent layers, all of which a compiled program contains
-    classifier: tuple[str, ...] = ()  # the last linear layer's weight and bias: what takes the features in
-    # Integer buffers and frozen parameters, with the module's values: in the state_dict, never change.
+    unrolled: int = 0  # time steps of recurrent layers; a compiled program contains every one
+    classifier: tuple[str, ...] = ()  # weight and bias of the last linear layer, whose input is `features`
+    # Integer buffers and frozen parameters with the module's values: in the state_dict, never changed.
     constants: tuple[tuple[str, Tensor], ...] = ()
     frozen: Leaves = field(default_factory=dict)  # the frozen parameters as `apply` reads them (frozen.py)
     parameters: tuple[str, ...] = ()  # every parameter, trainable or frozen, in the network's order

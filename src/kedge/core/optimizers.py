@@ -1,7 +1,7 @@
-"""SGD and Adam as pure functions with torch's semantics.
+"""SGD and Adam as pure functions, with the semantics of torch.optim.
 
-Only leaves that have a gradient move: a frozen leaf gets no step, no weight decay, no momentum. A round
-starts with a fresh state. The learning rate decays per round: lr · decay^round.
+Only leaves with a gradient change: a frozen leaf gets no step, no weight decay and no momentum. Every round
+starts with a new optimizer state. The learning rate of a round is lr · decay^round.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from kedge.core.tree import Leaves, Tree, zeros
 
 
 class Optimizer(Protocol):
-    """What the kernel needs of an optimizer."""
+    """The part of an optimizer that the training kernel calls."""
 
     @property
     def momentum(self) -> float: ...
@@ -27,7 +27,7 @@ class Optimizer(Protocol):
 
 
 def check(name: str, **values: tuple[float, bool, str]) -> None:
-    """Raise where a hyper-parameter is out of range: value, whether it is right, what is allowed."""
+    """Raise if a hyperparameter is out of range; each is (value, whether it is valid, valid range)."""
     for key, (value, right, allowed) in values.items():
         if not right:
             raise RequestError(f"{name}({key}={value}): need {allowed}.")
@@ -56,7 +56,7 @@ class SGD:
         return self.lr * self.decay**round
 
     def init(self, params: Leaves) -> dict[str, Any]:
-        """Momentum buffers, if there is momentum."""
+        """Momentum buffers; nothing if momentum is 0."""
         return {"momentum": zeros(params)} if self.momentum else {}
 
     def update(
@@ -95,7 +95,7 @@ class Adam:
 
     @property
     def momentum(self) -> float:
-        """The share of the old direction in a step."""
+        """The weight of earlier gradients in a step."""
         return self.beta1
 
     def rate(self, round: int) -> float:
@@ -103,7 +103,7 @@ class Adam:
         return self.lr * self.decay**round
 
     def init(self, params: Leaves) -> dict[str, Any]:
-        """First and second moments and the steps taken, per leaf."""
+        """First and second moments and the number of steps, per leaf."""
         return {
             "first": zeros(params),
             "second": zeros(params),
@@ -130,7 +130,7 @@ class Adam:
 
 
 def full_gradient(grads: Leaves, unclipped: Leaves, params: Leaves, weight_decay: float) -> Leaves:
-    """g + weight_decay·w + unclipped, for the leaves that have a gradient."""
+    """g + weight_decay·w + unclipped, for the leaves with a gradient."""
     if weight_decay:
         grads = {k: torch.add(g, params[k], alpha=weight_decay) for k, g in grads.items()}
     return {k: g + unclipped[k] if k in unclipped else g for k, g in grads.items()}

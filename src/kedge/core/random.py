@@ -1,15 +1,16 @@
-"""All chance, as a pure function of a key: Philox4x32-10 (Salmon et al., 2011, "Parallel random numbers").
+"""Random numbers as pure functions of a key: Philox4x32-10 (Salmon et al., 2011, "Parallel random numbers").
 
-Key (seed, purpose), counter (position, step, client, round). There is no state, so a draw does not depend on
-what was drawn before, on how many clients are stacked or on the version of a library; a run resumes by naming
-its round.
+The key is (seed, purpose), the counter is (position, step, client, round). There is no generator with a
+state: a number does not depend on earlier draws, on the number of stacked clients or on the version of a
+library, and a resumed run draws the same numbers because it knows its round.
 
-One round of Philox on the counter (c0, c1, c2, c3), all words of 32 bits, ten times with a stepped key:
+Philox repeats the following round ten times, each time with another key, on the counter (c0, c1, c2, c3) of
+32-bit words:
 
     c0' = hi(M1·c2) ^ c1 ^ k0    c1' = lo(M1·c2)    c2' = hi(M0·c0) ^ c3 ^ k1    c3' = lo(M0·c0)
 
-Written for numpy (uint64, which holds a product of 32-bit words) and for torch (int64, which does not: the
-product is made of 16-bit halves). The two agree bit for bit.
+There are two implementations, which agree bit for bit: one for numpy (uint64, which can store the product of
+two 32-bit words) and one for torch (int64, which cannot, so products are computed from 16-bit halves).
 """
 
 from enum import IntEnum
@@ -24,16 +25,16 @@ from kedge.core.errors import RequestError
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)  # added to the key after every round
 ROUNDS = 10
-BROADCAST = 2  # rounds after which every word depends on the whole counter
+MIXING_ROUNDS = 2  # rounds after which every word depends on the whole counter
 MASK = 0xFFFFFFFF
 
 Integers = int | NDArray[np.integer]
-Words = NDArray[np.uint64]  # 32-bit words held in 64 bits
+Words = NDArray[np.uint64]  # 32-bit words in 64-bit integers
 IntOrTensor = int | Tensor
 
 
 class Purpose(IntEnum):
-    """What the chance is for: draws of different purposes are independent."""
+    """The purpose of a draw: draws for different purposes are independent."""
 
     INIT = 1
     PARTITION = 2
@@ -46,17 +47,17 @@ class Purpose(IntEnum):
     TUNE_SHUFFLE = 9
     TUNE_DROPOUT = 10
     TUNE_AUGMENT = 11
-    LINEAR = 12  # where the linear laboratory starts
+    LINEAR = 12  # initial weights of the linear laboratory (`kedge theory`)
 
 
 def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words]) -> tuple[Words, ...]:
-    """Philox4x32-10 of broadcastable uint64 arrays that hold 32-bit words."""
+    """Philox4x32-10 of broadcastable uint64 arrays that contain 32-bit words."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     m0, m1 = np.uint64(MULTIPLIERS[0]), np.uint64(MULTIPLIERS[1])
     w0, w1 = np.uint64(WEYL[0]), np.uint64(WEYL[1])
     mask, half = np.uint64(MASK), np.uint64(32)
-    for _ in range(BROADCAST):
+    for _ in range(MIXING_ROUNDS):
         product0, product1 = c0 * m0, c2 * m1
         c0, c1, c2, c3 = (
             (product1 >> half) ^ (c1 ^ k0),
@@ -65,10 +66,10 @@ def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words])
             product0 & mask,
         )
         k0, k1 = (k0 + w0) & mask, (k1 + w1) & mask
-    # From here on all are as large as what comes out: in place, for new memory takes longer than the sums.
+    # From here on all arrays have the size of the result, and allocating one takes longer than computing it.
     c0, c1, c2, c3 = (v.copy() for v in np.broadcast_arrays(c0, c1, c2, c3))
     product0, product1, high = (np.empty_like(c0) for _ in range(3))
-    for _ in range(ROUNDS - BROADCAST):
+    for _ in range(ROUNDS - MIXING_ROUNDS):
         np.multiply(c0, m0, out=product0)
         np.multiply(c2, m1, out=product1)
         for product, word, k in ((product1, c1, k0), (product0, c3, k1)):
@@ -85,9 +86,10 @@ def torch_words(
     key: tuple[IntOrTensor, IntOrTensor],
     counter: tuple[IntOrTensor, IntOrTensor, IntOrTensor, IntOrTensor],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Philox4x32-10 of broadcastable int64 tensors or ints that hold 32-bit words; may be traced and mapped.
+    """Philox4x32-10 of broadcastable int64 tensors or ints that contain 32-bit words.
 
-    Key (seed, purpose), counter (position, step, client, round): the words of `words`, as int64 in 0..2^32-1.
+    The key is (seed, purpose), the counter (position, step, client, round). The numbers are those of `words`,
+    as int64 in 0..2^32-1. Works under vmap and tracing.
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key
@@ -99,7 +101,7 @@ def torch_words(
 
 
 def _product(multiplier: int, word: IntOrTensor) -> tuple[IntOrTensor, IntOrTensor]:
-    """High and low word of multiplier·word; no intermediate reaches 2^49."""
+    """The high and the low word of multiplier·word; no intermediate result reaches 2^49."""
     upper, lower = multiplier * (word >> 16), multiplier * (word & 0xFFFF)
     return (upper + (lower >> 16)) >> 16, (((upper & 0xFFFF) << 16) + lower) & MASK
 
@@ -113,7 +115,7 @@ def words(
     step: Integers = 0,
     position: Integers = 0,
 ) -> NDArray[np.uint32]:
-    """Four words of 32 random bits for every key, [..., 4]; the arguments broadcast against each other."""
+    """Four words of 32 random bits per key, [..., 4]; the arguments broadcast against each other."""
     drawn = _drawn(seed, purpose, round, client, step, position)
     return np.stack([word.astype(np.uint32) for word in np.broadcast_arrays(*drawn)], axis=-1)
 
@@ -127,7 +129,7 @@ def bits(
     step: Integers = 0,
     position: Integers = 0,
 ) -> NDArray[np.uint64]:
-    """64 random bits for every key: the first word above the second."""
+    """64 random bits per key: the first word is the upper half."""
     first, second, _, _ = _drawn(seed, purpose, round, client, step, position)
     return _joined(first, second)
 
@@ -141,7 +143,7 @@ def uniforms(
     step: Integers = 0,
     position: Integers = 0,
 ) -> NDArray[np.float64]:
-    """Uniform on the open interval (0, 1), from 53 of the bits."""
+    """Uniform numbers in the open interval (0, 1), from 53 random bits."""
     first, second, _, _ = _drawn(seed, purpose, round, client, step, position)
     return _open_interval(_joined(first, second))
 
@@ -155,7 +157,7 @@ def normals(
     step: Integers = 0,
     position: Integers = 0,
 ) -> NDArray[np.float64]:
-    """Standard normal (Box and Muller, 1958): radius from the first two words, angle from the others."""
+    """Standard normal numbers (Box and Muller, 1958): radius from two words, angle from the other two."""
     first, second, third, fourth = _drawn(seed, purpose, round, client, step, position)
     radius = np.sqrt(-2 * np.log(_open_interval(_joined(first, second))))
     return np.asarray(radius * np.cos(2 * np.pi * _open_interval(_joined(third, fourth))))
@@ -164,7 +166,7 @@ def normals(
 def permutation(
     n: int, seed: int, purpose: int, *, round: Integers = 0, client: Integers = 0, step: Integers = 0
 ) -> NDArray[np.int64]:
-    """A random order of 0..n-1 for every key, [..., n]: the stable argsort of n draws."""
+    """A random permutation of 0..n-1 per key, [..., n]: the stable argsort of n draws."""
     at = {"round": round, "client": client, "step": step}
     keys = {name: np.asarray(value)[..., None] for name, value in at.items()}
     return np.argsort(bits(seed, purpose, position=np.arange(n), **keys), axis=-1, kind="stable")
@@ -182,7 +184,7 @@ def _word(name: str, value: Integers) -> Words:
     given = np.asarray(value)
     if given.dtype.kind not in "iu" or (given.size and (given.min() < 0 or given.max() > MASK)):
         raise RequestError(
-            f"{name}={value}: need an integer, 0 ≤ {name} < 2^32. Chance is keyed by words of 32 bits."
+            f"{name}={value}: need an integer, 0 ≤ {name} < 2^32. It is a 32-bit word of a random key."
         )
     return given.astype(np.uint64)
 
@@ -192,5 +194,5 @@ def _joined(upper: Words, lower: Words) -> NDArray[np.uint64]:
 
 
 def _open_interval(drawn: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """An odd numerator over 2^53: exact, symmetric, never 0 and never 1."""
+    """Odd numerators over 2^53: exact, symmetric around 1/2, never 0 or 1."""
     return np.asarray((drawn >> np.uint64(11) | np.uint64(1)) * 2.0**-53)

@@ -1,4 +1,4 @@
-"""Who takes part in a round: exactly so many clients, or each with a probability (at least one)."""
+"""The clients of a round: a fixed number of them, or each with a given probability (at least one)."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,19 +10,19 @@ from numpy.typing import NDArray
 from kedge.core.errors import RequestError
 from kedge.core.random import Purpose, permutation, uniforms
 
-BLOCK = 32  # rounds whose orders are drawn together; the result does not depend on it
+BLOCK = 32  # rounds whose permutations are drawn in one call; the result does not depend on it
 
 
-@lru_cache(maxsize=32)  # runs of a pack ask in turns
-def orders(population: int, seed: int, block: int) -> NDArray[np.int64]:
-    """For each round of a block, all clients in random order."""
+@lru_cache(maxsize=32)  # the runs of a pack alternate
+def permutations(population: int, seed: int, block: int) -> NDArray[np.int64]:
+    """A permutation of all clients for each round of a block."""
     rounds = np.arange(block * BLOCK, (block + 1) * BLOCK)
     return permutation(population, seed, Purpose.SAMPLING, round=rounds)
 
 
 @dataclass(frozen=True)
 class Participation:
-    """The rule, and either a number of clients per round or a share of all (default: everybody)."""
+    """The sampling rule, and the number of clients per round or their share (default: all clients)."""
 
     rule: Literal["exact", "bernoulli"] = "exact"
     per_round: int | None = None
@@ -39,7 +39,7 @@ class Participation:
             raise RequestError(f"participation.share = {self.share}: need 0 < share ≤ 1.")
 
     def count(self, population: int) -> int:
-        """Clients per round: exactly, or in expectation before the empty draws are repeated."""
+        """Clients per round; for "bernoulli" the expected number, before empty draws are repeated."""
         if self.per_round is not None and self.per_round > population:
             raise RequestError(
                 f"participation.per_round = {self.per_round}: there are only {population} clients. "
@@ -50,15 +50,15 @@ class Participation:
         return population if self.per_round is None else self.per_round
 
     def sample(self, population: int, seed: int, round: int) -> list[int]:
-        """The clients of a round, in order."""
+        """The clients of a round, in ascending order."""
         count = self.count(population)
         if self.rule == "exact":
-            return sorted(orders(population, seed, round // BLOCK)[round % BLOCK, :count].tolist())
-        chance = self.share if self.share is not None else count / population
+            return sorted(permutations(population, seed, round // BLOCK)[round % BLOCK, :count].tolist())
+        probability = self.share if self.share is not None else count / population
         retry = 0
-        while True:  # ends with probability 1; each retry is another step of the key
+        while True:  # ends with probability 1; each retry uses another step of the key
             drawn = uniforms(seed, Purpose.SAMPLING, round=round, step=retry, position=np.arange(population))
-            chosen = np.flatnonzero(drawn <= chance)
+            chosen = np.flatnonzero(drawn <= probability)
             if len(chosen):
                 return [int(c) for c in chosen]
             retry += 1

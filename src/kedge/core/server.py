@@ -1,4 +1,4 @@
-"""The server: state, what it sends, how it updates, and the hand-over between stages."""
+"""The server: its state, its broadcast, its update, and the change from one stage to the next."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,35 +12,35 @@ from kedge.core.tree import Leaves, Tree, flatten, only, tree_foreach
 
 
 class Rejection(NamedTuple):
-    """An upload that was not admitted to the mean."""
+    """An upload that is left out of the mean."""
 
     client: int
     reason: str
 
 
 class Reply(NamedTuple):
-    """Exactly what comes back from a round, averaged."""
+    """The result of a round: the means of the admitted uploads."""
 
     mean: dict[str, Any]  # delta, buffers, slots
     size: int  # admitted uploads
-    trained: frozenset[str]  # leaves that trained on some client
+    trained: frozenset[str]  # leaves that trained on at least one client
     rejected: tuple[Rejection, ...]
     metrics: dict[str, float]
-    average: Leaves | None = None  # the shared leaves with the mean delta, where they are added already
+    average: Leaves | None = None  # shared leaves + mean delta, if the engine has already added them
 
 
 class Server(NamedTuple):
     """The server's state between rounds."""
 
-    shared: Leaves  # the distributed model's shared leaves
-    buffers: Leaves  # batch norm's statistics, averaged
-    slots: dict[str, Tree]  # each correction's server state
-    average: Leaves  # the plain weighted mean of the last participants
-    own: Leaves  # leaves that are not shared, as a client begins with them
+    shared: Leaves  # the shared leaves of the distributed model
+    buffers: Leaves  # averaged batch norm statistics
+    slots: dict[str, Tree]  # the server state of each correction
+    average: Leaves  # weighted mean of the last participants' models, without any server rule
+    own: Leaves  # initial values of the leaves that are not shared
 
 
 def initial_server(algorithm: Algorithm, model: Model, params: Leaves, buffers: Leaves) -> Server:
-    """The server before its first round."""
+    """The server's state before the first round."""
     model = fitted(algorithm, model)
     names = algorithm.shared(model)
     shared, own = only(params, names), {k: v for k, v in params.items() if k not in names}
@@ -49,14 +49,15 @@ def initial_server(algorithm: Algorithm, model: Model, params: Leaves, buffers: 
 
 
 def broadcast(algorithm: Algorithm, server: Server) -> dict[str, Tree]:
-    """What each correction sends to the clients."""
+    """The tensors that each correction sends to the clients, by slot."""
     return {c.name: c.broadcast(server.slots[c.name]) for c in algorithm.corrections}
 
 
 def server_update(algorithm: Algorithm, server: Server, reply: Reply, population: int, round: int) -> Server:
-    """θ ← θ + update, where the mean delta passes every correction's server rule from left to right.
+    """The server's state after a round: θ ← θ + update.
 
-    Leaves that trained on nobody this round keep their values, in the model and in every server state.
+    The update is the mean delta after the `server` hook of every correction, from left to right. A leaf that
+    trained on no client keeps its value in the model, and in the server state of corrections that `rests`.
     """
     mean = reply.mean
     update = mean["delta"]
@@ -70,14 +71,15 @@ def server_update(algorithm: Algorithm, server: Server, reply: Reply, population
     if frozen:
         moved = {k: server.shared[k] if k in frozen else v for k, v in moved.items()}
         resting = {c.name for c in algorithm.corrections if c.rests}
-        slots |= keep(server.slots, {k: v for k, v in slots.items() if k in resting}, frozen)
+        rested = {k: v for k, v in slots.items() if k in resting}
+        slots |= with_old_leaves(server.slots, rested, frozen)
     return Server(moved, mean["buffers"], slots, average, server.own)
 
 
-def keep(old: Tree, new: Tree, names: frozenset[str]) -> dict[str, Any]:
-    """The new tree with the tensors of these names, wherever they stand, as they were in the old one."""
+def with_old_leaves(old: Tree, new: Tree, names: frozenset[str]) -> dict[str, Any]:
+    """`new`, with every tensor whose own name is in `names` taken from `old`, at any depth."""
     return {
-        k: keep(old[k], v, names) if isinstance(v, Mapping) else old[k] if k in names else v
+        k: with_old_leaves(old[k], v, names) if isinstance(v, Mapping) else old[k] if k in names else v
         for k, v in new.items()
     }
 
@@ -85,11 +87,11 @@ def keep(old: Tree, new: Tree, names: frozenset[str]) -> dict[str, Any]:
 def next_stage_server(
     before: Algorithm, after: Algorithm, server: Server, model: Model
 ) -> tuple[Server, frozenset[str]]:
-    """The server at the start of the next stage, and the slots whose memory goes on.
+    """The server's state at the start of the next stage, and the slots that keep their client memories.
 
-    A correction of the same name and kind in both stages keeps its state, if it is about the same leaves; the
-    others begin anew. A leaf that is shared from now on starts as every client's did, one that no longer is
-    starts from the server's; heads that come in start as the method says.
+    A correction keeps its state if the stage before has one of the same name and class for the same leaves;
+    all others start afresh. A leaf that becomes shared starts from its initial value, a leaf that is no
+    longer shared from the server's value, and added heads start as the method's `headed` says.
     """
     leaves = {**server.own, **server.shared}
     if set(after.heads) - set(before.heads):
@@ -106,14 +108,14 @@ def next_stage_server(
 
 
 def leaves_of(correction: Correction, model: Model, server: Server) -> tuple[set[str], set[str]]:
-    """The names of what a correction keeps, on a client and on the server."""
+    """The names of the tensors that a correction keeps on a client, and on the server."""
     shared = within(correction, model, server.shared, server.own)
     return set(flatten(correction.init_client(shared))), set(flatten(correction.init_server(shared)))
 
 
 def upload_weights(algorithm: Algorithm) -> dict[str, Weight]:
-    """The weight of every part of an upload: the deltas' and, by slot, each correction's."""
-    # Looked up on the class: a function in an instance's attribute would become a method.
+    """The client weights of each part of an upload: "" for deltas and buffers, then by slot."""
+    # Read from the class: as an attribute of an instance the function would become a method.
     return {
         "": algorithm.weight,
         **{c.name: type(c).weight or algorithm.weight for c in algorithm.corrections},

@@ -1,7 +1,7 @@
-"""Arithmetic on dicts of tensors.
+"""Arithmetic on nested dicts of tensors.
 
-All state of kedge is nested dicts of tensors (a Tree); parameters are flat ones (Leaves). Nothing here
-modifies its arguments. (A Tree is a Mapping to type checkers, which let it hold narrower ones then.)
+All state of kedge is a `Tree`, a nested dict of tensors; parameters are `Leaves`, a flat dict. No function
+modifies its arguments. (`Tree` is a Mapping, so that type checkers accept dicts with narrower value types.)
 """
 
 import math
@@ -13,11 +13,11 @@ from torch import Tensor
 
 Leaves = dict[str, Tensor]
 Tree = Mapping[str, Any]
-MANY = 8  # vectors: more are summed as one
+SEPARATE_SUMS = 8  # `dot` concatenates vectors if there are more
 
 
 def zeros(leaves: Leaves) -> Leaves:
-    """Leaves of the same shapes, all zero."""
+    """Zeros of the same shapes."""
     return {k: torch.zeros_like(v) for k, v in leaves.items()}
 
 
@@ -42,19 +42,20 @@ def axpy(factor: float | Tensor, x: Leaves, y: Leaves) -> Leaves:
 
 
 def dot(left: Leaves, right: Leaves) -> Tensor:
-    """⟨left, right⟩ over the leaves of left, summed by name: a loaded tree may list them in another order.
+    """⟨left, right⟩ over the leaves of left.
 
-    Many vectors, as networks with norms have, are summed as one: on a GPU a sum of each is a launch of each.
+    Leaves are added in the order of their names, because a loaded tree may list them in another order. Many
+    vectors (networks with norm layers have them) are concatenated first: each sum is a launch on a GPU.
     """
     products = [left[k] * right[k] for k in sorted(left)]
     vectors = [v.reshape(-1) for v in products if v.dim() < 2]
-    if len(vectors) > MANY:
+    if len(vectors) > SEPARATE_SUMS:
         products = [*(v for v in products if v.dim() > 1), torch.cat(vectors)]
-    return torch.stack([as_it_lies(v).sum() for v in products]).sum()
+    return torch.stack([in_memory_order(v).sum() for v in products]).sum()
 
 
-def as_it_lies(v: Tensor) -> Tensor:
-    """The same numbers in the order of memory, in which a program reads them faster."""
+def in_memory_order(v: Tensor) -> Tensor:
+    """`v` with its dimensions permuted so that its strides descend: a sum reads it faster."""
     strides = v.stride()
     order = sorted(range(v.dim()), key=lambda axis: -strides[axis])
     return v if order == list(range(v.dim())) else v.permute(order)
@@ -66,13 +67,13 @@ def sqnorm(leaves: Leaves) -> Tensor:
 
 
 def only(leaves: Leaves, names: Iterable[str]) -> Leaves:
-    """The leaves of these names that are there, in the order of `leaves`."""
+    """The leaves whose names are in `names`, in the order of `leaves`."""
     wanted = frozenset(names)
     return {k: v for k, v in leaves.items() if k in wanted}
 
 
 def tree_map(function: Callable[..., Tensor], tree: Tree, *others: Tree) -> dict[str, Any]:
-    """The tree with function applied to every tensor (and to those at the same places of the others)."""
+    """The tree of `function` of every tensor in `tree` and of the tensors at the same paths in `others`."""
     return {
         k: tree_map(function, v, *(o[k] for o in others))
         if isinstance(v, dict)
@@ -82,43 +83,44 @@ def tree_map(function: Callable[..., Tensor], tree: Tree, *others: Tree) -> dict
 
 
 def tree_foreach(function: Callable[..., Sequence[Tensor]], tree: Tree, *others: Tree) -> dict[str, Any]:
-    """The same with a function of lists: all tensors at once, which is one launch on a GPU."""
+    """`tree_map` with a function of lists of tensors, such as torch._foreach_add: one launch on a GPU."""
+    trees = (tree, *others)
     if tree and not any(isinstance(v, dict) for v in tree.values()):
-        return dict(zip(tree, function(*([one[k] for k in tree] for one in (tree, *others))), strict=True))
-    lists: list[list[Tensor]] = [[] for _ in (tree, *others)]
+        return dict(zip(tree, function(*([each[k] for k in tree] for each in trees)), strict=True))
+    lists: list[list[Tensor]] = [[] for _ in trees]
 
-    def listed(*own: Tensor) -> Tensor:
-        for one, v in zip(lists, own, strict=True):
-            one.append(v)
-        return own[0]
+    def append(*tensors: Tensor) -> Tensor:
+        for values, v in zip(lists, tensors, strict=True):
+            values.append(v)
+        return tensors[0]
 
-    tree_map(listed, tree, *others)
-    found = iter(function(*lists) if lists[0] else ())
-    return tree_map(lambda _: next(found), tree)
+    tree_map(append, tree, *others)
+    results = iter(function(*lists) if lists[0] else ())
+    return tree_map(lambda _: next(results), tree)
 
 
 def stack(trees: Sequence[Tree]) -> dict[str, Any]:
-    """One tree whose tensors have a new first axis: one row a tree."""
+    """One tree whose tensors have a new first dimension, with one row per tree."""
     return tree_map(lambda *rows: torch.stack(rows), trees[0], *trees[1:])
 
 
 def row(tree: Tree, index: int) -> dict[str, Any]:
-    """Row `index` of a stacked tree, in memory of its own."""
+    """A copy of row `index` of a stacked tree."""
     return tree_map(lambda v: v[index].clone(memory_format=torch.contiguous_format), tree)
 
 
 def where(condition: Tensor, yes: Tree, no: Tree) -> dict[str, Any]:
-    """yes where the 0-d condition holds, else no; a tensor that is the same in both is passed through."""
+    """`yes` if the 0-d `condition` is true, else `no`; the same tensor in both is returned as it is."""
     return tree_map(lambda a, b: a if a is b else torch.where(condition, a, b), yes, no)
 
 
 def tree_to(tree: Tree, dtype: torch.dtype, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """The tree on the device, floating tensors in this dtype."""
+    """The tree on `device`, with floating-point tensors converted to `dtype`."""
     return tree_map(lambda v: v.to(device, dtype if v.is_floating_point() else v.dtype), tree)
 
 
 def flatten(tree: Tree, prefix: str = "") -> Leaves:
-    """One flat dict whose names are paths joined by '/'."""
+    """A flat dict whose names are paths joined by '/'."""
     flat: Leaves = {}
     for k, v in tree.items():
         if isinstance(v, Mapping):
@@ -129,7 +131,7 @@ def flatten(tree: Tree, prefix: str = "") -> Leaves:
 
 
 def unflatten(flat: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The nested dict whose flatten() is `flat`."""
+    """The nested dict that `flatten` turns into `flat`."""
     tree: dict[str, Any] = {}
     for path, value in flat.items():
         *folders, name = path.split("/")
@@ -141,22 +143,22 @@ def unflatten(flat: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def finite_rows(tree: Tree) -> Tensor:
-    """One flag a row of a stacked tree: every number of the row is finite."""
+    """One flag per row of a stacked tree: all numbers in the row are finite."""
     tensors = [v for v in flatten(tree).values() if v.is_floating_point()]
-    return torch.stack([largest(v).double() for v in tensors]).isfinite().all(0)
+    return torch.stack([largest_absolute(v).double() for v in tensors]).isfinite().all(0)
 
 
-def largest(rows: Tensor) -> Tensor:
-    """Each row's largest absolute value, or NaN; on a GPU nothing is copied, however the rows lie."""
-    if rows.is_cuda and rows.dim() > 1:  # on a CPU the slower way
+def largest_absolute(rows: Tensor) -> Tensor:
+    """The largest absolute value of each row, or NaN; on a GPU without a copy, for any memory layout."""
+    if rows.is_cuda and rows.dim() > 1:  # slower on a CPU
         norms: Tensor = torch.linalg.vector_norm(rows, math.inf, tuple(range(1, rows.dim())))
         return norms
     return rows.reshape(rows.shape[0], -1).abs().amax(1)
 
 
 def finite(tree: Tree) -> Tensor:
-    """A 0-d flag: every number of the tree is finite."""
+    """A 0-d flag: all numbers in the tree are finite."""
     tensors = [v for v in flatten(tree).values() if v.is_floating_point()]
-    if tensors and tensors[0].is_cuda:  # in one launch, which on a CPU is the slower way
+    if tensors and tensors[0].is_cuda:  # one launch; slower on a CPU
         return torch.stack(torch._foreach_norm(tensors, math.inf)).isfinite().all()
     return finite_rows(tree_map(lambda v: v.unsqueeze(0), tree))[0]

@@ -1,10 +1,12 @@
+"""Philox in numpy and in torch: the published numbers, agreement of the two, and the laws of its draws."""
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kedge.core.errors import RequestError, nearest
+from kedge.core.errors import RequestError
 from kedge.core.random import (
     MASK,
     Purpose,
@@ -92,7 +94,7 @@ def test_bits_join_the_first_two_words() -> None:
 
 @pytest.mark.parametrize("drawn", [0, 2**64 - 1])
 def test_uniforms_stay_inside_the_open_interval(drawn: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All bits zero and all bits one are the ends; a plain (b + 0.5)/2^53 would round the latter to 1."""
+    """Extreme values: all bits 0 and all bits 1; a plain (b + 0.5)/2^53 would round the latter to 1."""
     half = np.asarray(drawn & MASK, dtype=np.uint64)
     monkeypatch.setattr("kedge.core.random.philox", lambda counter, key: (half,) * 4)
     assert 0 < float(uniforms(0, Purpose.INIT)) < 1
@@ -100,7 +102,7 @@ def test_uniforms_stay_inside_the_open_interval(drawn: int, monkeypatch: pytest.
 
 
 def test_uniforms_are_uniform() -> None:
-    """χ² over 100 equal cells has mean 99 and deviation √198 ≈ 14; 170 is five deviations off."""
+    """χ² over 100 equal cells has mean 99 and standard deviation √198 ≈ 14; 170 is five of them away."""
     drawn = uniforms(3, Purpose.SAMPLING, client=np.arange(100)[:, None], position=np.arange(1000))
     counts = np.bincount((drawn.ravel() * 100).astype(int), minlength=100)
     assert ((counts - 1000) ** 2 / 1000).sum() < 170
@@ -150,8 +152,3 @@ def test_a_seed_outside_32_bits_is_refused(seed: int) -> None:
 def test_a_counter_outside_32_bits_is_refused() -> None:
     with pytest.raises(RequestError, match="client="):
         bits(0, Purpose.INIT, client=np.array([0, -1]))
-
-
-def test_nearest_suggests_a_close_name_or_nothing() -> None:
-    assert nearest("cifar-10", ["mnist", "cifar10"]) == " Did you mean 'cifar10'?"
-    assert nearest("zebra", ["mnist", "cifar10"]) == ""
