@@ -12,8 +12,8 @@ from pathlib import Path
 
 from docs.methods.generate import entry, plain, table
 
-from kedge.algorithms import METHODS, SCHEDULES
-from kedge.algorithms.texts import texts
+from kedge.algorithms import METHOD_REGISTRY, SCHEDULE_REGISTRY
+from kedge.report.method_texts import text_of
 
 README = Path(__file__).parents[1] / "README.md"
 BLOCK = re.compile(r"(?<=<!-- methods -->\n).*?(?=<!-- end of methods -->)", flags=re.DOTALL)
@@ -27,15 +27,14 @@ def first_sentence(text: str) -> str:
 
 def methods_table() -> str:
     """One row for each method, then one for each schedule that freezes a part of the model."""
-    known = texts()
     rows = []
-    for kind, names, suffix in (("methods", METHODS, ""), ("schedules", SCHEDULES, "+…")):
+    for names, suffix in ((METHOD_REGISTRY, ""), (SCHEDULE_REGISTRY, "+…")):
         for name in names:
-            text = known[kind][name]
+            text = text_of(name)
             _, idea, paper, _ = entry(name, text)
             if name != "all":
                 link = f"[`{name}{suffix}`](docs/methods/{name}.md)"
-                rows.append((link, idea, paper, first_sentence(text["use"])))
+                rows.append((link, idea, paper, first_sentence(text.use)))
     return table(("name", "idea", "paper", "when to use it"), rows)
 
 

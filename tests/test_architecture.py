@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "cli": {*DOMAIN, "config", "version", "running", "reproduce", "report", "audit", "bench", "api"},
     "__main__": {"cli"},
     "exports": {*DOMAIN, "config", "version", "running", "report", "audit", "bench", "api"},
-    "__init__": {"version", "exports"},
+    "__init__": {"version", "exports", "algorithms"},
 }
 
 

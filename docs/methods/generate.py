@@ -2,7 +2,7 @@
 
     python docs/methods/generate.py [--check]
 
-The texts are src/kedge/algorithms/texts.toml. Arguments come from the factories' signatures, checks from the
+The texts are in src/kedge/algorithms/texts/. Arguments come from the factories' signatures, checks from the
 audit, costs from rounds that are run here.
 """
 
@@ -11,7 +11,8 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,8 +21,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import numpy as np
 
 import kedge
-from kedge.algorithms import METHODS, SCHEDULES
-from kedge.algorithms.texts import cells_in, texts
+from kedge.algorithms import METHOD_FACTORIES, SCHEDULE_FACTORIES
 from kedge.audit.audit import chosen
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.errors import RequestError
@@ -35,11 +35,12 @@ from kedge.engines.engine import Order
 from kedge.engines.sequential import Sequential
 from kedge.models.mlp import mlp
 from kedge.nn.from_module import from_module, seeded
+from kedge.report.method_texts import Text, text_of
 
 FOLDER = Path(__file__).parent
 PACKAGES = Path(kedge.__file__).parent.parent
-MADE = "<!-- Made by generate.py from texts.toml and the code: edit those, then run make docs. -->"
-FIELDS = ("paper", "idea", "equation", "use", "cost", "disagree", "cell", "reports")
+MADE = "<!-- Made by generate.py from algorithms/texts/ and the code: edit those, then run make docs. -->"
+INDEX = FOLDER / "index.toml"
 
 WIDTHS = (20, 30, 10)  # the perceptron on which traffic and memory are counted
 DEEP = (20, 30, 30, 30, 10)  # the one for schedules: three base units and the head
@@ -47,9 +48,8 @@ SAMPLES = 12  # a client's, all in one batch
 MANY = 6  # combinations that the table of checks still names
 ROUNDS, STEPS = 300, 20  # over which a schedule is averaged
 
-Text = dict[str, Any]
 Factory = Callable[..., Any]
-KINDS: dict[str, Mapping[str, Factory]] = {"methods": METHODS, "schedules": SCHEDULES}
+FACTORIES: dict[str, Factory] = {**METHOD_FACTORIES, **SCHEDULE_FACTORIES}
 
 
 def size(tree: Tree) -> int:
@@ -153,9 +153,9 @@ def usage(name: str, factory: Factory, text: Text) -> tuple[str, str]:
     """The method as the command line writes it and as Python does, with its first argument if a number."""
     first = next(iter(inspect.signature(factory).parameters.values()), None)
     shown = f"{first.name}={first.default}" if first and type(first.default) in (int, float) else ""
-    scheduled, attribute = name in SCHEDULES, name.replace("-", "_")
-    written = text.get("example", f"{name}({shown})" if shown else name) + "+fedavg" * scheduled
-    if attribute not in kedge.__all__ or "example" in text:
+    scheduled, attribute = name in SCHEDULE_FACTORIES, name.replace("-", "_")
+    written = (text.example or (f"{name}({shown})" if shown else name)) + "+fedavg" * scheduled
+    if attribute not in kedge.__all__ or text.example:
         return written, f'"{written}"'
     inside = ", ".join(filter(None, ("kedge.fedavg()" if scheduled else "", shown)))
     return written, f"kedge.{attribute}({inside})"
@@ -201,48 +201,48 @@ def page(name: str, factory: Factory, text: Text) -> str:
     command, call = usage(name, factory, text)
     parts = [
         f"{MADE}\n# {name}",
-        f"{plain(text['paper'])}. Code: [{source.name}](../../src/{source.as_posix()}).",
-        plain(text["idea"]),
-        f"```text\n{text['equation'].strip()}\n```",
+        f"{plain(text.paper)}. Code: [{source.name}](../../src/{source.as_posix()}).",
+        plain(text.idea),
+        f"```text\n{text.equation.strip()}\n```",
         "[Symbols](README.md#symbols)",
         "## How to run it",
         f'```sh\nkedge run quickstart --methods "{command}"\n```',
         f"```python\nkedge.train(module, clients, method={call})\n```",
         arguments(factory),
         "## When to use it",
-        plain(text["use"]),
+        plain(text.use),
         "## Cost",
-        plain(text["cost"]),
-        saving(factory()) if name in SCHEDULES else spending(factory()),
+        plain(text.cost),
+        saving(factory()) if name in SCHEDULE_FACTORIES else spending(factory()),
         "## What the audit checks",
         audited(name),
         "## Where papers and codes disagree",
-        "\n".join(f"- {plain(line)}" for line in text["disagree"]),
+        "\n".join(f"- {plain(line)}" for line in text.disagree),
         "## Which accuracy the paper reports",
-        plain(text["reports"]).rstrip(".") + ".",
+        plain(text.reports).rstrip(".") + ".",
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def entry(name: str, text: Text) -> tuple[str, str, str, str]:
     """A row of the index: name, idea, authors and year, the cell the paper reports."""
-    idea = plain(text["idea"].splitlines()[0]).rstrip(".")
-    paper = re.match(r"[^*]*?\b\d{4}|[^,(:]*", text["paper"])
-    cell = next((f"`{cell}`" for cell in cells_in(text)), "–")
+    idea = plain(text.idea.splitlines()[0]).rstrip(".")
+    paper = re.match(r"[^*]*?\b\d{4}|[^,(:]*", text.paper)
+    cell = next((f"`{cell}`" for cell in text.cell), "–")
     return f"[{name}]({name}.md)", idea, paper[0].strip() if paper else "", cell
 
 
-def index(known: dict[str, Text]) -> str:
-    """The page that leads to the others."""
-    own, head = known["index"], ("name", "idea", "paper", "the paper reports")
+def index() -> str:
+    """The page that links to the others."""
+    own, head = tomllib.loads(INDEX.read_text()), ("name", "idea", "paper", "the paper reports")
     parts = [
         f"{MADE}\n# Methods and schedules",
         plain(own["intro"]),
         "## Methods",
-        table(head, [entry(name, known["methods"][name]) for name in METHODS]),
+        table(head, [entry(name, text_of(name)) for name in METHOD_FACTORIES]),
         "## Schedules",
         plain(own["schedules"]),
-        table(head, [entry(name, known["schedules"][name]) for name in SCHEDULES]),
+        table(head, [entry(name, text_of(name)) for name in SCHEDULE_FACTORIES]),
         "## Which accuracy",
         plain(own["accuracy"]),
         table(("part of the name", "meaning"), [(f"`{k}`", v) for k, v in own["names"].items()]),
@@ -252,18 +252,10 @@ def index(known: dict[str, Text]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def untold(known: dict[str, Text]) -> list[str]:
-    """The tables that methods and schedules should have and do not."""
-    return [f"[{kind}.{name}]" for kind, names in KINDS.items() for name in names if name not in known[kind]]
-
-
 def pages() -> dict[str, str]:
     """All pages, by file name."""
-    known = texts()
-    if missing := untold(known):
-        raise RequestError(f"algorithms/texts.toml lacks {', '.join(missing)}: write it, with {FIELDS}.")
-    every = [(name, make, known[kind][name]) for kind, names in KINDS.items() for name, make in names.items()]
-    return {"README.md": index(known), **{f"{name}.md": page(name, *rest) for name, *rest in every}}
+    made = {f"{name}.md": page(name, factory, text_of(name)) for name, factory in FACTORIES.items()}
+    return {"README.md": index(), **made}
 
 
 def differing(made: dict[str, str]) -> list[str]:

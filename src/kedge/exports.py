@@ -1,30 +1,8 @@
 """The public names of kedge. `import kedge` loads this module when one of them is first used."""
 
-from kedge.algorithms import (
-    fedadam,
-    fedavg,
-    fedavgm,
-    fedbabu,
-    fedbug,
-    feddc,
-    feddecorr,
-    feddyn,
-    feddyn_no_h,
-    feddyn_no_reg,
-    fedexp,
-    fednova,
-    fedntd,
-    fedper,
-    fedprox,
-    fedpvr,
-    fedrep,
-    fedrod,
-    fedtr,
-    lg_fedavg,
-    moon,
-    scaffold,
-    scheduled,
-)
+from typing import Any
+
+from kedge.algorithms import fedbug, method_factories, scheduled
 from kedge.api import run, train
 from kedge.core.algorithm import Tune
 from kedge.core.errors import CheckpointError, DataError, Diverged, RequestError
@@ -49,32 +27,16 @@ __all__ = [
     "Result",
     "Tune",
     "__version__",
-    "fedadam",
-    "fedavg",
-    "fedavgm",
-    "fedbabu",
     "fedbug",
-    "feddc",
-    "feddecorr",
-    "feddyn",
-    "feddyn_no_h",
-    "feddyn_no_reg",
-    "fedexp",
-    "fednova",
-    "fedntd",
-    "fedper",
-    "fedprox",
-    "fedpvr",
-    "fedrep",
-    "fedrod",
-    "fedtr",
-    "lg_fedavg",
-    "moon",
     "plateau",
     "proposition1",
     "run",
-    "scaffold",
     "scheduled",
     "threshold_of",
     "train",
 ]
+
+
+def public_names() -> dict[str, Any]:
+    """The names above and the factories of all registered methods, with their objects."""
+    return dict(sorted({**{name: globals()[name] for name in __all__}, **method_factories()}.items()))

@@ -7,6 +7,7 @@ import pytest
 
 import kedge
 from kedge import exports
+from kedge.algorithms import METHOD_REGISTRY
 
 
 def run_python(code: str) -> str:
@@ -31,10 +32,12 @@ def test_a_star_import_gives_every_public_name() -> None:
     assert run_python(code).split() == ["True"]
 
 
-def test_public_names_are_those_of_the_exports() -> None:
-    assert kedge.__all__ is exports.__all__
-    assert all(getattr(kedge, name) is getattr(exports, name) for name in exports.__all__)
-    assert set(exports.__all__) <= set(dir(kedge))
+def test_public_names_are_those_of_the_exports_and_every_method() -> None:
+    public = exports.public_names()
+    assert list(public) == kedge.__all__
+    assert all(getattr(kedge, name) is value for name, value in public.items())
+    assert set(public) <= set(dir(kedge))
+    assert {name.replace("-", "_") for name in METHOD_REGISTRY} <= set(public)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.command import kedge
 from torch import Tensor
 
-from kedge.algorithms import METHODS as ALL
+from kedge.algorithms import METHOD_FACTORIES as ALL
 from kedge.algorithms import fedavg, fedprox
 from kedge.bench import methods as module
 from kedge.bench.bench import Row

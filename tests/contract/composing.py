@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.contract.problem import PLAIN, distance, everything, federation, network
 
-from kedge.algorithms import SCHEDULES
+from kedge.algorithms import SCHEDULE_FACTORIES
 from kedge.audit.bed import Given
 from kedge.config.assemble import adapted, algorithm_of, check_schedules, rebuilding
 from kedge.config.experiment import factory_table
@@ -39,7 +39,7 @@ def composed(method: str, schedule: str = "all", **options: Any) -> Algorithm:
     """A method under a schedule, each with its defaults, by the path a configuration takes."""
     table = factory_table("method", {"name": method, **options})
     own: dict[str, Any] = {}
-    if "thaw" in signature(SCHEDULES[schedule]).parameters:  # its default fits one network only
+    if "thaw" in signature(SCHEDULE_FACTORIES[schedule]).parameters:  # its default fits one network only
         base = len(network("batch", of=algorithm_of(table, {"name": "all"})).units) - 1
         own = {"thaw": [-(-ROUNDS * unit // base) for unit in range(base)]}
     return algorithm_of(table, factory_table("schedule", {"name": schedule, **own}))

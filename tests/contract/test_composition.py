@@ -1,6 +1,6 @@
 """What composes: every schedule with every method, a sample of triples, many corrections at once.
 
-Methods and schedules are those of METHODS and SCHEDULES: a new one is taken up by itself.
+Methods and schedules are those of METHOD_REGISTRY and SCHEDULE_REGISTRY: a new one is taken up by itself.
 """
 
 from dataclasses import replace
@@ -31,7 +31,7 @@ from tests.contract.problem import (
     play,
 )
 
-from kedge.algorithms import METHODS, SCHEDULES
+from kedge.algorithms import METHOD_REGISTRY, SCHEDULE_REGISTRY
 from kedge.audit.bed import Given
 from kedge.config.task import Task
 from kedge.core.correction import Correction
@@ -40,7 +40,7 @@ from kedge.core.tree import Tree
 from kedge.engines.sequential import Sequential
 
 SMALL = {"moon": {"projection": 6}}  # its network, but quick
-PAIRS = list(product(SCHEDULES, METHODS))
+PAIRS = list(product(SCHEDULE_REGISTRY, METHOD_REGISTRY))
 Triple = tuple[str, str, str]
 
 
@@ -91,8 +91,8 @@ def drawn(pool: list[Triple], count: int = 14) -> list[Triple]:
 def sampled() -> list[tuple[str, Triple]]:
     """Deterministic draws from all that can be put together of three."""
     allowed = [one for one in PAIRS if one not in REFUSED]
-    stages = [(schedule, first, second) for schedule, first in allowed for second in METHODS]
-    chains = list(product(METHODS, METHODS, METHODS))
+    stages = [(schedule, first, second) for schedule, first in allowed for second in METHOD_REGISTRY]
+    chains = list(product(METHOD_REGISTRY, METHOD_REGISTRY, METHOD_REGISTRY))
     over_two = [
         (schedule, first, second)
         for schedule, first, second in stages
@@ -137,8 +137,10 @@ MANY = {
     "seven with heads of one's own": ("fedper", *SEVEN),
     "all there are": tuple(
         method
-        for method in METHODS
-        if not any(corrections(method).keys() & corrections(one).keys() for one in METHODS if one < method)
+        for method in METHOD_REGISTRY
+        if not any(
+            corrections(method).keys() & corrections(one).keys() for one in METHOD_REGISTRY if one < method
+        )
     ),
 }
 

@@ -19,7 +19,7 @@ from tests.contract.composing import (
 from tests.contract.problem import TOLERANCE, distance, everything, network
 
 from kedge.algorithms import (
-    METHODS,
+    METHOD_REGISTRY,
     fedavg,
     feddyn,
     feddyn_no_h,
@@ -42,7 +42,7 @@ from kedge.running.runner import next_stage
 SWITCHES = list(
     dict.fromkeys(
         pair
-        for one in METHODS
+        for one in METHOD_REGISTRY
         for pair in ((one, "fedavg"), ("fedavg", one), ("feddyn", one), (one, "feddyn"))
     )
 )
@@ -74,7 +74,7 @@ def switched(*methods: Algorithm, kind: Kind) -> tuple[Ran, Ran, Task]:
     until = replace(task, stages=task.stages[:-1])
     before, after = Ran(until, kind), Ran(until, kind)
     progress = Progress(after.server, stage=len(until.stages) - 1)
-    next_stage(task, after.engine, progress)
+    progress = next_stage(task, after.engine, progress)
     assert progress.server.shared.keys() == methods[-1].shared(fitted(methods[-1], task.model))
     after.server, after.state = progress.server, everything(progress.server, after.engine)
     return before, after, task
@@ -83,7 +83,7 @@ def switched(*methods: Algorithm, kind: Kind) -> tuple[Ran, Ran, Task]:
 def sharing() -> list[str]:
     """A method for every way to part a model into what is sent and what is kept."""
     ways: dict[object, str] = {}
-    for name in METHODS:
+    for name in METHOD_REGISTRY:
         algorithm = one_of_several(name)
         sent = algorithm.shared(fitted(algorithm, network("batch", of=algorithm)))
         ways.setdefault((sent, algorithm.heads), name)
@@ -218,7 +218,7 @@ def test_control_variates_begin_at_zero_unless_they_were_about_the_same_leaves(
     assert any(v.any() for v in flatten(one.state["clients"]).values())
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", METHOD_REGISTRY)
 def test_the_next_stage_begins_with_the_distributed_model_not_with_the_average(name: str) -> None:
     before, after, _ = switched(one_of_several(name), fedavg(), kind=ENGINES[0])
     for k, v in before.server.shared.items():

@@ -66,7 +66,7 @@ class Scene:
 
 
 def scene(correction: Correction, dtype: torch.dtype) -> Scene:
-    data, model = federation(dtype=dtype), perceptron(of=BUILT_IN["moon-features"])
+    data, model = federation(dtype=dtype), perceptron(of=BUILT_IN["moon"])
     start = tree_to(model.init(0)[0], dtype)
     params, anchor, grads = drawn(start, 1), drawn(start, 2), drawn(start, 3)
     known = within(correction, model, anchor, {})

@@ -11,7 +11,7 @@ from tests.contract.problem import IMAGE, network
 from torch import nn
 
 import kedge
-from kedge.algorithms import METHODS, fedavg, fedbabu, feddyn, fedprox, moon, scaffold
+from kedge.algorithms import METHOD_REGISTRY, fedavg, fedbabu, feddyn, fedprox, moon, scaffold
 from kedge.config.assemble import adapted, assemble, check_schedules, rebuilding
 from kedge.config.experiment import resolve
 from kedge.core.algorithm import Algorithm, Stage
@@ -98,7 +98,7 @@ def test_a_later_stage_that_makes_no_sense_is_refused_before_the_first_runs(
 def test_exactly_the_methods_that_presume_plain_sgd_refuse_another_optimizer(
     settings: dict[str, Any], refused: set[str]
 ) -> None:
-    assert {method for method in METHODS if refusal(method, **settings)} == refused
+    assert {method for method in METHOD_REGISTRY if refusal(method, **settings)} == refused
 
 
 @pytest.mark.parametrize("method", ["moon -> fedavg", "feddyn -> moon", "moon(projection=4) -> moon"])
@@ -112,7 +112,7 @@ def test_stages_that_train_different_networks_are_refused(method: str) -> None:
 
 
 def test_proposition_1_is_refused_after_any_method_that_is_not_feddyn() -> None:
-    reasons = {method: refusal(f"{method} -> fedavg@proposition1") for method in METHODS}
+    reasons = {method: refusal(f"{method} -> fedavg@proposition1") for method in METHOD_REGISTRY}
     assert {method for method, reason in reasons.items() if reason is None} == {"feddyn", "feddyn-no-h"}
     for method, reason in reasons.items():
         if reason:
@@ -138,7 +138,7 @@ def test_exactly_the_methods_about_features_refuse_a_network_without_a_classifie
     clients: list[Dataset],
 ) -> None:
     reasons = {}
-    for method in METHODS:
+    for method in METHOD_REGISTRY:
         try:
             kedge.train(
                 without_classifier(), clients, method=method, rounds=1, engine="sequential", progress=False

@@ -10,7 +10,7 @@ from kedge.audit.finding import KINDS, Check, Finding, Pair, Row, compared
 from kedge.audit.formulas import BETWEEN, first_formula, formula
 from kedge.audit.properties.resting import WITHOUT
 from kedge.audit.registry.checks import LAST
-from kedge.audit.registry.methods import METHODS
+from kedge.audit.registry.methods import AUDITED
 from kedge.audit.summary import summary
 from kedge.core.errors import RequestError
 
@@ -29,18 +29,18 @@ def test_every_check_has_a_name_of_its_own() -> None:
 
 
 def test_every_method_is_checked_in_every_way() -> None:
-    for method in METHODS:
+    for method in AUDITED:
         kinds = {c.kind for c in CHECKS if c.method == method}
         assert kinds >= {"reduction", "gradient", "engines", "frozen", "resume", "value"}, method
         assert ("quadratic" in kinds) != (method in WITHOUT), method
-    assert set(WITHOUT) <= set(METHODS)
+    assert set(WITHOUT) <= set(AUDITED)
 
 
 def test_the_gradient_of_a_method_without_gradient_hooks_is_also_taken_by_finite_differences() -> None:
     twice = {c.method for c in CHECKS if c.name == "finite differences"}
     assert {"fedavg", "fedprox", "feddecorr", "fedntd", "fedbug+fedprox"} <= twice
     assert not {"feddyn", "scaffold", "feddc"} & twice
-    assert set(METHODS) == {c.method for c in CHECKS if c.name == "closed form"}
+    assert set(AUDITED) == {c.method for c in CHECKS if c.name == "closed form"}
 
 
 def test_the_checks_of_a_method_stand_together() -> None:
@@ -112,7 +112,7 @@ def test_a_method_s_entry_counts_its_checks_and_failures_and_keeps_the_largest_e
 
 
 def test_every_method_has_a_formula_and_it_is_its_module_s() -> None:
-    for method in METHODS:
+    for method in AUDITED:
         assert formula(method), method
     assert formula("fedprox") == "each client minimises f_i(w) + μ/2 ‖w − wᵗ‖²"
     assert formula("feddyn(data)").startswith("Client: min f_i(w) − ⟨g_i, w⟩")

@@ -12,7 +12,7 @@ from tests.contract.test_resume import stop_after, written
 from tests.running.late import Late
 from tests.running.plain_torch import NO_MOMENTUM, also, task_of
 
-from kedge.algorithms import METHODS, fedavg, fedper
+from kedge.algorithms import METHOD_FACTORIES, fedavg, fedper
 from kedge.config.task import Task
 from kedge.core.algorithm import Tune
 from kedge.core.errors import Diverged
@@ -70,7 +70,7 @@ def test_a_run_leaves_the_same_bytes_whenever_its_numbers_are_asked_for(
     name: str, every: int, tmp_path: Path
 ) -> None:
     """With local tests, the `all` model, clients never seen, and models that are fine-tuned amid the run."""
-    algorithm = also(METHODS[name](), LastModels())
+    algorithm = also(METHOD_FACTORIES[name](), LastModels())
     task = task_of((algorithm, 4), local=NO_MOMENTUM, evaluate_every=every, tune=Tune(1), tune_every=2)
     engine = late(task)
     watched(task, engine, make(tmp_path / "late"))

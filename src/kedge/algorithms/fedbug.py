@@ -5,11 +5,11 @@ is frozen at the server's values. The released code uses the period ⌊ratio·K/
 when it does not divide; we follow the paper. It is a schedule, so it applies to any method.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from kedge.core.algorithm import Algorithm
+from kedge.core.algorithm import Algorithm, with_schedule
 from kedge.core.errors import RequestError
-from kedge.core.schedules import Clock, Mask, Schedule, exact, over
+from kedge.core.schedules import Clock, Mask, Schedule, exact
 
 
 @dataclass(frozen=True)
@@ -42,4 +42,4 @@ def bottom_up(ratio: float = 0.4) -> Schedule:
 
 def fedbug(base: Algorithm, ratio: float = 0.4) -> Algorithm:
     """The base method with bottom-up gradual unfreezing."""
-    return replace(base, name=f"fedbug+{base.name}", schedule=over(base.schedule, BottomUp(ratio)))
+    return with_schedule(base, BottomUp(ratio), f"fedbug+{base.name}")

@@ -12,13 +12,12 @@ A function of a module (no lambda) lets the method pickle.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
-from kedge.core.algorithm import Algorithm
-from kedge.core.schedules import Clock, Plain, over
+from kedge.core.algorithm import Algorithm, with_schedule
+from kedge.core.schedules import Clock, Plain
 
 
 def scheduled(base: Algorithm, function: Callable[[Clock, int], Sequence[bool]]) -> Algorithm:
     """The base method under a schedule of one's own; a unit trains where the base's schedule opens it too."""
     name = f"{getattr(function, '__name__', 'scheduled')}+{base.name}"
-    return replace(base, name=name, schedule=over(base.schedule, Plain(function)))
+    return with_schedule(base, Plain(function), name)

@@ -8,7 +8,7 @@ from kedge.audit.finding import Check, Row
 from kedge.audit.formulas import formula
 from kedge.audit.own_method import is_own, own_methods
 from kedge.audit.registry.checks import LAST, derived, oracles, reduced
-from kedge.audit.registry.methods import METHODS, parts
+from kedge.audit.registry.methods import AUDITED, parts
 from kedge.core.errors import RequestError, nearest
 
 
@@ -48,8 +48,8 @@ def chosen(methods: Sequence[str] | None) -> list[Check]:
 
 
 def ordered(checks: Sequence[Check]) -> list[Check]:
-    """By method: METHODS as they stand, schedules, the two together, and last what no method owns."""
-    order = list(dict.fromkeys([*METHODS, *(check.method for check in checks)]))
+    """By method: the registry's order, schedules, the two together, and last what no method owns."""
+    order = list(dict.fromkeys([*AUDITED, *(check.method for check in checks)]))
 
     def place(check: Check) -> tuple[bool, bool, int]:
         return check.method in LAST, "+" in check.method, order.index(check.method)

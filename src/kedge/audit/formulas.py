@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kedge.algorithms import METHODS, SCHEDULES
+from kedge.algorithms import METHOD_FACTORIES, SCHEDULE_FACTORIES
 
-FACTORIES: Mapping[str, Callable[..., Any]] = {**SCHEDULES, **METHODS}
+FACTORIES: Mapping[str, Callable[..., Any]] = {**SCHEDULE_FACTORIES, **METHOD_FACTORIES}
 HEADING = re.compile(r"[\w→-]+ \([^()]*\b\d{4}\)[:,]\s*")  # "FedProx (Li et al., 2020): "
 SENTENCE = re.compile(r"\.(?:\s+|$)")
 BETWEEN = " — "  # the formulas of a schedule and of the method it is over

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from kedge.algorithms import METHODS, fedavg, fedbug
+from kedge.algorithms import METHOD_FACTORIES, fedavg, fedbug
 from kedge.algorithms.layer_expansion import anti, vanilla
 from kedge.algorithms.top_down import top_down
 from kedge.core.algorithm import Algorithm
@@ -51,11 +51,11 @@ class Still:
 
 def candidates(units: int) -> list[Candidate]:
     """FedAvg itself (how far the clock can be trusted), every method, then schedules over FedAvg."""
-    others = [name for name in METHODS if name not in BOUNDS and name != BASE]
-    listed = [BASE, *(name for name in BOUNDS if name in METHODS), *others]
+    others = [name for name in METHOD_FACTORIES if name not in BOUNDS and name != BASE]
+    listed = [BASE, *(name for name in BOUNDS if name in METHOD_FACTORIES), *others]
     return [
         *(
-            Candidate(name, partial(METHODS[name], **ARGUMENTS.get(name, {})), BOUNDS.get(name))
+            Candidate(name, partial(METHOD_FACTORIES[name], **ARGUMENTS.get(name, {})), BOUNDS.get(name))
             for name in listed
         ),
         Candidate("fedbug+fedavg", lambda: fedbug(fedavg()), FROZEN),

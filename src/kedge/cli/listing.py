@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from kedge.algorithms import METHODS, SCHEDULES
-from kedge.algorithms.texts import cells_in, texts
+from kedge.algorithms import METHOD_FACTORIES, SCHEDULE_FACTORIES
 from kedge.cli.options import Debug, Json, console, guarded, show
 from kedge.config.document import OPTIMIZERS, SHIPPED
 from kedge.config.protocols import PROTOCOLS
@@ -23,6 +22,7 @@ from kedge.engines.cuda.captured import Captured
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.models import MODELS
+from kedge.report.method_texts import text_of
 from kedge.rules import RULES
 
 KINDS = (
@@ -30,8 +30,8 @@ KINDS = (
     "experiments", "engines",
 )  # fmt: skip
 FACTORIES: dict[str, Mapping[str, Callable[..., Any]]] = {
-    "methods": METHODS,
-    "schedules": SCHEDULES,
+    "methods": METHOD_FACTORIES,
+    "schedules": SCHEDULE_FACTORIES,
     "rules": RULES,
     "models": MODELS,
     "partitions": PARTITIONS,
@@ -87,7 +87,7 @@ def entries(kind: str) -> list[dict[str, Any]]:
     listed = [entry(name, factory) for name, factory in FACTORIES[kind].items()]
     if kind not in ("methods", "schedules"):
         return listed
-    return [{**row, "reports": list(cells_in(texts()[kind].get(row["name"], {})))} for row in listed]
+    return [{**row, "reports": list(text_of(row["name"]).cell)} for row in listed]
 
 
 def entry(name: str, factory: Callable[..., Any]) -> dict[str, Any]:

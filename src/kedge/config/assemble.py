@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from kedge.algorithms import METHODS, SCHEDULES
+from kedge.algorithms import METHOD_FACTORIES, SCHEDULE_FACTORIES
 from kedge.config.dealing import federation_of
 from kedge.config.diagnostics import check_measures, watched
 from kedge.config.document import OPTIMIZERS
@@ -19,11 +19,11 @@ from kedge.config.metrics import measurable
 from kedge.config.metrics import tune_of as tune_for
 from kedge.config.schema import parameters
 from kedge.config.task import Task
-from kedge.core.algorithm import Algorithm, LocalTraining, Stage, Tune, fitted
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage, Tune, fitted, with_schedule
 from kedge.core.errors import DataError, RequestError
 from kedge.core.frozen import frozen_note, place_frozen
 from kedge.core.model import Batch, Model
-from kedge.core.schedules import Clock, over
+from kedge.core.schedules import Clock
 from kedge.data.federation import Federation
 from kedge.measure.last_models import LastModels
 from kedge.models import MODELS
@@ -132,15 +132,15 @@ def tune_of(evaluation: Evaluation) -> Tune | Literal["method", "off"]:
 
 def algorithm_of(method: dict[str, Any], schedule: dict[str, Any]) -> Algorithm:
     """The method under its schedule; where a method has one of its own, a unit trains if both open it."""
-    base = factory_of("method", METHODS, method["name"])(**options_of(method))
+    base = factory_of("method", METHOD_FACTORIES, method["name"])(**options_of(method))
     if not isinstance(base, Algorithm):
         raise RequestError(
             f"method.name = {method['name']!r}: it returns a {type(base).__name__}, no Algorithm."
         )
     if schedule["name"] == "all":
         return base
-    named = factory_of("schedule", SCHEDULES, schedule["name"])(**options_of(schedule))
-    return replace(base, name=label_of(method, schedule), schedule=over(base.schedule, named))
+    named = factory_of("schedule", SCHEDULE_FACTORIES, schedule["name"])(**options_of(schedule))
+    return with_schedule(base, named, label_of(method, schedule))
 
 
 def local_of(experiment: Experiment) -> LocalTraining:

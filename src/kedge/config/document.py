@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kedge.algorithms import METHODS, SCHEDULES
+from kedge.algorithms import METHOD_FACTORIES, SCHEDULE_FACTORIES
 from kedge.config.factories import role_of
 from kedge.core.errors import RequestError, nearest
 from kedge.core.optimizers import SGD, Adam
@@ -28,8 +28,8 @@ FACTORIES: dict[str, Mapping[str, Any]] = {
     "data": BUILT_IN,
     "partition": PARTITIONS,
     "model": MODELS,
-    "method": METHODS,
-    "schedule": SCHEDULES,
+    "method": METHOD_FACTORIES,
+    "schedule": SCHEDULE_FACTORIES,
     "optimizer": OPTIMIZERS,
     "when": RULES,
 }
@@ -90,12 +90,12 @@ def named_tables(text: str, path: str = "method") -> dict[str, dict[str, Any]]:
     for part in re.split(r"\+(?![^(]*\))", text):
         table = called(part, path)
         name = table["name"]
-        key = role_of(name) if ":" in name else "schedule" if name in SCHEDULES else "method"
-        if ":" not in name and name not in SCHEDULES and name not in METHODS:
-            allowed = [*METHODS, *SCHEDULES]
+        key = role_of(name) if ":" in name else "schedule" if name in SCHEDULE_FACTORIES else "method"
+        if ":" not in name and name not in SCHEDULE_FACTORIES and name not in METHOD_FACTORIES:
+            allowed = [*METHOD_FACTORIES, *SCHEDULE_FACTORIES]
             raise RequestError(
                 f"{path} = {text!r}: no method or schedule is called {name!r}.{nearest(name, allowed)} "
-                f"Methods: {', '.join(METHODS)}; schedules: {', '.join(SCHEDULES)}."
+                f"Methods: {', '.join(METHOD_FACTORIES)}; schedules: {', '.join(SCHEDULE_FACTORIES)}."
             )
         if key in tables:
             raise RequestError(f"{path} = {text!r}: it names two {key}s, {tables[key]['name']} and {name}.")

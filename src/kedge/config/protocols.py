@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kedge.algorithms import METHODS
+from kedge.algorithms import METHOD_FACTORIES
 from kedge.config.factories import factory_of
 from kedge.config.schema import named, parameters
 from kedge.core.errors import RequestError
@@ -225,7 +225,7 @@ def method_of(protocol: Protocol, method: Any) -> Any:
     """A method's table with the protocol's weights, where the method has such an argument, and arguments."""
     if not isinstance(method, Mapping) or "name" not in method:
         return method
-    known = parameters(factory_of("method", METHODS, method["name"]))
+    known = parameters(factory_of("method", METHOD_FACTORIES, method["name"]))
     weights = {"weights": protocol.weights} if "weights" in known else {}
     return {**weights, **protocol.methods.get(method["name"], {}), **method}
 

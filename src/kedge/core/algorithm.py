@@ -11,7 +11,7 @@ from kedge.core.errors import RequestError
 from kedge.core.losses import cross_entropy
 from kedge.core.model import Model, Output
 from kedge.core.optimizers import SGD, Optimizer
-from kedge.core.schedules import FixLast, OnlyLast, Schedule, all_units
+from kedge.core.schedules import FixLast, OnlyLast, Schedule, all_units, over
 from kedge.core.selections import Selection, everything
 from kedge.core.tree import Leaves
 
@@ -121,6 +121,11 @@ class Stage:
             raise RequestError(f"rounds = {self.rounds}: need a whole number, not a negative one.")
         for correction in self.algorithm.corrections:
             correction.check(self.local)
+
+
+def with_schedule(algorithm: Algorithm, schedule: Schedule, name: str) -> Algorithm:
+    """The algorithm `name` under `schedule`; where it has its own, a unit trains if both open it."""
+    return replace(algorithm, name=name, schedule=over(algorithm.schedule, schedule))
 
 
 def fitted(algorithm: Algorithm, model: Model) -> Model:

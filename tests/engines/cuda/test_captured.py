@@ -12,7 +12,7 @@ from tests.engines.recorded import on_the_cpu
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from kedge.algorithms import METHODS as BUILT_IN
+from kedge.algorithms import METHOD_FACTORIES as BUILT_IN
 from kedge.algorithms import fedavg, fedbug, feddyn, scaffold
 from kedge.algorithms.layer_expansion import vanilla
 from kedge.config.task import Task

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kedge.algorithms import METHODS as BUILT_IN
+from kedge.algorithms import METHOD_FACTORIES as BUILT_IN
 from kedge.algorithms import fedavg, fedbug, feddyn, scaffold
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage, Tune

@@ -9,7 +9,7 @@ import torch
 from tests.engines.recorded import on_the_cpu
 from torch import Tensor
 
-from kedge.algorithms import METHODS, fedavg, fedavgm, fedbug, feddyn, fedexp, fednova, scaffold
+from kedge.algorithms import METHOD_FACTORIES, fedavg, fedavgm, fedbug, feddyn, fedexp, fednova, scaffold
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage, Tune
 from kedge.core.model import Model
@@ -96,7 +96,9 @@ def check(tasks: list[Task], kind: type[Stacked] = Stacked) -> Pack:
 def test_graphs_of_several_runs(method: str) -> None:
     """The captured engine's own work in a pack, on stand-ins for graphs."""
     with on_the_cpu():
-        pack = check([task_of(METHODS[method](), seed, augment="flip") for seed in range(3)], Captured)
+        pack = check(
+            [task_of(METHOD_FACTORIES[method](), seed, augment="flip") for seed in range(3)], Captured
+        )
     assert pack.stacks, "nothing was trained side by side"
 
 
@@ -113,9 +115,9 @@ def test_a_run_that_diverges_leaves_the_others_alone(kind: type[Stacked]) -> Non
     assert max(float((v - left[k]).abs().max()) for k, v in right.items()) < 1e-12
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", METHOD_FACTORIES)
 def test_seeds_of_every_method(method: str) -> None:
-    pack = check([task_of(METHODS[method](), seed) for seed in range(3)])
+    pack = check([task_of(METHOD_FACTORIES[method](), seed) for seed in range(3)])
     assert pack.stacks, "nothing was trained side by side"
 
 

@@ -121,10 +121,11 @@ WHOLE, BODY, HEAD, LEAVES, CENTROIDS = 147, 96, 51, 6, 3 * 16 + 3
 EXCHANGED = {  # parameters down and up, of conv 20, conv 76 and linear 51
     "fedavg": (WHOLE, WHOLE),
     "feddyn": (WHOLE, WHOLE),
-    "moon-features": (WHOLE, WHOLE),
+    "moon": (WHOLE, WHOLE),
     "scaffold": (2 * WHOLE, 2 * WHOLE),
     "feddc": (2 * WHOLE, 2 * WHOLE),
-    "fedpvr": (WHOLE + HEAD + 76, WHOLE + HEAD + 76),
+    "fedpvr": (WHOLE + HEAD, WHOLE + HEAD),
+    "fedpvr(two)": (WHOLE + HEAD + 76, WHOLE + HEAD + 76),
     "fedexp": (WHOLE, WHOLE + 1),
     "fednova": (WHOLE, 2 * WHOLE + LEAVES),
     "fedtr": (WHOLE + CENTROIDS, WHOLE + CENTROIDS),

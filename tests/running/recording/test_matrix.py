@@ -33,7 +33,7 @@ from tests.running.plain_torch import (
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kedge.algorithms import METHODS, fedavg, fedbug, feddyn, fedper, fedrod, scaffold
+from kedge.algorithms import METHOD_FACTORIES, fedavg, fedbug, feddyn, fedper, fedrod, scaffold
 from kedge.algorithms.fix_last import fix_last
 from kedge.algorithms.layer_expansion import vanilla
 from kedge.audit.bed import Given
@@ -98,14 +98,14 @@ def test_the_all_model_resumes(kind: Kind, after: int, tmp_path: Path) -> None:
 
 
 SHARING = [
-    name for name, make in METHODS.items()
+    name for name, make in METHOD_FACTORIES.items()
     if make().shared(made := task_of((make(), 1), local=NO_MOMENTUM).model) == everything(made)
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SHARING)
 def test_where_all_is_shared_the_personal_model_is_the_distributed_one(name: str, tmp_path: Path) -> None:
-    task = task_of((METHODS[name](), 2), local=NO_MOMENTUM)
+    task = task_of((METHOD_FACTORIES[name](), 2), local=NO_MOMENTUM)
     progress = run(task, ENGINES[1](task.model, task.federation), tmp_path)
     for line in progress.history:
         for kind in ("accuracy", "loss"):

@@ -27,7 +27,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import kedge
-from kedge.algorithms import METHODS, fedavg, fedbabu, fedbug, feddyn, fedper, fedrod
+from kedge.algorithms import METHOD_FACTORIES, fedavg, fedbabu, fedbug, feddyn, fedper, fedrod
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Stage, Tune
 from kedge.data.federation import Federation
@@ -132,7 +132,7 @@ def left_behind(folder: Path) -> tuple[dict[str, str], list[dict[str, Any]], lis
 @each_engine
 def test_fine_tuning_leaves_no_trace(kind: Kind, name: str, tmp_path: Path) -> None:
     """Own batch-norm statistics, dropout, memories, shuffled batches: all of them could carry something."""
-    algorithm = METHODS[name](**({"projection": 0} if name == "moon" else {}))
+    algorithm = METHOD_FACTORIES[name](**({"projection": 0} if name == "moon" else {}))
     data = pictures()
     found = []
     for every in (0, 1):
@@ -158,10 +158,13 @@ def pictures() -> Federation:
 
 @pytest.mark.parametrize(
     ("name", "what"),
-    [*((name, "all") for name in METHODS), *product(("fedavg", "fedper", "fedrod"), ("head", "body"))],
+    [
+        *((name, "all") for name in METHOD_FACTORIES),
+        *product(("fedavg", "fedper", "fedrod"), ("head", "body")),
+    ],
 )
 def test_engines_agree_on_what_was_tuned(name: str, what: What) -> None:
-    algorithm, data = METHODS[name](), pictures()
+    algorithm, data = METHOD_FACTORIES[name](), pictures()
     model = deep("batch", of=algorithm)
     task = Task((Stage(algorithm, 1, replace(NO_MOMENTUM, batch=4)),), model, data, tune=Tune(2, what))
     one, other = (run(task, kind(model, data)).history[-1] for kind in ENGINES)

@@ -16,10 +16,9 @@ from kedge.algorithms import fedavg, fedbabu
 from kedge.algorithms.layer_expansion import anti, vanilla
 from kedge.audit.bed import ORACLES
 from kedge.audit.finding import Finding, Pair, compared
-from kedge.audit.registry.methods import under
 from kedge.config.experiment import resolve
 from kedge.config.task import Task
-from kedge.core.algorithm import Algorithm, LocalTraining, Stage
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage, with_schedule
 from kedge.core.sampling import Participation
 from kedge.core.schedules import Clock
 from kedge.data.dataset import Dataset
@@ -39,8 +38,8 @@ LONG = 1000  # rounds of its table
 METHODS: dict[str, Algorithm] = {
     "fedavg": fedavg(),
     "fedbabu": fedbabu(),
-    "vanilla": under(vanilla(THAW, strict=True), fedbabu(), "vanilla"),
-    "anti": under(anti(THAW, strict=True), fedbabu(), "anti"),
+    "vanilla": with_schedule(fedbabu(), vanilla(THAW, strict=True), "vanilla"),
+    "anti": with_schedule(fedbabu(), anti(THAW, strict=True), "anti"),
 }
 
 
@@ -93,7 +92,8 @@ def literal_count() -> Finding:
     (key,) = (k for k in want if k.startswith("vanilla_if_algorithm1"))
     late = {key: vanilla(THAW), "anti_literal": anti(THAW)}
     return compared(
-        [Pair(k, want[k], updated(under(schedule, fedbabu(), k))) for k, schedule in late.items()], 0.0
+        [Pair(k, want[k], updated(with_schedule(fedbabu(), schedule, k))) for k, schedule in late.items()],
+        0.0,
     )
 
 

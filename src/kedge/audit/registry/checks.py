@@ -20,7 +20,7 @@ from kedge.audit.oracles import scaffold as oracle_scaffold
 from kedge.audit.properties import feature_objectives, gradients, reductions
 from kedge.audit.properties.resting import resting
 from kedge.audit.registry import client_terms, feature_terms, personalization, server_rules
-from kedge.audit.registry.methods import METHODS, parts
+from kedge.audit.registry.methods import AUDITED, parts
 from kedge.audit.registry.universal import universal
 from kedge.core.schedules import all_units
 
@@ -156,7 +156,7 @@ def derived() -> list[Check]:
     def add(method: str, name: str, kind: Kind, look: Callable[[], Finding]) -> None:
         checks.append(Check(method, name, kind, look))
 
-    for method, algorithm in METHODS.items():
+    for method, algorithm in AUDITED.items():
         slot = algorithm.corrections[0].name if algorithm.corrections else method
         objective = OBJECTIVES.get(slot, gradients.plain)
         opened = 2 if algorithm.schedule is not all_units else len(perceptron(algorithm).units)

@@ -16,7 +16,7 @@ from kedge.audit.oracles import fedrod as oracle_fedrod
 from kedge.audit.oracles import personal as two
 from kedge.audit.properties import personal_reductions as alone
 from kedge.audit.properties import reductions
-from kedge.audit.registry.methods import METHODS
+from kedge.audit.registry.methods import AUDITED
 from kedge.audit.registry.server_rules import under
 
 Rows = list[tuple[str, str, Callable[[], Finding]]]
@@ -62,6 +62,6 @@ def reduced() -> Rows:
         ("fedbabu", "is fix-last over fedavg", partial(reductions.same, fedbabu(), under(fix_last()))),
         ("fedrod", one, partial(alone.fedrod_alone, fedrod())),
         ("fedrod", "shares fedavg of the balanced loss", partial(alone.fedrod_generic, fedrod())),
-        ("vanilla+fedbabu", "the head rests", partial(alone.head_moves, METHODS["vanilla+fedbabu"], False)),
+        ("vanilla+fedbabu", "the head rests", partial(alone.head_moves, AUDITED["vanilla+fedbabu"], False)),
         ("vanilla", "over fedavg the head trains", partial(alone.head_moves, under(vanilla((0, 2))), True)),
     ]

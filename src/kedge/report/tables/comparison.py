@@ -6,9 +6,9 @@ from typing import Any
 
 from rich.table import Table
 
-from kedge.algorithms.texts import cells_of
 from kedge.measure.cells import cell_summary, matrix_order
 from kedge.report.costs import price, price_of_target
+from kedge.report.method_texts import cells_of
 from kedge.report.runs import Run, grouped, metric_of
 
 NOTHING: dict[str, Any] = {"last": None, "last_std": None, "best": None, "best_std": None, "partial": False}

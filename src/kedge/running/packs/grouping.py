@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from kedge.algorithms import METHODS, SCHEDULES
+from kedge.algorithms import METHOD_REGISTRY, SCHEDULE_REGISTRY
 from kedge.config.assemble import algorithm_of
 from kedge.config.experiment import Experiment
 from kedge.config.task import Task
@@ -77,7 +77,7 @@ def step_key(method: dict[str, Any], schedule: dict[str, Any]) -> Hashable:
     the error.
     """
     tables = json.dumps([method, schedule], sort_keys=True)
-    if method["name"] not in METHODS or schedule["name"] not in SCHEDULES:
+    if method["name"] not in METHOD_REGISTRY or schedule["name"] not in SCHEDULE_REGISTRY:
         return tables
     try:
         return step_part(algorithm_of(method, schedule))

@@ -1,0 +1,8 @@
+"""Every unit trains in every step: the schedule `all`, which a method has if no schedule is named."""
+
+from kedge.core.schedules import Schedule, all_units
+
+
+def every_unit() -> Schedule:
+    """Every unit trains in every step."""
+    return all_units
