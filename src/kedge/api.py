@@ -36,7 +36,7 @@ from kedge.core.optimizers import SGD, Optimizer
 from kedge.core.sampling import Participation
 from kedge.data.augment import Augment
 from kedge.data.dataset import Dataset
-from kedge.data.federation import joined
+from kedge.data.federation import federation_from_datasets
 from kedge.measure.last_models import LastModels
 from kedge.measure.settings import Measure
 from kedge.nn.from_module import from_module, seeded
@@ -144,7 +144,7 @@ def train(
         algorithm = method_of(method)
     wanted = EngineChoice(engine, device, precision, compile)
     own = private_copy(module).cpu()
-    federation = joined(clients, test, local_tests)
+    federation = federation_from_datasets(clients, test, local_tests)
     outputs = output_count(own, federation.prepare(federation.pool.x[:1]).cpu())
     highest = int(max([int(federation.pool.y.max()), *([int(test.y.max())] if test else [])]))
     if highest >= outputs:

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import kedge
 from kedge.config.forward_check import with_checked_forward
-from kedge.data.federation import joined
+from kedge.data.federation import federation_from_datasets
 from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded
 
@@ -187,8 +187,16 @@ def test_compiling_time_steps_is_counted() -> None:
             logits: Tensor = self.last(self.rnn(x)[0][:, -1])
             return logits
 
-    assert with_checked_forward(from_module(Reading()), joined(CLIENTS, None)).unrolled == 5 * 2 * 2
-    assert with_checked_forward(from_module(Net(nn.Linear(8, 8))), joined(CLIENTS, None)).unrolled == 0
+    assert (
+        with_checked_forward(from_module(Reading()), federation_from_datasets(CLIENTS, None)).unrolled
+        == 5 * 2 * 2
+    )
+    assert (
+        with_checked_forward(
+            from_module(Net(nn.Linear(8, 8))), federation_from_datasets(CLIENTS, None)
+        ).unrolled
+        == 0
+    )
 
 
 def test_a_module_that_mixes_samples_does_not_train_on_padded_batches() -> None:
@@ -208,4 +216,4 @@ def test_rounding_that_batch_norm_enlarges_is_no_mixing() -> None:
     model = from_module(seeded(lambda: MODELS["alexnet-bn"]((1, 64, 64), 3, hidden=64), 2))
     draw = np.random.default_rng(2)
     images = kedge.Dataset(draw.standard_normal((6, 1, 64, 64)).astype(np.float32), draw.integers(0, 3, 6))
-    assert not with_checked_forward(model, joined([images], None)).mixes_samples
+    assert not with_checked_forward(model, federation_from_datasets([images], None)).mixes_samples

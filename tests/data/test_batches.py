@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kedge.algorithms.fedbug import BottomUp
 from kedge.core.algorithm import LocalTraining
 from kedge.core.schedules import Clock, Mask, Schedule, all_units
-from kedge.data.batches import Plan, collapse, lockstep, plan, step_counts
+from kedge.data.batches import Plan, lockstep, mask_runs, plan, step_counts
 
 
 def head_then_body(clock: Clock, units: int) -> Mask:
@@ -126,7 +126,7 @@ def test_a_width_pads_every_batch_to_it(sizes: list[int], local: LocalTraining) 
 def test_phases_run_once_as_long_as_the_slowest_client_needs(ratio: float, sizes: list[int]) -> None:
     """FedBug on unequal clients: one run of rows per trainable set, in the order in which units open."""
     own = planned(sizes, LocalTraining(2, 2), BottomUp(ratio))
-    phases = collapse(own.masks)
+    phases = mask_runs(own.masks)
     opened = [sum(mask) for mask, _ in phases]
     assert opened == sorted(set(opened))
     for mask, rows in phases:

@@ -9,7 +9,7 @@ from tests.data import official
 from kedge.config.experiment import factory_table
 from kedge.core.errors import DataError, RequestError
 from kedge.data.datasets import BUILT_IN, Dataset, Source, digits, load, synthetic
-from kedge.data.folder import NAMES
+from kedge.data.npz_files import NAMES
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.uint8, torch.int16])
@@ -39,8 +39,8 @@ def test_dataset_takes_lists_and_arrays_of_any_layout() -> None:
         (np.zeros((2, 2)), [0, -3], r"y is -3 in row 1; need class labels 0, 1, 2"),
         (np.zeros((2, 2)), [0.5, 1.0], r"y is 0\.5 in row 0"),
         (np.zeros((2, 2)), [0.0, np.nan], r"y is nan in row 1"),
-        (np.zeros((2, 2)), ["cat", "dog"], r"y is no array of numbers"),
-        ([[1.0], [1.0, 2.0]], [0, 1], r"x is no array of numbers"),
+        (np.zeros((2, 2)), ["cat", "dog"], r"y is not an array of numbers"),
+        ([[1.0], [1.0, 2.0]], [0, 1], r"x is not an array of numbers"),
         (np.zeros((1, 1), dtype=complex), [0], r"x is torch\.complex128; need floating point or integers"),
     ],
 )
@@ -95,7 +95,7 @@ def test_synthetic_samples_take_any_shape_and_do_not_depend_on_chunks(
 ) -> None:
     whole = synthetic(samples=50, classes=3, features=[3, 4, 4])
     assert whole.train.x.shape == (40, 3, 4, 4)
-    monkeypatch.setattr("kedge.data.datasets.AT_ONCE", 100)
+    monkeypatch.setattr("kedge.data.datasets.VALUES_PER_CHUNK", 100)
     assert torch.equal(whole.train.x, synthetic(samples=50, classes=3, features=(3, 4, 4)).train.x)
 
 
@@ -158,7 +158,7 @@ def test_options_that_cannot_act_on_a_plain_npz_are_refused(
     plain(tmp_path / "pamap2.npz")
     assert len(load("pamap2", path=None, step=100, drop=(0, 5, 12), test=0.2).train) == 6
     with pytest.raises(
-        RequestError, match=r"pamap2 is read from .*pamap2\.npz as it is, so step can do nothing"
+        RequestError, match=r"pamap2 is read from .*pamap2\.npz as it is, so step has no effect"
     ):
         load("pamap2", step=50)
 

@@ -16,7 +16,7 @@ from kedge.config.experiment import resolve
 from kedge.core.errors import RequestError
 from kedge.data.dataset import Dataset, Source
 from kedge.data.federation import Federation, federate
-from kedge.data.local_tests import LocalTests, dealt_labels, largest_remainder, matched
+from kedge.data.local_tests import LocalTests, largest_remainder, matched_tests, partitioned_labels
 from kedge.data.partitions.partition import Dirichlet, DirichletClasses, Iid
 
 Labels = NDArray[np.int64]
@@ -44,7 +44,7 @@ def numbers(federation: Federation, own: Labels) -> list[int]:
 def test_merged_splits_each_client_s_share_of_both_parts_75_to_25() -> None:
     """Clients of 8 and 4 of the 6 training and 6 test samples: 6 + 2 and 3 + 1."""
     data = source([0, 1] * 3, [1, 0] * 3)
-    assert dealt_labels(data, "merged").tolist() == [0, 1] * 3 + [1, 0] * 3
+    assert partitioned_labels(data, "merged").tolist() == [0, 1] * 3 + [1, 0] * 3
     clients = [np.array([0, 1, 2, 3, 6, 7, 8, 9]), np.array([4, 5, 10, 11])]
     found = federate(data, clients, 0.25, 0, "merged")
     assert [len(own) for own in found.clients] == [6, 3]
@@ -58,7 +58,7 @@ def test_merged_splits_each_client_s_share_of_both_parts_75_to_25() -> None:
 
 def test_merged_s_common_test_is_the_local_tests_and_disjoint_from_training() -> None:
     data = source([0, 1] * 20, [1, 0] * 10)
-    found = federate(data, Iid(5)(dealt_labels(data, "merged"), 3), 0.25, 3, "merged")
+    found = federate(data, Iid(5)(partitioned_labels(data, "merged"), 3), 0.25, 3, "merged")
     assert found.test is not None
     held = [n for own in found.local_tests for n in numbers(found, own)]
     assert [int(v) for v in found.test.x[:, 0]] == held
@@ -71,7 +71,7 @@ def test_merged_s_common_test_is_the_local_tests_and_disjoint_from_training() ->
 def test_merged_is_random_and_not_stratified() -> None:
     """A quarter of 40 of each of two classes, stratified, would be 5 and 5 for every seed."""
     data = source([0, 1] * 10, [0, 1] * 10)
-    labels = dealt_labels(data, "merged")
+    labels = partitioned_labels(data, "merged")
     found = [federate(data, [np.arange(40)], 0.25, seed, "merged").local_tests[0] for seed in range(20)]
     assert all(len(own) == 10 for own in found)
     assert len({int(labels[own].sum()) for own in found}) > 2
@@ -127,8 +127,8 @@ def test_matched_keeps_the_common_test_set_and_holds_its_samples_once() -> None:
 
 def test_matched_takes_other_samples_with_another_seed_and_the_same_with_the_same() -> None:
     data = source([0, 1] * 10, [0, 1] * 20)
-    clients = Iid(2)(dealt_labels(data, "matched"), 0)
-    first, again, other = (matched(data, clients, seed) for seed in (1, 1, 2))
+    clients = Iid(2)(partitioned_labels(data, "matched"), 0)
+    first, again, other = (matched_tests(data, clients, seed) for seed in (1, 1, 2))
     assert all(map(np.array_equal, first, again))
     assert not all(map(np.array_equal, first, other))
 
@@ -159,7 +159,7 @@ def test_matched_tests_have_the_training_proportions_to_within_one_sample(
     train: list[int], test: list[int], clients: int, seed: int
 ) -> None:
     data = source(train, test, 5)
-    held = Dirichlet(clients, 0.3)(dealt_labels(data, "matched"), seed)
+    held = Dirichlet(clients, 0.3)(partitioned_labels(data, "matched"), seed)
     found = federate(data, held, 0.0, seed, "matched")
     counts = np.array([np.bincount(found.pool.y[own].numpy(), minlength=5) for own in found.clients])
     tests = np.array([np.bincount(found.pool.y[own].numpy(), minlength=5) for own in found.local_tests])
@@ -181,7 +181,7 @@ def test_no_sample_is_lost_or_used_twice(
     local: LocalTests, samples: int, share: float, clients: int, seed: int
 ) -> None:
     data = source([n % 3 for n in range(samples)], [n % 3 for n in range(10)])
-    labels = dealt_labels(data, local)
+    labels = partitioned_labels(data, local)
     held = DirichletClasses(clients, 1.0, minimum=1)(labels, seed)
     found = federate(data, held, share, seed, local)
     everyone = np.concatenate([*found.clients, *found.local_tests])

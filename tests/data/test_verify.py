@@ -22,7 +22,7 @@ from kedge.data.dataset import Source
 from kedge.data.datasets import load
 from kedge.data.download.archive import Archive
 from kedge.data.download.archive_members import open_members
-from kedge.data.folder import npz_arrays
+from kedge.data.npz_files import npz_arrays
 from kedge.data.sources import cifar, medmnist, mnist, tiny_imagenet, uci_har
 
 IMAGES = (drawn(20, 3, 32, 32), drawn(20, seed=1) % 10)

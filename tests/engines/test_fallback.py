@@ -16,7 +16,7 @@ from torch.func import vmap
 import kedge
 from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.optimizers import SGD
-from kedge.data.federation import joined
+from kedge.data.federation import federation_from_datasets
 from kedge.engines import choose as auto
 from kedge.engines.choose import Choice, choose
 from kedge.engines.fallback import collect_fallback_operators
@@ -55,7 +55,9 @@ class Warns(nn.Module):
 def chosen(module: nn.Module, rounds: int, said: list[str], **settings: Any) -> Choice:
     stage = Stage(kedge.fedavg(), rounds, LocalTraining(1, 8, SGD()))
     model = from_module(module)
-    return choose(model, joined(CLIENTS, None), stage, 3, rounds, say=said.append, **settings)
+    return choose(
+        model, federation_from_datasets(CLIENTS, None), stage, 3, rounds, say=said.append, **settings
+    )
 
 
 @pytest.mark.parametrize("engine", ["auto", "stacked"])

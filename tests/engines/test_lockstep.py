@@ -10,7 +10,7 @@ from torch import nn
 import kedge
 from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.optimizers import SGD
-from kedge.data.federation import Federation, joined
+from kedge.data.federation import Federation, federation_from_datasets
 from kedge.engines import choose as auto
 from kedge.engines.choose import Choice, choose
 from kedge.engines.lockstep import expected_longest, steps_of_round
@@ -19,7 +19,9 @@ from kedge.nn.from_module import from_module
 
 
 def federation(*sizes: int) -> Federation:
-    return joined([kedge.Dataset(torch.randn(n, 4), torch.arange(n) % 2) for n in sizes], None)
+    return federation_from_datasets(
+        [kedge.Dataset(torch.randn(n, 4), torch.arange(n) % 2) for n in sizes], None
+    )
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 5])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kedge.data.dataset import Dataset, Source
 from kedge.data.federation import federate
-from kedge.data.local_tests import LocalTests, dealt_labels
+from kedge.data.local_tests import LocalTests, partitioned_labels
 from kedge.data.partitions.partition import (
     Dirichlet,
     DirichletClasses,
@@ -63,7 +63,7 @@ def found() -> dict[str, dict[str, str]]:
     source = Source("golden", Dataset(x[:60], small), Dataset(x[60:], np.arange(40) % 4), 4)
     tests = {}
     for name, (local, share) in LOCAL.items():
-        clients = Dirichlet(5, 0.3)(dealt_labels(source, local), 2)
+        clients = Dirichlet(5, 0.3)(partitioned_labels(source, local), 2)
         dealt = federate(source, clients, share, 2, local)
         tests[name] = fingerprint([*dealt.clients, *dealt.local_tests])
     return {

@@ -24,7 +24,7 @@ from kedge.core.sampling import Participation
 from kedge.core.server import Server
 from kedge.core.tree import Leaves, Tree
 from kedge.data.dataset import Dataset
-from kedge.data.federation import Federation, joined
+from kedge.data.federation import Federation, federation_from_datasets
 from kedge.engines.engine import Engine
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
@@ -71,7 +71,11 @@ def quadratics(
         Dataset(torch.tensor([row] * n, dtype=torch.float64), torch.zeros(n, dtype=torch.int64))
         for row, n in zip(rows, sizes, strict=True)
     ]
-    return Bed(from_module(Numbers(start)), joined(clients, None).to("cpu", torch.float64), quadratic)
+    return Bed(
+        from_module(Numbers(start)),
+        federation_from_datasets(clients, None).to("cpu", torch.float64),
+        quadratic,
+    )
 
 
 def bed_q() -> Bed:

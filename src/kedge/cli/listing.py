@@ -16,7 +16,7 @@ from kedge.config.document import OPTIMIZERS, SHIPPED
 from kedge.config.protocols import PROTOCOLS
 from kedge.core.errors import RequestError, nearest
 from kedge.data.datasets import BUILT_IN
-from kedge.data.folder import available
+from kedge.data.npz_files import available_datasets
 from kedge.data.partitions.partition import PARTITIONS
 from kedge.engines.cuda.captured import Captured
 from kedge.engines.sequential import Sequential
@@ -80,7 +80,7 @@ def entries(kind: str) -> list[dict[str, Any]]:
         found = [entry(name, factory) for name, factory in BUILT_IN.items()]
         files: list[dict[str, Any]] = [
             {"name": n, "summary": "a file of $KEDGE_DATA", "paper": None, "arguments": {}}
-            for n in available()
+            for n in available_datasets()
             if n not in BUILT_IN
         ]
         return found + files

@@ -13,9 +13,9 @@ from kedge.core.errors import RequestError, nearest
 from kedge.data.dataset import Source, normalized
 from kedge.data.datasets import BUILT_IN, load
 from kedge.data.federation import Federation, federate
-from kedge.data.local_tests import dealt_labels
+from kedge.data.local_tests import partitioned_labels
 from kedge.data.partitions.partition import PARTITIONS, Saved
-from kedge.data.partitions.saved import Holdings, holdings, inputs_of
+from kedge.data.partitions.saved import PartitionRecord, inputs_checksum, partition_record
 
 OURS = ("digits", "synthetic")  # datasets that kedge contains or generates
 
@@ -31,7 +31,7 @@ def federation_of(experiment: Experiment) -> Federation:
         )
     else:
         keys = natural_keys(source, experiment) if name == "natural" else None
-        labels = dealt_labels(source, evaluation.local)
+        labels = partitioned_labels(source, evaluation.local)
         clients = partition(labels, seed, keys)
         if name not in PARTITIONS:
             clients = dealt_by(name, clients, len(labels))
@@ -90,11 +90,11 @@ def natural_keys(source: Source, experiment: Experiment) -> NDArray[Any] | None:
     return np.concatenate([there[name], source.test_keys[name]])
 
 
-def holdings_of(experiment: Experiment, federation: Federation) -> Holdings:
+def holdings_of(experiment: Experiment, federation: Federation) -> PartitionRecord:
     """Who holds what."""
     evaluation, name = experiment.evaluation, experiment.data["name"]
-    inputs = "" if name in OURS else inputs_of(federation)
-    return holdings(federation, name, evaluation.local, evaluation.local_test, inputs)
+    inputs = "" if name in OURS else inputs_checksum(federation)
+    return partition_record(federation, name, evaluation.local, evaluation.local_test, inputs)
 
 
 def without_checksums(document: Mapping[str, Any]) -> dict[str, Any]:

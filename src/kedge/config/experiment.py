@@ -17,8 +17,9 @@ from kedge.core.model import Statistics
 from kedge.core.sampling import Participation
 from kedge.data.augment import Augment
 from kedge.data.dataset import normalized
-from kedge.data.datasets import BUILT_IN, folder
+from kedge.data.datasets import BUILT_IN
 from kedge.data.local_tests import LocalTests
+from kedge.data.npz_files import dataset_from_folder
 from kedge.measure.settings import Measure
 from kedge.nn.precision import Precision
 from kedge.nn.units import Granularity
@@ -236,7 +237,7 @@ def factory_table(key: str, table: Mapping[str, Any]) -> dict[str, Any]:
     options = {k: v for k, v in table.items() if k != "name"}
     # A dataset that is not built in is a file in the data folder.
     file = key == "data" and name not in BUILT_IN
-    target = folder if file else factory_of(key, FACTORIES[key], name)
+    target = dataset_from_folder if file else factory_of(key, FACTORIES[key], name)
     return {"name": name, **filled(target, options, key, GIVEN.get(key, ()), BESIDE.get(key), name)}
 
 

@@ -1,1 +1,1 @@
-"""Labelled datasets, their split among clients, and what each client holds."""
+"""Labeled datasets, how their samples are split among clients, and the batches of a round."""

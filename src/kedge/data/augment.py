@@ -1,8 +1,9 @@
-"""Augmentation: the host draws, the device moves pixels inside the step.
+"""Augmentation: the host draws flips and shifts, the device applies them inside the step.
 
-On the normalised image: a horizontal flip with probability ½; "flip-crop" also, with probability ½, pads 4
-zeros on every side and crops at an offset from 0…8 in each axis (the FedDyn code family). A draw is a
-function of (seed, round, client, step, place in the batch), so it is the same on every engine.
+"flip" mirrors the normalized image horizontally with probability ½. "flip-crop" also, with probability ½,
+pads 4 zeros on every side and crops at an offset from 0 to 8 in each axis (as FedDyn's code and its
+successors). A draw is a function of (seed, round, client, step, position in the batch), so every engine draws
+the same.
 """
 
 from typing import Literal
@@ -27,7 +28,7 @@ def moves(
     width: int,
     tuning: bool,
 ) -> NDArray[np.int64]:
-    """For every place of a batch: flipped or not, and the offsets; [rows, clients, width, 3], or [..., 0]."""
+    """Flip (0 or 1) and offsets per sample: [rows, clients, width, 3], or [..., 0] without augmentation."""
     if augment == "none":
         return np.empty((*step.shape, width, 0), dtype=np.int64)
     drawn = bits(
@@ -48,13 +49,13 @@ def moves(
 
 
 def augmented(x: Tensor, moved: Tensor) -> Tensor:
-    """Images [..., channels, height, width], flipped and shifted by their moves [..., 3]; zeros come in."""
+    """Images [..., channels, height, width], flipped and shifted by `moved` [..., 3]; the border is zeros."""
     height, width = x.shape[-2:]
     flip, down, right = moved.unbind(-1)
     rows = torch.arange(height, device=x.device) + down[..., None] - PAD  # [..., height]
     columns = torch.arange(width, device=x.device) + right[..., None] - PAD
-    there = (rows >= 0) & (rows < height), (columns >= 0) & (columns < width)
-    inside = there[0][..., :, None] & there[1][..., None, :]
+    row_inside, column_inside = (rows >= 0) & (rows < height), (columns >= 0) & (columns < width)
+    inside = row_inside[..., :, None] & column_inside[..., None, :]
     columns = torch.where(flip[..., None] == 1, width - 1 - columns, columns)
     place = rows.clamp(0, height - 1)[..., :, None] * width + columns.clamp(0, width - 1)[..., None, :]
     flat = place.flatten(-2)[..., None, :].expand(*x.shape[:-2], height * width)

@@ -1,9 +1,9 @@
-"""The batches of a round, for every client: a pure function of (seed, round, client).
+"""The batches of every client in a round: a pure function of (seed, round, client).
 
-A plan sets several clients side by side in lockstep. Clients of unequal step counts are aligned by phase
-of the schedule (the steps in which the trainable set is the same), so that every row of the plan has one
-trainable set; a client that has nothing to do at a row is dead there. The sequential engine uses plans of
-one client, so all engines draw the same.
+A plan aligns the steps of several clients in rows; one row is one step of the stack. In a row all clients
+train the same units, so clients with different step counts are aligned by phase of the schedule (consecutive
+steps with the same mask). A client without a step in a row is inactive there (`alive` is false). The
+sequential engine uses plans of one client, so all engines draw the same batches.
 """
 
 from collections.abc import Sequence
@@ -24,22 +24,22 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Rows of lockstep steps for some clients."""
+    """Batches, masks and random keys of some clients, in rows of one step each."""
 
-    masks: list[Mask]  # [rows]: which units train
-    index: Ints  # [rows, clients, batch]: samples of the pool
-    weight: NDArray[np.float32]  # [rows, clients, batch]: 0 is padding; a dead row has weights of 1
+    masks: list[Mask]  # [rows]: the units that train
+    index: Ints  # [rows, clients, batch]: indices into the pool
+    weight: NDArray[np.float32]  # [rows, clients, batch]: 0 for padding; 1 where a client is inactive
     alive: NDArray[np.bool_]  # [rows, clients]
-    key: Ints  # [rows, clients, 2]: chance inside the model
-    moves: Ints  # [rows, clients, batch, 3]: flips and shifts of images, [..., 0] where there are none
+    key: Ints  # [rows, clients, 2]: random key of dropout and other random layers
+    moves: Ints  # [rows, clients, batch, 3]: flips and shifts; [..., 0] without augmentation
     steps: Ints  # [clients]: local steps of each client
-    trained: Ints  # [clients, units]: local steps in which a unit trained
+    trained: Ints  # [clients, units]: number of local steps in which a unit trains
 
     @cached_property
     def table(self) -> Ints:
-        """All of it that a step reads, [rows, clients, columns]: samples, weights, alive, key, moves if any.
+        """Everything that a step reads, [rows, clients, columns]: index, weight, alive, key, moves.
 
-        Columns are an even number: a stack may begin at any client, and memory is read by 16 bytes.
+        The number of columns is even: a chunk may begin at any client, and loads need 16-byte alignment.
         """
         steps, clients, _ = self.index.shape
         moves = self.moves.reshape(steps, clients, -1)
@@ -52,7 +52,7 @@ class Plan:
 
 
 def step_counts(sizes: Ints, local: LocalTraining) -> tuple[Ints, Ints]:
-    """Per client: its batch size (a batch larger than the data is a full batch) and its steps per epoch."""
+    """Batch size and steps per epoch of each client; a batch larger than the data becomes a full batch."""
     batch = np.minimum(sizes, local.batch)
     return batch, sizes // batch if local.drop_last else -(-sizes // batch)
 
@@ -71,9 +71,9 @@ def plan(
     tuning: bool = False,
     augment: Augment = "none",
 ) -> Plan:
-    """The round's plan for these clients, whose samples are `members`; batches are padded to `width`.
+    """The plan of a round for `clients`, whose samples are `members`; batches are padded to `width`.
 
-    Fine-tuning after a round draws chance of its own.
+    `random` adds random keys for the model. `tuning` uses the random streams of fine-tuning after a round.
     """
     ids = np.asarray(clients, dtype=np.int64)
     sizes = np.array([len(own) for own in members], dtype=np.int64)
@@ -106,8 +106,8 @@ def plan(
     position = first + place  # [rows, clients, width]
     valid = (place < batch[:, None]) & (position < sizes[:, None])
     row = np.arange(len(ids))[:, None]
-    # Padding repeats the batch's own first sample: normalised by others' statistics, a stranger's activations
-    # could grow from layer to layer until they overflow, and 0 · inf is NaN.
+    # Padding repeats the first sample of the batch. Batch normalization uses statistics of the real
+    # samples: activations of another sample could grow from layer to layer and overflow, and 0 · inf is NaN.
     chosen = order[row, epoch[..., None], np.where(valid, position, first)]
     pool = np.concatenate(members)
     starts = np.cumsum(sizes) - sizes
@@ -117,7 +117,7 @@ def plan(
     if random:
         dropout = Purpose.TUNE_DROPOUT if tuning else Purpose.DROPOUT
         key = words(seed, dropout, round=round, client=ids, step=step)[..., :2].astype(np.int64)
-    opened = {k: np.sum(np.array(v, dtype=np.int64), axis=0) for k, v in sequences.items()}
+    trained = {k: np.sum(np.array(v, dtype=np.int64), axis=0) for k, v in sequences.items()}
     return Plan(
         masks=masks,
         index=index,
@@ -126,12 +126,12 @@ def plan(
         key=key,
         moves=moves(augment, seed, round, ids, step, width, tuning),
         steps=steps,
-        trained=np.stack([opened[int(k)] for k in steps]),
+        trained=np.stack([trained[int(k)] for k in steps]),
     )
 
 
 def survey(members: Sequence[Ints], width: int) -> tuple[Ints, NDArray[np.float32]]:
-    """Every sample of these clients once, in order: indices and weights [rows, clients, width]; 0 pads."""
+    """Every sample of the clients once, in order: indices and weights (0: padding) [rows, clients, width]."""
     rows = -(-max(len(own) for own in members) // width)
     index = np.stack([np.resize(own, rows * width) for own in members])
     real = np.arange(rows * width) < np.array([len(own) for own in members])[:, None]
@@ -143,10 +143,10 @@ def survey(members: Sequence[Ints], width: int) -> tuple[Ints, NDArray[np.float3
 
 
 def lockstep(sequences: Sequence[Sequence[Mask]]) -> tuple[list[Mask], Ints]:
-    """Rows of one mask each, and per row and client the client's own step there (−1: none).
+    """Align mask sequences: the mask of every row, and each client's step in every row (−1: none).
 
-    At every row the mask is taken to which no waiting client must come back later; with a schedule that
-    only opens (or only closes) units this runs each phase once, as long as the slowest client needs.
+    A row takes the mask that the fewest clients need again later. If a schedule only opens, or only closes,
+    units, each phase occurs once and lasts as long as its longest client.
     """
     if len({tuple(sequence) for sequence in sequences}) == 1:
         own = np.arange(len(sequences[0]), dtype=np.int64)
@@ -156,9 +156,9 @@ def lockstep(sequences: Sequence[Sequence[Mask]]) -> tuple[list[Mask], Ints]:
         own = np.arange(lengths.max(), dtype=np.int64)[:, None]
         return [sequences[0][0]] * len(own), np.where(own < lengths, own, -1)
 
-    phases = [collapse(sequence) for sequence in sequences]
-    at = [0] * len(sequences)  # phase
-    done = [0] * len(sequences)  # steps
+    phases = [mask_runs(sequence) for sequence in sequences]
+    at = [0] * len(sequences)  # current phase of each client
+    done = [0] * len(sequences)  # steps done by each client
     masks: list[Mask] = []
     rows: list[list[int]] = []
     while any(at[c] < len(phases[c]) for c in range(len(sequences))):
@@ -185,8 +185,8 @@ def lockstep(sequences: Sequence[Sequence[Mask]]) -> tuple[list[Mask], Ints]:
     return masks, np.array(rows, dtype=np.int64)
 
 
-def collapse(sequence: Sequence[Mask]) -> list[tuple[Mask, int]]:
-    """Runs of equal masks, with their lengths."""
+def mask_runs(sequence: Sequence[Mask]) -> list[tuple[Mask, int]]:
+    """Runs of equal masks with their lengths."""
     runs: list[tuple[Mask, int]] = []
     for mask in sequence:
         if runs and runs[-1][0] == mask:

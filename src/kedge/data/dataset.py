@@ -1,7 +1,7 @@
-"""Dataset and Source: labelled samples that have been checked, and how their raw values become inputs.
+"""Dataset and Source: checked, labeled samples, and the constants that normalize them.
 
-Data stay as they were stored (uint8 images stay uint8). What is damaged is refused here, by row, and not met
-later as a NaN in training.
+Samples keep their dtype (uint8 images stay uint8). Damaged samples are refused here with their row, before
+they can become NaN in training.
 """
 
 import math
@@ -15,12 +15,16 @@ from torch import Tensor
 
 from kedge.core.errors import DataError, RequestError
 
-WIDER = {"uint16": "int32", "uint32": "int64", "uint64": "int64"}  # torch can hardly compute with the former
+WIDER = {
+    "uint16": "int32",
+    "uint32": "int64",
+    "uint64": "int64",
+}  # torch supports few operations on the unsigned types
 
 
 @dataclass(frozen=True, eq=False, init=False)
 class Dataset:
-    """Samples x [n, ...] in the dtype given and class labels y [n] as int64; finite, and of one length."""
+    """Finite samples x [n, ...] in their own dtype, and class labels y [n] as int64."""
 
     x: Tensor
     y: Tensor
@@ -58,7 +62,8 @@ def _tensor(name: str, values: Tensor | ArrayLike) -> Tensor:
             tensor = torch.from_numpy(np.require(native, requirements=["C", "W"]))
         except (TypeError, ValueError) as error:
             raise DataError(
-                f"{name} is no array of numbers ({error}); give a tensor, a numpy array or a list of numbers."
+                f"{name} is not an array of numbers ({error}); give a tensor, a numpy array "
+                "or a list of numbers."
             ) from error
     if tensor.is_complex() or tensor.dtype == torch.bool:
         raise DataError(f"{name} is {tensor.dtype}; need floating point or integers.")
@@ -67,10 +72,10 @@ def _tensor(name: str, values: Tensor | ArrayLike) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A dataset with its test set, and how raw values become inputs: (scale·x − mean) / std.
+    """A dataset with its test set. Network inputs are (scale · x − mean) / std.
 
-    mean and std have one entry per channel (x.shape[1]), or one for all; keys are natural groups of the
-    training samples, such as the subject, test_keys those of the test samples where they are known.
+    `mean` and `std` have one entry per channel (x.shape[1]), or one for all. `keys` are natural groups of the
+    training samples, such as their subject; `test_keys` are those of the test samples if they are known.
     """
 
     name: str
@@ -105,7 +110,7 @@ class Source:
 
 
 def normalized(source: Source, normalize: Literal["dataset"] | tuple[float, float] = "dataset") -> Source:
-    """The source with another mean and standard deviation than the dataset's own, one for all channels."""
+    """The source with this mean and standard deviation for all channels instead of the dataset's own."""
     if normalize == "dataset":
         return source
     mean, std = normalize

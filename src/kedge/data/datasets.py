@@ -1,4 +1,4 @@
-"""Labelled datasets by name: digits and synthetic classes, the known ones, a file of the data folder."""
+"""Datasets by name: digits and synthetic classes, published datasets, and npz files in the data folder."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ import numpy as np
 from kedge.core.errors import RequestError, nearest
 from kedge.core.random import Purpose, normals, permutation
 from kedge.data.dataset import Dataset, Source
-from kedge.data.folder import folder, npz, stand_in
+from kedge.data.npz_files import dataset_from_folder, dataset_from_npz, find_override
 from kedge.data.sources.cifar import cifar10, cifar100
 from kedge.data.sources.covidx import covidx
 from kedge.data.sources.medmnist import organamnist, organcmnist, organsmnist
@@ -19,22 +19,22 @@ from kedge.data.sources.pamap2 import pamap2
 from kedge.data.sources.tiny_imagenet import tiny_imagenet
 from kedge.data.sources.uci_har import uci_har
 
-__all__ = ["BUILT_IN", "Dataset", "Source", "digits", "folder", "load", "synthetic"]
+__all__ = ["BUILT_IN", "Dataset", "Source", "digits", "load", "synthetic"]
 
-DIGITS = ((0.30580668,), (0.37644229,))  # mean and deviation of the 1,438 training images
-AT_ONCE = 2**18  # synthetic values drawn together; the result does not depend on it
+DIGITS = ((0.30580668,), (0.37644229,))  # mean and standard deviation of the 1,438 training images
+VALUES_PER_CHUNK = 2**18  # of synthetic data; the result does not depend on it
 
 
 def digits() -> Source:
-    """1,797 real handwritten digits, 8×8 in 17 grey levels; every fifth is a test sample (1,438 / 359).
+    """1,797 real handwritten digits, 8×8 in 17 gray levels; every fifth is a test sample (1,438 / 359).
 
-    Optical Recognition of Handwritten Digits, test part, by E. Alpaydin and C. Kaynak (UCI, CC BY 4.0), as
-    scikit-learn ships it.
+    Optical Recognition of Handwritten Digits, test part, by E. Alpaydin and C. Kaynak (UCI, CC BY 4.0), the
+    copy of scikit-learn.
     """
     with files("kedge.data").joinpath("digits.npz").open("rb") as file, np.load(file) as data:
         x, y = data["x"], data["y"]
-    held = np.arange(len(y)) % 5 == 4
-    train, test = Dataset(x[~held], y[~held]), Dataset(x[held], y[held])
+    is_test = np.arange(len(y)) % 5 == 4
+    train, test = Dataset(x[~is_test], y[~is_test]), Dataset(x[is_test], y[is_test])
     return Source("digits", train, test, 10, *DIGITS, scale=1 / 16)
 
 
@@ -56,7 +56,7 @@ def synthetic(
     centers = normals(seed, Purpose.SYNTHETIC, step=0, client=np.arange(classes)[:, None], position=position)
     y = permutation(samples, seed, Purpose.SYNTHETIC, step=2) % classes
     x = np.empty((samples, size), dtype=np.float32)
-    for rows in np.array_split(np.arange(samples), 1 + samples * size // AT_ONCE):
+    for rows in np.array_split(np.arange(samples), 1 + samples * size // VALUES_PER_CHUNK):
         drawn = normals(seed, Purpose.SYNTHETIC, step=1, client=rows[:, None], position=position)
         x[rows] = centers[y[rows]] + noise * drawn
     x, cut = x.reshape(samples, *shape), samples - samples // 5
@@ -81,12 +81,13 @@ BUILT_IN: dict[str, Callable[..., Source]] = {
 
 
 def load(name: str, **options: Any) -> Source:
-    """The dataset of that name: built in, a known one, or a file of the data folder.
+    """The dataset of that name: one of BUILT_IN, or `<name>.npz` in the data folder.
 
-    A plain npz of a known dataset's name, at the option path or in $KEDGE_DATA, goes before its archive.
+    An npz file with the name of a built-in dataset, at the option `path` or in $KEDGE_DATA, is read instead
+    of the official archive.
     """
     build = BUILT_IN.get(name)
-    parameters = inspect.signature(build or folder).parameters
+    parameters = inspect.signature(build or dataset_from_folder).parameters
     for option in options:
         if option not in parameters or (build is None and option == "name"):
             raise RequestError(
@@ -94,16 +95,16 @@ def load(name: str, **options: Any) -> Source:
                 f"{nearest(option, parameters)}"
             )
     if build is None:
-        return folder(name, **options)
-    file = stand_in(name, options.get("path")) if "path" in parameters else None
+        return dataset_from_folder(name, **options)
+    file = find_override(name, options.get("path")) if "path" in parameters else None
     if file is None:
         return build(**options)
-    idle = [
+    unused = [
         k for k, value in options.items() if k not in ("path", "verify") and value != parameters[k].default
     ]
-    if idle:
+    if unused:
         raise RequestError(
-            f"{name} is read from {file} as it is, so {', '.join(idle)} can do nothing. Leave it out, or "
-            "take the file away (unset KEDGE_DATA) to read the official archive."
+            f"{name} is read from {file} as it is, so {', '.join(unused)} has no effect. Leave it out, or "
+            "remove the file (or unset KEDGE_DATA) to read the official archive."
         )
-    return npz(name, file)
+    return dataset_from_npz(name, file)

@@ -1,4 +1,4 @@
-"""Per-client constants that algorithms may ask for: how much a client holds, and of what."""
+"""Per-client constants that an algorithm may use: numbers of samples, and samples per class."""
 
 import numpy as np
 import torch
@@ -7,9 +7,10 @@ from torch import Tensor
 
 
 def facts(labels: NDArray[np.integer], clients: list[NDArray[np.int64]], classes: int) -> dict[str, Tensor]:
-    """Float64 tensors with one row per client.
+    """Float64 tensors with one row for each of the m clients.
 
-    examples [m] is n_i, relative_size [m] is n_i·m / Σn (1 for equal clients), class_counts [m, classes].
+    `examples` [m] is n_i, `relative_size` [m] is n_i·m / Σn (1 for equal clients), `class_counts` is
+    [m, classes].
     """
     counts = np.array([np.bincount(labels[own], minlength=classes) for own in clients], dtype=np.float64)
     examples = counts.sum(axis=1)

@@ -1,4 +1,4 @@
-"""Federation: the data of all clients as one pool and index lists; nothing is copied per client."""
+"""Federation: the samples of all clients in one pool, and an index list for each client."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,35 +12,42 @@ from kedge.core.errors import DataError, RequestError
 from kedge.data.augment import Augment, augmented
 from kedge.data.datasets import Dataset, Source
 from kedge.data.facts import facts
-from kedge.data.local_tests import LocalTests, check_local_tests, common_test, matched, pooled, split
+from kedge.data.local_tests import (
+    LocalTests,
+    check_local_tests,
+    common_test,
+    matched_tests,
+    sample_pool,
+    split_tests,
+)
 
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Who holds which samples of the pool, and how raw values become network inputs."""
+    """The samples of each client, as indices into one pool, and the constants that normalize them."""
 
     pool: Dataset
     clients: tuple[Ints, ...]  # training samples of each client
-    local_tests: tuple[Ints, ...]  # test samples of each client, in the pool; empty where there are none
-    test: Dataset | None  # the common test set; where tests are merged, the local tests together
+    local_tests: tuple[Ints, ...]  # test samples of each client, also in the pool; may be empty
+    test: Dataset | None  # the common test set; with local = "merged", all local tests
     classes: int
     scale: float = 1.0
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     dtype: torch.dtype = torch.float32
     augment: Augment = "none"  # of training images
-    moments: tuple[Tensor, Tensor] = field(init=False)  # mean and std beside the pool, by channel
+    moments: tuple[Tensor, Tensor] = field(init=False)  # mean and std per channel, on the pool's device
 
     def __post_init__(self) -> None:
-        # Made once: a graph can be recorded only of work that takes nothing from the host.
+        # Copied to the device once: a copy from the host is not allowed during CUDA graph capture.
         inner = [1] * (self.pool.x.dim() - 2)
         both = torch.tensor([self.mean, self.std], dtype=self.dtype).to(self.pool.x.device)
         object.__setattr__(self, "moments", both.view(2, -1, *inner).unbind())
 
     def prepare(self, x: Tensor) -> Tensor:
-        """(scale · x − mean) / std per channel, in the run's precision; any batch axes in front."""
+        """Network inputs (scale · x − mean) / std per channel, in the run's dtype."""
         x = x.to(self.dtype)
         if self.scale == 1 and self.mean == (0.0,) and self.std == (1.0,):
             return x
@@ -50,18 +57,18 @@ class Federation:
         return (x * self.scale - mean) / std
 
     def inputs(self, x: Tensor, moved: Tensor) -> Tensor:
-        """What the network is trained on: prepared, and moved as was drawn."""
+        """Prepared and augmented training inputs; `moved` are the drawn flips and shifts."""
         return self.prepare(x) if self.augment == "none" else augmented(self.prepare(x), moved)
 
     def facts(self) -> dict[str, Tensor]:
-        """Per-client constants, one row a client."""
+        """Per-client constants (see `data/facts.py`) on the pool's device."""
         return {
             k: v.to(self.pool.x.device, self.dtype)
             for k, v in facts(self.pool.y.cpu().numpy(), list(self.clients), self.classes).items()
         }
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> "Federation":
-        """The same federation with its data on a device, to be computed with in a dtype."""
+        """The federation with its data on `device`, and network inputs of `dtype`."""
         test = self.test and Dataset(self.test.x.to(device), self.test.y.to(device))
         pool = Dataset(self.pool.x.to(device), self.pool.y.to(device))
         return replace(self, pool=pool, test=test, dtype=dtype)
@@ -74,21 +81,22 @@ def federate(
     seed: int = 0,
     local: LocalTests = "split",
 ) -> Federation:
-    """A dataset dealt out to clients, with local tests made in the way `local` (see data/local_tests.py).
+    """A federation from a dataset and a partition, with local tests of the kind `local`.
 
-    `clients` are indices into `dealt_labels(source, local)`, `local_test` the share of each that is held out.
+    `clients` are indices into `partitioned_labels(source, local)`. The share `local_test` of each client's
+    samples becomes its local test.
     """
     check_local_tests(local, local_test)
     if local == "matched":
-        return arranged(source, local, clients, matched(source, clients, seed))
-    return arranged(source, local, *split(clients, local_test, seed))
+        return federation_from_indices(source, local, clients, matched_tests(source, clients, seed))
+    return federation_from_indices(source, local, *split_tests(clients, local_test, seed))
 
 
-def arranged(
+def federation_from_indices(
     source: Source, local: LocalTests, clients: Sequence[Ints], local_tests: Sequence[Ints]
 ) -> Federation:
-    """The federation in which clients train and are tested on these samples of the pool."""
-    pool = pooled(source, local)
+    """A federation whose clients have these training and local test samples of the pool."""
+    pool = sample_pool(source, local)
     return Federation(
         pool=pool,
         clients=tuple(clients),
@@ -101,10 +109,10 @@ def arranged(
     )
 
 
-def joined(
+def federation_from_datasets(
     clients: Sequence[Dataset], test: Dataset | None, tests: Sequence[Dataset] | None = None
 ) -> Federation:
-    """The federation of clients that bring their own data, and if they like their own test data."""
+    """A federation with one dataset per client, and optionally one local test set per client."""
     if not clients:
         raise RequestError("clients is empty: give at least one Dataset.")
     if tests is not None and len(tests) != len(clients):
@@ -112,13 +120,13 @@ def joined(
             f"local_tests has {len(tests)} datasets for {len(clients)} clients: give one for each."
         )
     everyone = [*clients, *(tests or ())]
-    for number, own in enumerate([*everyone, *((test,) if test else ())]):
-        if own.x.shape[1:] != clients[0].x.shape[1:]:
+    for number, data in enumerate([*everyone, *((test,) if test else ())]):
+        if data.x.shape[1:] != clients[0].x.shape[1:]:
             who = f"client {number}" if number < len(clients) else "a test set"
             raise DataError(
-                f"{who} has samples of shape {tuple(own.x.shape[1:])}, "
+                f"{who} has samples of shape {tuple(data.x.shape[1:])}, "
                 f"client 0 has {tuple(clients[0].x.shape[1:])}: "
-                "all samples of a federation have one shape."
+                "all samples need the same shape."
             )
     ends = np.cumsum([len(own) for own in everyone])
     ranges = [np.arange(end - len(own), end) for own, end in zip(everyone, ends, strict=True)]

@@ -15,7 +15,7 @@ from kedge.config.document import read
 from kedge.config.experiment import EngineChoice, Experiment, resolve
 from kedge.config.task import Task
 from kedge.core.errors import RequestError
-from kedge.data.partitions.saved import FILE
+from kedge.data.partitions.saved import PARTITION_FILE
 from kedge.engines.choose import build
 from kedge.engines.compiling import compile_failure
 from kedge.engines.fallback import without_torch_warnings
@@ -65,9 +65,9 @@ def create_run(experiment: Experiment, folder: Path | None, force: bool, locks: 
         check_free(folder, force)  # before data are loaded
     task = assemble(experiment)
     if folder:
-        dealt = holdings_of(experiment, task.federation).packed()
+        dealt = holdings_of(experiment, task.federation).to_bytes()
         code = contents(own_names(experiment))
-        files: dict[str, str | bytes] = {"config.toml": experiment.toml(), FILE: dealt, **code}
+        files: dict[str, str | bytes] = {"config.toml": experiment.toml(), PARTITION_FILE: dealt, **code}
         create(folder, files, Marker("run", experiment_identity(experiment)), force, locks)
     return task
 
@@ -96,9 +96,11 @@ def load_run(folder: Path, code: CodeChoice = "same") -> tuple[Experiment, Task]
             f"{folder / 'config.toml'} --out DIR. In a run that has started you may change only rounds, "
             "name, the tables checkpoint and engine (except engine.precision), data.verify and paths.",
         )
-        if experiment.partition["name"] == "saved" and (folder / FILE).is_file():
+        if experiment.partition["name"] == "saved" and (folder / PARTITION_FILE).is_file():
             # The run's own copy; the original file may be gone.
-            experiment = replace(experiment, partition={"name": "saved", "path": str(folder / FILE)})
+            experiment = replace(
+                experiment, partition={"name": "saved", "path": str(folder / PARTITION_FILE)}
+            )
         task = assemble(experiment)
         update_record(folder, code, own_names(experiment))
     check_kept(folder, holdings_of(experiment, task.federation))

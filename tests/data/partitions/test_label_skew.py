@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import kedge
 from kedge.core.errors import RequestError
-from kedge.data.partitions.label_skew import cut, filled
+from kedge.data.partitions.label_skew import cut_points, filled_clients
 from kedge.data.partitions.partition import Dirichlet, DirichletClasses
 
 Labels = NDArray[np.int64]
@@ -68,7 +68,7 @@ def test_dirichlet_follows_the_priors_while_all_classes_are_in_stock() -> None:
     """With stock for everyone client i draws from q_i; χ² of 2 degrees of freedom exceeds 21 in 3e-5."""
     priors = np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]])
     pools = [np.arange(20_000) + 20_000 * k for k in range(3)]
-    held = filled(np.array([5000, 5000]), pools, priors, seed=0)
+    held = filled_clients(np.array([5000, 5000]), pools, priors, seed=0)
     for own, prior in zip(held, priors, strict=True):
         drawn = np.bincount(own // 20_000, minlength=3)
         assert ((drawn - 5000 * prior) ** 2 / (5000 * prior)).sum() < 21
@@ -77,14 +77,14 @@ def test_dirichlet_follows_the_priors_while_all_classes_are_in_stock() -> None:
 def test_dirichlet_restricts_the_prior_to_the_classes_in_stock() -> None:
     """One client, q = (0.8, 0.15, 0.05), class 0 has 10: what follows is 3 to 1, as rejection would give."""
     pools = [np.arange(10), np.arange(10, 10_010), np.arange(10_010, 20_010)]
-    (own,) = filled(np.array([8010]), pools, np.array([[0.8, 0.15, 0.05]]), seed=0)
+    (own,) = filled_clients(np.array([8010]), pools, np.array([[0.8, 0.15, 0.05]]), seed=0)
     assert (own < 10).sum() == 10
     assert abs((own >= 10_010).sum() / 8000 - 0.25) < 0.025
 
 
 def test_dirichlet_takes_any_class_in_stock_where_the_prior_underflows() -> None:
     pools = [np.arange(5), np.arange(5, 1005), np.arange(1005, 2005)]
-    (own,) = filled(np.array([1005]), pools, np.array([[1.0, 0.0, 0.0]]), seed=0)
+    (own,) = filled_clients(np.array([1005]), pools, np.array([[1.0, 0.0, 0.0]]), seed=0)
     assert (own < 5).sum() == 5
     assert abs((own >= 1005).sum() - 500) < 80
 
@@ -108,9 +108,9 @@ def test_dirichlet_with_sigma_gives_lognormal_sizes_and_every_sample() -> None:
 
 def test_cut_gives_the_published_oracle() -> None:
     """partition_per_class_dirichlet of oracles.json, both cases, worked out by hand there."""
-    points = cut(np.array([0.5, 0.3, 0.2]), np.array([40, 10, 10]), 20, 10, cap=True)
+    points = cut_points(np.array([0.5, 0.3, 0.2]), np.array([40, 10, 10]), 20, 10, cap=True)
     assert points.tolist() == [0, 6]
-    points = cut(np.array([0.5, 0.25, 0.2, 0.05]), np.array([19, 20, 0, 7]), 20, 11, cap=True)
+    points = cut_points(np.array([0.5, 0.25, 0.2, 0.05]), np.array([19, 20, 0, 7]), 20, 11, cap=True)
     assert points.tolist() == [7, 7, 10]
 
 
@@ -118,7 +118,7 @@ def test_cut_agrees_with_the_oracle_file() -> None:
     oracle = json.loads(ORACLES.read_text())["partition_per_class_dirichlet"]
     for case in (oracle, oracle["second_case"]):
         inputs = case["inputs"]
-        points = cut(
+        points = cut_points(
             np.array(inputs["proportions_drawn"]),
             np.array(inputs["current_client_sizes"]),
             inputs["N/n"],
@@ -131,7 +131,7 @@ def test_cut_agrees_with_the_oracle_file() -> None:
 
 
 def test_cut_without_cap_uses_the_proportions_as_drawn() -> None:
-    assert cut(np.array([0.5, 0.3, 0.2]), np.array([40, 10, 10]), 20, 10, cap=False).tolist() == [5, 8]
+    assert cut_points(np.array([0.5, 0.3, 0.2]), np.array([40, 10, 10]), 20, 10, cap=False).tolist() == [5, 8]
 
 
 def test_cut_gives_nothing_to_a_full_last_client() -> None:
@@ -139,11 +139,11 @@ def test_cut_gives_nothing_to_a_full_last_client() -> None:
     for size in (10, 49, 5000):
         shares = np.full(50, 0.1 / 3)
         held = np.array([0] * 49 + [99])
-        assert cut(shares, held, 20, size, cap=True)[-1] == size
+        assert cut_points(shares, held, 20, size, cap=True)[-1] == size
 
 
 def test_cut_is_even_among_clients_with_room_where_their_proportions_underflow() -> None:
-    assert cut(np.array([1.0, 0.0, 0.0]), np.array([20, 0, 0]), 20, 10, cap=True).tolist() == [0, 5]
+    assert cut_points(np.array([1.0, 0.0, 0.0]), np.array([20, 0, 0]), 20, 10, cap=True).tolist() == [0, 5]
 
 
 @settings(max_examples=25, deadline=None)

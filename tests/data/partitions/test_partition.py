@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tests.golden import partitions as golden
 
 from kedge.core.errors import RequestError
-from kedge.data.partitions.allotment import lognormal_sizes
+from kedge.data.partitions.draws import lognormal_sizes
 from kedge.data.partitions.partition import (
     PARTITIONS,
     Dirichlet,
@@ -83,7 +83,7 @@ def test_another_seed_gives_another_partition(partition: Partition) -> None:
 def test_iid_gives_every_client_the_same_number_per_class_where_that_divides() -> None:
     assert (counts(TEN, Iid(100, stratified=True)(TEN, 0)) == 50).all()
     assert not (counts(TEN, Iid(100)(TEN, 0)) == 50).all()
-    with pytest.raises(RequestError, match="cannot be dealt out equally"):
+    with pytest.raises(RequestError, match="cannot be divided equally"):
         Iid(7, stratified=True)(TEN, 0)
 
 

@@ -10,9 +10,15 @@ import pytest
 from kedge.core.errors import DataError, RequestError
 from kedge.data.dataset import Dataset, Source
 from kedge.data.federation import Federation, federate
-from kedge.data.local_tests import LocalTests, dealt_labels
+from kedge.data.local_tests import LocalTests, partitioned_labels
 from kedge.data.partitions.partition import Dirichlet, Saved
-from kedge.data.partitions.saved import FILE, Holdings, checksum, holdings, read
+from kedge.data.partitions.saved import (
+    PARTITION_FILE,
+    PartitionRecord,
+    labels_checksum,
+    partition_record,
+    read_partition,
+)
 
 LABELS = np.arange(40) % 4
 WAYS: list[tuple[LocalTests, float]] = [("split", 0.25), ("merged", 0.25), ("matched", 0.0)]
@@ -26,12 +32,12 @@ def source(labels: Any = LABELS, tests: int = 12) -> Source:
 
 def federation(local: LocalTests = "split", share: float = 0.25) -> Federation:
     data = source()
-    return federate(data, Dirichlet(5, 0.5)(dealt_labels(data, local), 1), share, 1, local)
+    return federate(data, Dirichlet(5, 0.5)(partitioned_labels(data, local), 1), share, 1, local)
 
 
 def written(folder: Path, local: LocalTests = "split", share: float = 0.25) -> Federation:
     found = federation(local, share)
-    (folder / FILE).write_bytes(holdings(found, "mine", local, share).packed())
+    (folder / PARTITION_FILE).write_bytes(partition_record(found, "mine", local, share).to_bytes())
     return found
 
 
@@ -41,7 +47,7 @@ def test_a_saved_partition_gives_the_same_federation(
     named: str, local: LocalTests, share: float, tmp_path: Path
 ) -> None:
     first = written(tmp_path, local, share)
-    saved = Saved(str(tmp_path if named == "folder" else tmp_path / FILE))
+    saved = Saved(str(tmp_path if named == "folder" else tmp_path / PARTITION_FILE))
     again = saved.federation(source(), "mine", local, share)
     for left, right in ((first.clients, again.clients), (first.local_tests, again.local_tests)):
         assert len(left) == len(right) == 5
@@ -57,24 +63,26 @@ def test_a_saved_partition_is_a_partition_of_its_pool(tmp_path: Path) -> None:
     saved = Saved(str(tmp_path))
     for seed in (0, 7):
         assert all(map(np.array_equal, saved(LABELS, seed), Dirichlet(5, 0.5)(LABELS, 1)))
-    with pytest.raises(DataError, match=r"is of other data: there are 39 samples, there were 40"):
+    with pytest.raises(DataError, match=r"was made from other data: there are 39 samples, there were 40"):
         saved(LABELS[:-1], 0)
 
 
 def test_the_labels_checksum_is_the_same_on_every_platform() -> None:
     """sha256 of the eight-byte little-endian numbers 0, 1, 258."""
-    assert checksum(np.array([0, 1, 258])) == checksum(np.array([0, 1, 258], dtype=">i4"))
-    assert checksum(np.array([0])) == "af5570f5a1810b7af78caf4bc70a660f0df51e42baf91d4de5b2328de0e83dfc"
+    assert labels_checksum(np.array([0, 1, 258])) == labels_checksum(np.array([0, 1, 258], dtype=">i4"))
+    assert (
+        labels_checksum(np.array([0])) == "af5570f5a1810b7af78caf4bc70a660f0df51e42baf91d4de5b2328de0e83dfc"
+    )
 
 
 @pytest.mark.parametrize(
     ("data", "dataset", "local", "share", "kind", "message"),
     [
-        (source(), "other", "split", 0.25, RequestError, r"of the dataset 'mine', this run's is 'other'"),
-        (source(), "mine", "merged", 0.25, RequestError, r"this run asks for 'merged', 0\.25\. Set evalu"),
+        (source(), "other", "split", 0.25, RequestError, r"of the dataset 'mine', and this run uses 'other'"),
+        (source(), "mine", "merged", 0.25, RequestError, r"this run has 'merged', 0\.25\. Set evalu"),
         (source(), "mine", "split", 0.2, RequestError, r"Set evaluation.local = 'split' and .* = 0\.25\."),
         (source(LABELS[:-4]), "mine", "split", 0.25, DataError, r"there are 36 samples, there were 40"),
-        (source(LABELS[::-1].copy()), "mine", "split", 0.25, DataError, r"the 40 labels are not what they"),
+        (source(LABELS[::-1].copy()), "mine", "split", 0.25, DataError, r"the 40 labels have changed"),
     ],
     ids=["dataset", "local", "local_test", "size", "labels"],
 )
@@ -94,20 +102,20 @@ def test_a_partition_that_does_not_fit_is_refused(
 
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=rf"there is no file {tmp_path}/partition\.npz\. Name the folder"):
-        Saved(str(tmp_path)).holdings()
+        Saved(str(tmp_path)).record()
 
 
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     written(tmp_path)
-    whole = (tmp_path / FILE).read_bytes()
+    whole = (tmp_path / PARTITION_FILE).read_bytes()
     for content in (whole[: len(whole) // 2], b"", b"no archive"):
-        (tmp_path / FILE).write_bytes(content)
+        (tmp_path / PARTITION_FILE).write_bytes(content)
         with pytest.raises(DataError, match=r"partition\.npz: damaged"):
-            read(tmp_path / FILE)
+            read_partition(tmp_path / PARTITION_FILE)
 
 
-def hold(**changes: Any) -> Holdings:
-    return replace(holdings(federation(), "mine", "split", 0.25), **changes)
+def hold(**changes: Any) -> PartitionRecord:
+    return replace(partition_record(federation(), "mine", "split", 0.25), **changes)
 
 
 NOBODY = np.empty(0, dtype=np.int64)
@@ -118,24 +126,27 @@ NOBODY = np.empty(0, dtype=np.int64)
     [
         ({"local": "some"}, r"local is 'some'; need one of split, merged, matched"),
         ({"train": (np.array([0, 1]), np.array([1])), "test": (NOBODY, NOBODY)}, r"at most once"),
-        ({"train": (np.array([0, 40]),), "test": (NOBODY,)}, r"as a number from 0 to 39"),
-        ({"train": (np.array([-1]),), "test": (NOBODY,)}, r"as a number from 0 to 39"),
-        ({"train": (np.array([0]), NOBODY), "test": (NOBODY, NOBODY)}, r"training samples for every client"),
-        ({"train": (np.array([0]),), "test": (NOBODY, NOBODY)}, r"training samples for every client, and a"),
+        ({"train": (np.array([0, 40]),), "test": (NOBODY,)}, r"need indices from 0 to 39"),
+        ({"train": (np.array([-1]),), "test": (NOBODY,)}, r"need indices from 0 to 39"),
+        ({"train": (np.array([0]), NOBODY), "test": (NOBODY, NOBODY)}, r"training samples and a list"),
+        (
+            {"train": (np.array([0]),), "test": (NOBODY, NOBODY)},
+            r"list of test samples, maybe empty, for every",
+        ),
         ({"train": (np.array([0.0]),), "test": (NOBODY,)}, r"damaged \(1 indices, float64"),
     ],
     ids=["local", "twice", "beyond", "negative", "empty", "lists", "floats"],
 )
 def test_a_file_that_makes_no_sense_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    (tmp_path / FILE).write_bytes(hold(**changes).packed())
+    (tmp_path / PARTITION_FILE).write_bytes(hold(**changes).to_bytes())
     with pytest.raises(DataError, match=message):
-        read(tmp_path / FILE)
+        read_partition(tmp_path / PARTITION_FILE)
 
 
 def test_a_file_that_lacks_an_array_is_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / FILE, train=np.arange(3))
+    np.savez(tmp_path / PARTITION_FILE, train=np.arange(3))
     with pytest.raises(DataError, match=r"lacks train_sizes, test, test_sizes, dataset"):
-        read(tmp_path / FILE)
+        read_partition(tmp_path / PARTITION_FILE)
 
 
 def test_the_first_difference_is_named() -> None:
@@ -147,9 +158,9 @@ def test_the_first_difference_is_named() -> None:
         "local is 'merged', it was 'split'": {"local": "merged"},
         "local_test is 0.5, it was 0.25": {"local_test": 0.5},
         "there are 41 samples, there were 40": {"samples": 41},
-        "the 40 labels are not what they were": {"labels": "0"},
-        "the clients' samples are not what they were": {"train": other},
+        "the 40 labels have changed": {"labels": "0"},
+        "the clients' samples have changed": {"train": other},
     }
     for message, changes in cases.items():
         assert one.difference(hold(**changes)) == message
-    assert one.difference(hold(test=one.test[::-1])) == "the clients' samples are not what they were"
+    assert one.difference(hold(test=one.test[::-1])) == "the clients' samples have changed"

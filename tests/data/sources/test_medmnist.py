@@ -73,7 +73,7 @@ def test_the_npz_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             official.medmnist(train=PARTS["train"], val=PARTS["val"]),
             r"lacks test_images, test_labels; it holds",
         ),
-        (official.medmnist(**PARTS)[:-50], r"damaged, or no npz"),
+        (official.medmnist(**PARTS)[:-50], r"damaged, or not an npz"),
         (
             official.medmnist(**PARTS | {"test": (drawn(4, 28, 28), drawn(3))}),
             r"test has images uint8 of shape",

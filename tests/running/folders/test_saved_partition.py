@@ -16,7 +16,7 @@ from kedge.config.document import override
 from kedge.config.document import read as read_experiment
 from kedge.config.experiment import resolve
 from kedge.core.errors import DataError
-from kedge.data.partitions.saved import FILE, read
+from kedge.data.partitions.saved import PARTITION_FILE, read_partition
 from kedge.running.execute import resume
 
 QUICK: dict[str, Any] = {
@@ -30,7 +30,7 @@ QUICK: dict[str, Any] = {
 
 def test_a_run_s_folder_holds_who_trains_and_is_tested_on_what(tmp_path: Path) -> None:
     library.run("quickstart", out=tmp_path / "run", **QUICK)
-    found = read(tmp_path / "run" / FILE)
+    found = read_partition(tmp_path / "run" / PARTITION_FILE)
     dealt = federation_of(resolve(override(read_experiment("quickstart"), QUICK)))
     assert (found.dataset, found.local, found.local_test, found.samples) == ("digits", "split", 0.2, 1438)
     assert len(found.train) == 20
@@ -44,15 +44,17 @@ def test_another_method_and_seed_run_on_the_saved_partition(tmp_path: Path) -> N
     words = ("--set", f"partition=saved(path={tmp_path / 'first'})", "--set", "method=feddyn", "--seed", "5")
     answer = kedge("run", "quickstart", *SMALL, *words, "--out", tmp_path / "second")
     assert answer.code == 0, answer
-    assert (tmp_path / "first" / FILE).read_bytes() == (tmp_path / "second" / FILE).read_bytes()
+    assert (tmp_path / "first" / PARTITION_FILE).read_bytes() == (
+        tmp_path / "second" / PARTITION_FILE
+    ).read_bytes()
     own = library.run("quickstart", out=tmp_path / "other", **QUICK, seed=5)
     assert own.folder
-    assert (own.folder / FILE).read_bytes() != (tmp_path / "first" / FILE).read_bytes()
+    assert (own.folder / PARTITION_FILE).read_bytes() != (tmp_path / "first" / PARTITION_FILE).read_bytes()
 
 
 def test_the_saved_partition_of_a_run_gives_its_numbers(tmp_path: Path) -> None:
     first = library.run("quickstart", out=tmp_path / "run", **QUICK)
-    for path in (tmp_path / "run", tmp_path / "run" / FILE):
+    for path in (tmp_path / "run", tmp_path / "run" / PARTITION_FILE):
         again = library.run("quickstart", **QUICK, partition=f"saved(path={path})")
         assert again.accuracy == first.accuracy
         assert again.metric("personal.local.loss") == first.metric("personal.local.loss")
@@ -61,7 +63,11 @@ def test_the_saved_partition_of_a_run_gives_its_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "code", "message"),
     [
-        ("data.name=synthetic", 2, "it is of the dataset 'digits', this run's is 'synthetic'"),
+        (
+            "data.name=synthetic",
+            2,
+            "it is a partition of the dataset 'digits', and this run uses 'synthetic'",
+        ),
         ("evaluation.local_test=0.5", 2, "Set evaluation.local = 'split' and evaluation.local_test = 0.2"),
         ("partition.path=/nowhere", 2, "there is no file /nowhere. Name the folder of a run"),
         ("partition.clients=3", 2, "unknown key partition.clients. Allowed for name = 'saved': path."),
@@ -98,7 +104,7 @@ def test_a_run_whose_data_have_changed_does_not_go_on(tmp_path: Path) -> None:
     run = begun(tmp_path)
     before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
     for labels, message in (
-        (np.arange(90) % 3 == 0, "the 90 labels are not what they were"),
+        (np.arange(90) % 3 == 0, "the 90 labels have changed"),
         (np.arange(80) % 3, "there are 80 samples, there were 90"),
     ):
         mine(tmp_path, labels.astype(np.int64))
@@ -129,10 +135,10 @@ def test_a_run_whose_samples_have_changed_does_not_go_on(tmp_path: Path, part: s
 
 def test_a_partition_of_version_0_1_knows_no_samples_and_compares_none(tmp_path: Path) -> None:
     run = begun(tmp_path)
-    with np.load(run / FILE) as data:
+    with np.load(run / PARTITION_FILE) as data:
         arrays = dict(data)
     assert len(str(arrays.pop("inputs"))) == 64
-    np.savez(run / FILE, **arrays)
+    np.savez(run / PARTITION_FILE, **arrays)
     with np.load(tmp_path / "mine.npz") as data:
         np.savez(tmp_path / "mine.npz", **{**data, "x_train": data["x_train"] + 1})
     assert kedge("run", "--resume", run).code == 0
@@ -158,15 +164,15 @@ def test_a_run_of_version_0_1_goes_on_with_data_that_would_be_refused_now(
 
 def test_a_run_of_before_there_were_saved_partitions_goes_on(tmp_path: Path) -> None:
     run = begun(tmp_path)
-    whole = (run / FILE).read_bytes()
-    (run / FILE).unlink()
+    whole = (run / PARTITION_FILE).read_bytes()
+    (run / PARTITION_FILE).unlink()
     resume(run)
-    assert (run / FILE).read_bytes() == whole
+    assert (run / PARTITION_FILE).read_bytes() == whole
 
 
 def test_a_damaged_partition_is_told_with_the_way_out(tmp_path: Path) -> None:
     run = begun(tmp_path)
-    (run / FILE).write_bytes(b"PK")
+    (run / PARTITION_FILE).write_bytes(b"PK")
     with pytest.raises(DataError, match=r"partition\.npz: damaged.* delete the file: the run goes on"):
         resume(run)
 

@@ -20,7 +20,7 @@ from kedge.core.optimizers import SGD
 from kedge.core.schedules import Schedule
 from kedge.data.batches import Plan, plan
 from kedge.data.dataset import Dataset
-from kedge.data.federation import joined
+from kedge.data.federation import federation_from_datasets
 from kedge.nn.from_module import from_module
 
 TRAP = (5, 0.7, 250)  # floating point opens the second of 5 units in step 35 already
@@ -98,7 +98,9 @@ def update(algorithm: Algorithm, key: str) -> Finding:
     steps = given["K"]
     data = Dataset(torch.tensor([[given["x"]]], dtype=torch.float64), torch.tensor([given["y"]]))
     bed = Bed(
-        from_module(Product(given["s0"], given["p0"])), joined([data], None).to("cpu", torch.float64), squared
+        from_module(Product(given["s0"], given["p0"])),
+        federation_from_datasets([data], None).to("cpu", torch.float64),
+        squared,
     )
     local = LocalTraining(steps, 1, SGD(given["lr"], weight_decay=given["weight_decay"]))
     pairs = []

@@ -18,7 +18,7 @@ from kedge.core.model import Model
 from kedge.core.optimizers import SGD
 from kedge.core.server import Reply
 from kedge.data.dataset import Dataset
-from kedge.data.federation import Federation, joined
+from kedge.data.federation import Federation, federation_from_datasets
 from kedge.engines.engine import Engine, Order
 from kedge.nn.from_module import from_module
 from kedge.running.runner import run
@@ -124,7 +124,11 @@ def feature(algorithm: Algorithm) -> Finding:
     """s, p and d after each of two steps, then what is sent: s + d_s, p + d_p and the local centroid."""
     given, want = ORACLES["fedtr_feature"]["inputs"], ORACLES["fedtr_feature"]["expected"]
     data = Dataset(torch.tensor([[float(given["x"])]]), torch.tensor([given["y"]]))
-    place = Bed(chain(given["s0"], given["p0"]), joined([data], None).to("cpu", torch.float64), second_output)
+    place = Bed(
+        chain(given["s0"], given["p0"]),
+        federation_from_datasets([data], None).to("cpu", torch.float64),
+        second_output,
+    )
     start = {"s": given["s0"], "p": given["p0"]}
     pairs = []
     for name, engine in ENGINES.items():
@@ -159,7 +163,7 @@ def centroids(algorithm: Algorithm) -> Finding:
             rows += [[c + shift for c in one["c"]] for shift in spread]
             labels += [label] * one["n"]
         clients.append(Dataset(torch.tensor(rows, dtype=torch.float64), torch.tensor(labels)))
-    data = joined(clients, None).to("cpu", torch.float64)
+    data = federation_from_datasets(clients, None).to("cpu", torch.float64)
     model = from_module(nn.Linear(2, 2).double())
     own, nothing = given["client2"]["class0"]["c"], [0.0, 0.0]
     both = [want["C_class0"], want["C_class1"]]

@@ -23,7 +23,7 @@ from kedge.core.correction import Step
 from kedge.core.losses import weighted_mean
 from kedge.core.optimizers import SGD
 from kedge.data.dataset import Dataset
-from kedge.data.federation import joined
+from kedge.data.federation import federation_from_datasets
 from kedge.measure.theory.contraction import mean_cosine, paper_minimum, paper_ratio, predicted_ratio
 from kedge.measure.theory.linear import (
     ADDITIVE,
@@ -108,7 +108,9 @@ def bed(network: Network, start: Point, gradient: float) -> Bed:
         return weighted_mean(gradient / 2 * error**2, step.batch)
 
     numbers = Numbers({"n": start.n.tolist(), "v": [float(start.v)]})
-    return Bed(from_module(numbers), joined(clients, None).to("cpu", torch.float64), objective)
+    return Bed(
+        from_module(numbers), federation_from_datasets(clients, None).to("cpu", torch.float64), objective
+    )
 
 
 def method(frozen: float, steps: int) -> Algorithm:

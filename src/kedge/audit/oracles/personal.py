@@ -20,7 +20,7 @@ from kedge.core.model import Model
 from kedge.core.optimizers import SGD
 from kedge.core.tree import flatten
 from kedge.data.dataset import Dataset
-from kedge.data.federation import Federation, joined
+from kedge.data.federation import Federation, federation_from_datasets
 from kedge.engines.engine import Engine, Order
 from kedge.nn.from_module import from_module
 from kedge.running.runner import run
@@ -38,7 +38,7 @@ def bed(clients: Sequence[str] = ("client1", "client2")) -> Bed:
         for one in (GIVEN[name] for name in clients)
     ]
     model = from_module(Product(GIVEN["s0"], GIVEN["p0"]))
-    return Bed(model, joined(own, None).to("cpu", torch.float64), squared)
+    return Bed(model, federation_from_datasets(own, None).to("cpu", torch.float64), squared)
 
 
 def one_round(algorithm: Algorithm, clients: Values, server: Mapping[str, float], steps: int = 1) -> Finding:

@@ -8,7 +8,7 @@ import numpy as np
 from kedge.audit.bed import ORACLES
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.core.sampling import Participation
-from kedge.data.partitions.label_skew import cut
+from kedge.data.partitions.label_skew import cut_points
 
 ROUNDS = 2000
 DEVIATIONS = 5.0
@@ -52,7 +52,7 @@ def dirichlet_cut() -> Finding:
     for number, case in enumerate((oracle, oracle["second_case"])):
         given, want = case["inputs"], case["expected"]
         proportions, sizes = np.array(given["proportions_drawn"]), np.array(given["current_client_sizes"])
-        points = cut(proportions, sizes, given["N/n"], given["class_size"], True)
+        points = cut_points(proportions, sizes, given["N/n"], given["class_size"], True)
         added = np.diff(points, prepend=0, append=given["class_size"])
         for what, expected, got in (
             ("cut", want["cut_points"], points),

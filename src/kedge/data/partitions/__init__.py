@@ -1,1 +1,1 @@
-"""Split a dataset among clients."""
+"""Partitions: rules that split a dataset among clients."""

@@ -1,10 +1,10 @@
-"""Dirichlet(α·1) from keyed chance: G_j ~ Gamma(α) independent, p = G / ΣG, in logarithms throughout.
+"""Dirichlet(α·1) from keyed random numbers: G_j ~ Gamma(α) independent, p = G / ΣG, in logarithms.
 
 Gamma(α+1) by Marsaglia and Tsang (2000): d = α + 2/3, c = 1/√(9d), x normal, v = (1 + c·x)³, accept d·v when
-log u < x²/2 + d·(1 − v + log v); then the boost G(α) = G(α+1)·u^(1/α). For α = 0.01 that is often below the
-least float, but its logarithm is not, and a softmax of logarithms never meets 0/0.
+log u < x²/2 + d·(1 − v + log v); then the boost G(α) = G(α+1)·u^(1/α). For α = 0.01 this often
+underflows, but its logarithm does not, and a softmax of logarithms never divides 0 by 0.
 
-No numpy Generator: its streams may change between versions, and a partition must not.
+The streams of a numpy Generator may change between versions; a partition must not, so none is used.
 """
 
 import math
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kedge.core.random import Integers, Purpose, normals, uniforms
 
-LEAST_ALPHA = 1e-100  # log(u)/α stays a float below it, and one entry takes everything long before
+LEAST_ALPHA = 1e-100  # below it log(u)/α overflows; one entry has all the mass long before
 
 
 def log_gammas(
@@ -26,12 +26,12 @@ def log_gammas(
     shape = (*np.shape(round), count, size)
     rounds = np.broadcast_to(np.asarray(round)[..., None, None], shape).ravel()
     rows = np.broadcast_to(np.arange(count)[:, None], shape).ravel()
-    positions = np.broadcast_to(3 * np.arange(size), shape).ravel()  # three draws an entry: x, u, boost
+    positions = np.broadcast_to(3 * np.arange(size), shape).ravel()  # three draws per entry: x, u, boost
 
     log_v = np.zeros(rows.size)
     pending = np.arange(rows.size)
     attempt = 0
-    while pending.size:  # at least 95 % are accepted at once, whatever alpha is
+    while pending.size:  # each attempt accepts at least 95 % for every alpha
         when, row, entry = rounds[pending], rows[pending], positions[pending]
         x = normals(seed, purpose, round=when, client=row, step=attempt, position=entry)
         u = uniforms(seed, purpose, round=when, client=row, step=attempt, position=entry + 1)

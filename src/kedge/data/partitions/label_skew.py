@@ -1,8 +1,9 @@
-"""Label skew by Dirichlet draws, in the two ways of the literature.
+"""Label skew by Dirichlet draws: the two variants of the literature.
 
-`Dirichlet` (FedDyn, FedBug, FedDC): a prior over classes per client, equal sizes. `DirichletClasses`
-(Yurochkin et al., MOON, FedDecorr, FedNTD, PFLlib): shares of every class over the clients, sizes follow. The
-first keeps the sizes and bends the class mix of late fills; the second keeps the shares and bends the sizes.
+`Dirichlet` (FedDyn, FedBug, FedDC) draws a distribution over classes for each client; all clients have the
+same size. It keeps the sizes exact, but a class can run out, which changes the class mix of clients that fill
+late. `DirichletClasses` (Yurochkin et al., MOON, FedDecorr, FedNTD, PFLlib) divides every class among the
+clients by Dirichlet shares. It keeps the shares exact, and the sizes result from them.
 """
 
 from bisect import bisect_right
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 
 from kedge.core.errors import RequestError
 from kedge.core.random import Purpose, uniforms
-from kedge.data.partitions.allotment import (
+from kedge.data.partitions.dirichlet import dirichlet
+from kedge.data.partitions.draws import (
     Draw,
     Indices,
     lognormal_sizes,
@@ -23,23 +25,23 @@ from kedge.data.partitions.allotment import (
     require_sigma,
     shuffled_classes,
 )
-from kedge.data.partitions.dirichlet import dirichlet
 
-# DirichletClasses gives up after so many draws, or so many proportions drawn: counts, so that machines agree.
+# Limits of DirichletClasses: they are counts, not seconds, so that all machines give the same result.
 ATTEMPTS = 5000
-ENTRIES = 10_000_000  # about three seconds
-ENTRIES_AT_ONCE = 2**15  # proportions drawn together; the result does not depend on it
+ENTRIES = 10_000_000  # drawn proportions in all attempts, about three seconds
+ENTRIES_PER_CHUNK = 2**15  # proportions drawn together; the result does not depend on it
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Dirichlet:
-    """Client i draws its classes from q_i ~ Dir(alpha·1); sizes floor(N/clients), log-normal where sigma > 0.
+    """Client i draws its classes from q_i ~ Dir(alpha·1); sizes are N/clients, log-normal if sigma > 0.
 
-    Until all are full: draw a client uniformly among those not full, a class from q_i restricted to the
-    classes in stock and renormalised (uniform where that mass underflows), give it the class's next sample.
-    With equal sizes the N mod clients samples left over go to nobody, as in FedDyn's code.
+    Until all clients are full: draw a client uniformly among those not full; draw a class from q_i,
+    restricted to the classes with samples left and renormalized (uniform if that mass underflows); assign the
+    class's next sample. Equal sizes are rounded down, and N mod clients samples are not assigned, as in
+    FedDyn's code.
     """
 
     clients: int
@@ -60,34 +62,34 @@ class Dirichlet:
         sizes = lognormal_sizes(labels.size, self.clients, self.sigma, seed) if self.sigma > 0 else equal
         pools = shuffled_classes(labels, seed)
         priors = dirichlet(self.alpha, self.clients, len(pools), seed, round=Draw.PROPORTIONS)
-        return filled(sizes, pools, priors, seed)
+        return filled_clients(sizes, pools, priors, seed)
 
 
-def filled(sizes: Indices, pools: list[Indices], priors: Floats, seed: int) -> list[Indices]:
-    """The clients' indices: `sizes` [clients] of them, drawn from `pools` by `priors` [clients, classes]."""
+def filled_clients(sizes: Indices, pools: list[Indices], priors: Floats, seed: int) -> list[Indices]:
+    """The indices of each client: `sizes` [clients], drawn from `pools` by `priors` [clients, classes]."""
     draw, purpose = np.arange(sizes.sum()), Purpose.PARTITION
-    who = uniforms(seed, purpose, round=Draw.FILL, step=0, position=draw).tolist()
-    what = uniforms(seed, purpose, round=Draw.FILL, step=1, position=draw).tolist()
-    held: list[list[int]] = [[] for _ in sizes]
-    room, hungry = sizes.tolist(), list(range(sizes.size))
-    stock = [pool[::-1].tolist() for pool in pools]  # the next sample of a class is its last
+    client_draws = uniforms(seed, purpose, round=Draw.FILL, step=0, position=draw).tolist()
+    class_draws = uniforms(seed, purpose, round=Draw.FILL, step=1, position=draw).tolist()
+    assigned: list[list[int]] = [[] for _ in sizes]
+    room, unfilled = sizes.tolist(), list(range(sizes.size))
+    stock = [pool[::-1].tolist() for pool in pools]  # the last entry of a class is its next sample
     mass = _restricted(priors, stock)
-    for client_draw, class_draw in zip(who, what, strict=True):
-        slot = int(client_draw * len(hungry))
-        client = hungry[slot]
+    for client_draw, class_draw in zip(client_draws, class_draws, strict=True):
+        slot = int(client_draw * len(unfilled))
+        client = unfilled[slot]
         chosen = bisect_right(mass[client], class_draw)
-        held[client].append(stock[chosen].pop())
+        assigned[client].append(stock[chosen].pop())
         room[client] -= 1
         if not room[client]:
-            hungry[slot] = hungry[-1]
-            hungry.pop()
-        if not stock[chosen] and hungry:
+            unfilled[slot] = unfilled[-1]
+            unfilled.pop()
+        if not stock[chosen] and unfilled:
             mass = _restricted(priors, stock)
-    return [np.sort(np.array(indices, dtype=np.int64)) for indices in held]
+    return [np.sort(np.array(indices, dtype=np.int64)) for indices in assigned]
 
 
 def _restricted(priors: Floats, stock: list[list[int]]) -> list[list[float]]:
-    """Cumulative priors over the classes in stock: they end at 1 exactly, the other classes have no mass."""
+    """Cumulative priors over the classes with samples left; other classes have no mass, and the end is 1."""
     available = np.array([bool(samples) for samples in stock])
     kept = priors * available
     kept = np.where(kept.sum(axis=1, keepdims=True) > np.finfo(np.float64).tiny, kept, available * 1.0)
@@ -98,11 +100,11 @@ def _restricted(priors: Floats, stock: list[list[int]]) -> list[list[float]]:
 
 @dataclass(frozen=True)
 class DirichletClasses:
-    """Class k is cut among the clients by p ~ Dir(alpha·1); all is redrawn until each has `minimum` samples.
+    """Class k is divided among the clients by p ~ Dir(alpha·1), redrawn until each has `minimum` samples.
 
-    With `cap`, clients that already hold N/clients samples are left out of the classes still to come, so
-    nobody reaches N/clients + n_k. Classes are cut in ascending order, as in the authors' code: late classes
-    go to whoever has room. All samples are given out.
+    With `cap`, clients that already have N/clients samples get none of the later classes, so no client
+    reaches N/clients + n_k samples. Classes are divided in ascending order, as in the authors' code, so late
+    classes go to the clients below N/clients. All samples are assigned.
     """
 
     clients: int
@@ -127,25 +129,27 @@ class DirichletClasses:
                 f"most {labels.size // self.clients}, or use fewer clients."
             )
         pools = shuffled_classes(labels, seed)
-        held: list[list[Indices]] = [[] for _ in range(self.clients)]
-        for pool, cuts in zip(pools, self._cuts([pool.size for pool in pools], seed), strict=True):
-            for indices, part in zip(held, np.split(pool, cuts), strict=True):
+        assigned: list[list[Indices]] = [[] for _ in range(self.clients)]
+        for pool, cuts in zip(pools, self._cut_points([pool.size for pool in pools], seed), strict=True):
+            for indices, part in zip(assigned, np.split(pool, cuts), strict=True):
                 indices.append(part)
-        return [np.sort(np.concatenate(indices)) for indices in held]
+        return [np.sort(np.concatenate(indices)) for indices in assigned]
 
-    def _cuts(self, class_sizes: list[int], seed: int) -> Indices:
-        """Cut points [classes, clients - 1] of the first draw that leaves every client its minimum."""
+    def _cut_points(self, class_sizes: list[int], seed: int) -> Indices:
+        """Cut points [classes, clients - 1] of the first draw in which every client has `minimum` samples."""
         entries = self.clients * len(class_sizes)
         attempts = min(ATTEMPTS, max(20, ENTRIES // entries))
-        at_once = max(1, ENTRIES_AT_ONCE // entries)
+        chunk = max(1, ENTRIES_PER_CHUNK // entries)
         best = 0
-        for first in range(0, attempts, at_once):
-            rounds = Draw.PROPORTIONS + np.arange(first, min(first + at_once, attempts))
+        for first in range(0, attempts, chunk):
+            rounds = Draw.PROPORTIONS + np.arange(first, min(first + chunk, attempts))
             drawn = dirichlet(self.alpha, len(class_sizes), self.clients, seed, round=rounds)
             sizes = np.zeros((rounds.size, self.clients), dtype=np.int64)
             cuts = np.zeros((rounds.size, len(class_sizes), self.clients - 1), dtype=np.int64)
             for k, class_size in enumerate(class_sizes):
-                cuts[:, k] = cut(drawn[:, k], sizes, sum(class_sizes) / self.clients, class_size, self.cap)
+                cuts[:, k] = cut_points(
+                    drawn[:, k], sizes, sum(class_sizes) / self.clients, class_size, self.cap
+                )
                 sizes += np.diff(cuts[:, k], prepend=0, append=class_size)
             smallest = sizes.min(axis=1)
             if (smallest >= self.minimum).any():
@@ -159,11 +163,12 @@ class DirichletClasses:
         )
 
 
-def cut(proportions: Floats, sizes: Indices, fair: float, class_size: int, cap: bool) -> Indices:
-    """Where to cut a class, [..., clients - 1]: floor(cumsum(p)·class_size), the last client takes the rest.
+def cut_points(proportions: Floats, sizes: Indices, fair: float, class_size: int, cap: bool) -> Indices:
+    """Cut points of one class, [..., clients - 1]: floor(cumsum(p)·class_size).
 
-    With `cap`, p is 0 for clients whose `sizes` reach `fair`, and renormalised; where that leaves no mass
-    (underflow), uniform. The sum is nudged by 1e-9, so that rounding does not turn 0.6·10 into 5.
+    The last client gets the rest. With `cap`, p is set to 0 for clients whose `sizes` reach `fair` and
+    renormalized, or uniform if that mass underflows. 1e-9 is added to the sum so that rounding does not turn
+    0.6·10 into 5.
     """
     admitted = (sizes < fair) | (not cap)
     kept = proportions * admitted

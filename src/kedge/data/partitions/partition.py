@@ -1,8 +1,8 @@
-"""Split a labelled dataset among clients: frozen values, called with labels and a seed.
+"""Partitions: frozen values that split a labeled dataset among clients.
 
-Every partitioner gives one ascending array of indices per client, disjoint, none empty, and is a pure
-function of (itself, labels, seed, keys). `keys`, one per sample (subject, site, writer), matter to `Natural`
-only.
+A partition is called with labels and a seed. It returns one ascending array of indices per client, disjoint
+and not empty, and is a pure function of (itself, labels, seed, keys). `keys` has one entry per sample (its
+subject, site or writer); only `Natural` uses it.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kedge.core.errors import RequestError
 from kedge.core.random import Purpose, permutation
-from kedge.data.partitions.allotment import (
+from kedge.data.partitions.draws import (
     Draw,
     Indices,
     equal_slices,
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class Partition(Protocol):
-    """What all partitioners are."""
+    """The interface of all partitions."""
 
     def __call__(
         self, labels: NDArray[np.integer], seed: int, keys: NDArray[np.generic] | None = None
@@ -52,10 +52,10 @@ class Partition(Protocol):
 
 @dataclass(frozen=True)
 class Iid:
-    """Contiguous slices of the shuffled data, all samples given out, sizes equal up to one.
+    """Contiguous slices of the shuffled data: all samples are assigned, sizes differ by at most 1.
 
-    stratified gives every client the same number of each class, as FedDyn's code does for CIFAR-100; the
-    number of clients must then divide the size of every class.
+    `stratified` gives every client the same number of samples of each class, as FedDyn's code does for
+    CIFAR-100; the number of clients must then divide the size of every class.
     """
 
     clients: int
@@ -74,8 +74,9 @@ class Iid:
             odd = next((pool for pool in pools if pool.size % self.clients), None)
             if odd is not None:
                 raise RequestError(
-                    f"Iid(clients={self.clients}, stratified=True): a class of {odd.size} cannot be dealt "
-                    "out equally. Use a number of clients that divides every class, or stratified = false."
+                    f"Iid(clients={self.clients}, stratified=True): a class of {odd.size} samples cannot be "
+                    "divided equally. Use a number of clients that divides every class, or "
+                    "stratified = false."
                 )
             shares = [equal_slices(pool, self.clients) for pool in pools]
             return [np.sort(np.concatenate(share)) for share in zip(*shares, strict=True)]
@@ -85,9 +86,9 @@ class Iid:
 
 @dataclass(frozen=True)
 class Shards:
-    """McMahan et al. (2017): sort by label, cut into clients·per_client shards, deal them out at random.
+    """Sort by label, cut into clients·per_client shards, assign shards at random (McMahan et al., 2017).
 
-    Shards are equal up to one sample; with balanced classes a client meets about `per_client` of them.
+    Sizes of shards differ by at most 1; with balanced classes a client has about `per_client` classes.
     """
 
     clients: int
@@ -104,13 +105,13 @@ class Shards:
         count = self.clients * self.per_client
         require_samples("Shards", self.clients, count, labels)
         shards = equal_slices(np.argsort(labels, kind="stable"), count)
-        dealt = permutation(count, seed, Purpose.PARTITION, round=Draw.DEAL).reshape(self.clients, -1)
-        return [np.sort(np.concatenate([shards[shard] for shard in hand])) for hand in dealt]
+        assigned = permutation(count, seed, Purpose.PARTITION, round=Draw.DEAL).reshape(self.clients, -1)
+        return [np.sort(np.concatenate([shards[shard] for shard in own])) for own in assigned]
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """Classes alike, sizes not: slices of the shuffled data with log-normal sizes, each at least 1."""
+    """Slices of the shuffled data with log-normal sizes of at least 1: sizes differ, class mixes do not."""
 
     clients: int
     sigma: float
@@ -131,9 +132,9 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Natural:
-    """One client per distinct key, in ascending order of the keys; no chance is involved.
+    """One client per distinct key, in ascending order of keys; nothing is random.
 
-    `key` names which of the dataset's keys, where it has several.
+    `key` selects one of the dataset's keys if it has several.
     """
 
     key: str | None = None

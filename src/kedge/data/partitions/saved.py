@@ -1,9 +1,10 @@
-"""A partition in a file: who trains on which samples and who is tested on which, as a run's folder keeps it.
+"""The file `partition.npz` in a run's folder: the training and test samples of each client.
 
-`partition.npz` holds indices into the pool of data/local_tests.py: `train` and `test`, client after client,
-cut by `train_sizes` and `test_sizes`; the dataset's name, how local tests were made, how many samples the
-pool has, and the sha256 of its labels, which detects a file of other data. For data from outside the package
-it also holds `inputs`, the sha256 of the samples and of the common test set (not in files of 0.1).
+`train` and `test` are indices into the pool (see data/local_tests.py), concatenated over clients;
+`train_sizes` and `test_sizes` are the clients' numbers of samples. The file also has the name of the dataset,
+the kind and share of local tests, the size of the pool, and the sha256 of its labels, which detects other
+data. For data from outside the package, `inputs` is the sha256 of the samples and the common test set (not in
+files of 0.1).
 """
 
 import hashlib
@@ -19,30 +20,40 @@ from numpy.typing import NDArray
 
 from kedge.core.errors import DataError, RequestError
 from kedge.data.dataset import Source
-from kedge.data.federation import Federation, arranged
-from kedge.data.folder import npz_arrays
+from kedge.data.federation import Federation, federation_from_indices
 from kedge.data.local_tests import LocalTests, pool_labels
+from kedge.data.npz_files import npz_arrays
 
 Ints = NDArray[np.int64]
-FILE = "partition.npz"
-WANTED = ("train", "train_sizes", "test", "test_sizes", "dataset", "local", "local_test", "samples", "labels")
+PARTITION_FILE = "partition.npz"
+REQUIRED_ARRAYS = (
+    "train",
+    "train_sizes",
+    "test",
+    "test_sizes",
+    "dataset",
+    "local",
+    "local_test",
+    "samples",
+    "labels",
+)
 
 
 @dataclass(frozen=True, eq=False)
-class Holdings:
-    """What such a file says."""
+class PartitionRecord:
+    """The contents of a partition file."""
 
     dataset: str
     local: LocalTests
     local_test: float
-    samples: int  # in the pool
+    samples: int  # size of the pool
     labels: str  # sha256 of the pool's labels
     train: tuple[Ints, ...]
     test: tuple[Ints, ...]
     inputs: str = ""  # sha256 of the samples and the common test set; "" if unknown
 
-    def packed(self) -> bytes:
-        """The file's bytes."""
+    def to_bytes(self) -> bytes:
+        """The contents of the file."""
         file = io.BytesIO()
         known = {"inputs": np.array(self.inputs)} if self.inputs else {}
         np.savez_compressed(
@@ -61,36 +72,44 @@ class Holdings:
         )
         return file.getvalue()
 
-    def misfit(self, samples: int, labels: str) -> str | None:
-        """How a pool differs from the one these holdings are of; None where it does not."""
+    def pool_mismatch(self, samples: int, labels: str) -> str | None:
+        """How a pool with these samples and labels differs from the recorded one, or None."""
         if samples != self.samples:
             return f"there are {samples} samples, there were {self.samples}"
-        return None if labels == self.labels else f"the {samples} labels are not what they were"
+        return None if labels == self.labels else f"the {samples} labels have changed"
 
-    def difference(self, other: "Holdings") -> str | None:
-        """What differs in the other holdings; None for nothing."""
+    def difference(self, other: "PartitionRecord") -> str | None:
+        """The first difference from another record, or None."""
         for name in ("dataset", "local", "local_test"):
             if getattr(self, name) != getattr(other, name):
                 return f"{name} is {getattr(other, name)!r}, it was {getattr(self, name)!r}"
-        if problem := self.misfit(other.samples, other.labels):
+        if problem := self.pool_mismatch(other.samples, other.labels):
             return problem
         if not (_same(self.train, other.train) and _same(self.test, other.test)):
-            return "the clients' samples are not what they were"
+            return "the clients' samples have changed"
         same = not self.inputs or not other.inputs or self.inputs == other.inputs
         return None if same else "the samples or the test set have changed, though the labels have not"
 
 
-def holdings(
+def partition_record(
     federation: Federation, dataset: str, local: LocalTests, local_test: float, inputs: str = ""
-) -> Holdings:
-    """The holdings of a federation that is made of a dataset."""
+) -> PartitionRecord:
+    """The record of a federation made from a dataset."""
     labels = federation.pool.y.cpu().numpy()
-    dealt = federation.clients, federation.local_tests
-    return Holdings(dataset, local, local_test, labels.size, checksum(labels), *dealt, inputs)
+    return PartitionRecord(
+        dataset,
+        local,
+        local_test,
+        labels.size,
+        labels_checksum(labels),
+        federation.clients,
+        federation.local_tests,
+        inputs,
+    )
 
 
-def inputs_of(federation: Federation) -> str:
-    """The sha256 of a federation's samples, in their stored dtype, and of its common test set."""
+def inputs_checksum(federation: Federation) -> str:
+    """The sha256 of a federation's samples, in their stored dtype, and its common test set."""
     digest = hashlib.sha256()
     for data in (federation.pool, federation.test):
         for values in (data.x, data.y) if data else ():
@@ -99,23 +118,23 @@ def inputs_of(federation: Federation) -> str:
     return digest.hexdigest()
 
 
-def checksum(labels: NDArray[np.integer]) -> str:
-    """The sha256 of labels, the same on every platform."""
+def labels_checksum(labels: NDArray[np.integer]) -> str:
+    """The sha256 of labels; it does not depend on the platform."""
     return hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()
 
 
-def read(file: Path) -> Holdings:
-    """The holdings in a file, checked: disjoint, in range, nobody without training samples."""
-    arrays = npz_arrays(file, WANTED)
+def read_partition(file: Path) -> PartitionRecord:
+    """Read a partition file; raise unless samples are disjoint and in range, and every client can train."""
+    arrays = npz_arrays(file, REQUIRED_ARRAYS)
     try:
-        found = Holdings(
+        found = PartitionRecord(
             dataset=str(arrays["dataset"].item()),
             local=arrays["local"].item(),
             local_test=float(arrays["local_test"].item()),
             samples=int(arrays["samples"].item()),
             labels=str(arrays["labels"].item()),
-            train=_cut(arrays["train"], arrays["train_sizes"]),
-            test=_cut(arrays["test"], arrays["test_sizes"]),
+            train=_split(arrays["train"], arrays["train_sizes"]),
+            test=_split(arrays["test"], arrays["test_sizes"]),
             inputs=str(arrays["inputs"].item()) if "inputs" in arrays else "",
         )
     except (ValueError, TypeError) as error:
@@ -124,63 +143,65 @@ def read(file: Path) -> Holdings:
     if found.local not in get_args(LocalTests):
         raise DataError(f"{file}: local is {found.local!r}; need one of {', '.join(get_args(LocalTests))}.")
     if len(found.train) != len(found.test) or not all(len(own) for own in found.train):
-        raise DataError(f"{file}: need training samples for every client, and a test list, empty or not.")
+        raise DataError(
+            f"{file}: need training samples and a list of test samples, maybe empty, for every client."
+        )
     if everyone.min() < 0 or everyone.max() >= found.samples or np.unique(everyone).size != everyone.size:
-        raise DataError(f"{file}: need every sample at most once, as a number from 0 to {found.samples - 1}.")
+        raise DataError(f"{file}: need indices from 0 to {found.samples - 1}, each at most once.")
     return found
 
 
 @dataclass(frozen=True)
 class Saved:
-    """The clients of another run with their local tests; `path` is its folder, or the partition.npz in it."""
+    """The clients and local tests of another run; `path` is its folder, or the partition.npz in it."""
 
     path: str
 
     def __call__(
         self, labels: NDArray[np.integer], seed: int, keys: NDArray[np.generic] | None = None
     ) -> list[Ints]:
-        """What each client holds of the pool that these are the labels of, tests included; ascending."""
-        found = self.holdings()
+        """The indices of each client in a pool with these labels, local tests included; ascending."""
+        found = self.record()
         self._check(found, labels)
         return [np.sort(np.concatenate(pair)) for pair in zip(found.train, found.test, strict=True)]
 
     def federation(self, source: Source, dataset: str, local: LocalTests, local_test: float) -> Federation:
-        """The federation of a dataset in which everybody holds what the file says."""
-        found = self.holdings()
+        """The federation of a dataset in which clients have the samples in the file."""
+        found = self.record()
         if found.dataset != dataset:
             raise RequestError(
-                f"partition saved(path={self.path}): it is of the dataset {found.dataset!r}, this run's is "
-                f"{dataset!r}. Set data.name = {found.dataset!r}, or use another partition."
+                f"partition saved(path={self.path}): it is a partition of the dataset {found.dataset!r}, and "
+                f"this run uses {dataset!r}. Set data.name = {found.dataset!r}, or use another partition."
             )
         if (found.local, found.local_test) != (local, local_test):
             raise RequestError(
-                f"partition saved(path={self.path}): its local tests were made with local = {found.local!r}, "
-                f"local_test = {found.local_test}; this run asks for {local!r}, {local_test}. Set "
+                f"partition saved(path={self.path}): its local tests have local = {found.local!r}, "
+                f"local_test = {found.local_test}; this run has {local!r}, {local_test}. Set "
                 f"evaluation.local = {found.local!r} and evaluation.local_test = {found.local_test}."
             )
         self._check(found, pool_labels(source, local))
-        return arranged(source, local, found.train, found.test)
+        return federation_from_indices(source, local, found.train, found.test)
 
-    def holdings(self) -> Holdings:
-        """What the file says."""
+    def record(self) -> PartitionRecord:
+        """The contents of the file."""
         given = Path(self.path).expanduser()
-        file = given / FILE if given.is_dir() else given
+        file = given / PARTITION_FILE if given.is_dir() else given
         if not file.is_file():
             raise RequestError(
                 f"partition saved(path={self.path}): there is no file {file}. Name the folder of a run, or "
-                f"the {FILE} in it."
+                f"the {PARTITION_FILE} in it."
             )
-        return read(file)
+        return read_partition(file)
 
-    def _check(self, found: Holdings, labels: NDArray[np.integer]) -> None:
-        if problem := found.misfit(labels.size, checksum(labels)):
+    def _check(self, found: PartitionRecord, labels: NDArray[np.integer]) -> None:
+        if problem := found.pool_mismatch(labels.size, labels_checksum(labels)):
             raise DataError(
-                f"partition saved(path={self.path}) is of other data: {problem}. Use the data it was made "
-                "of, or draw a new partition."
+                f"partition saved(path={self.path}) was made from other data: {problem}. Use the "
+                "same data, or draw a new partition."
             )
 
 
-def _cut(indices: NDArray[np.generic], sizes: NDArray[np.generic]) -> tuple[Ints, ...]:
+def _split(indices: NDArray[np.generic], sizes: NDArray[np.generic]) -> tuple[Ints, ...]:
     if indices.dtype != np.int64 or sizes.dtype != np.int64 or sizes.sum() != indices.size or sizes.min() < 0:
         raise ValueError(f"{indices.size} indices, {indices.dtype}, for sizes that sum to {sizes.sum()}")
     return tuple(np.split(indices.astype(np.int64), np.cumsum(sizes.astype(np.int64))[:-1]))

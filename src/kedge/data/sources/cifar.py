@@ -17,7 +17,7 @@ from kedge.core.errors import DataError
 from kedge.data.dataset import Dataset, Source
 from kedge.data.download.archive import Archive, PathOption, check_content, find_archive, is_published
 from kedge.data.download.archive_members import Members, open_members
-from kedge.data.folder import KNOWN
+from kedge.data.npz_files import NORMALIZATION
 
 ADDRESS = "https://www.cs.toronto.edu/~kriz/"
 ARCHIVES = {
@@ -78,7 +78,7 @@ def _source(name: str, path: PathOption, verify: bool, key: str, classes: int) -
             _batch(members, batch, key, md5 if check_batches else None) for batch, md5 in sums.items()
         )
         x, y = (np.concatenate(values) for values in zip(*parts, strict=True))
-    return Source(name, Dataset(x, y), Dataset(*test), classes, *KNOWN[name], scale=1 / 255)
+    return Source(name, Dataset(x, y), Dataset(*test), classes, *NORMALIZATION[name], scale=1 / 255)
 
 
 def _batch(

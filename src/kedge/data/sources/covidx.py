@@ -19,7 +19,7 @@ from kedge.data.download.cache import cache_folder
 from kedge.data.download.decoded_cache import Arrays, cached_arrays
 from kedge.data.download.images import decoded_images
 from kedge.data.download.progress import say
-from kedge.data.folder import PIXELS
+from kedge.data.npz_files import IMAGE_NORMALIZATION
 
 CLASSES = ("normal", "pneumonia", "COVID-19")
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg")
@@ -52,7 +52,7 @@ def covidx(path: PathOption = None, size: int = 64, labels: str | None = None) -
         stored = cached_arrays("covidx", key, lambda: _decoded(members, lists, size))
     train, test = (Dataset(stored[f"x_{part}"], stored[f"y_{part}"]) for part in ("train", "test"))
     keys = {name: values for name, values in stored.items() if name in ("patient", "source")}
-    return Source("covidx", train, test, len(CLASSES), *PIXELS, scale=1 / 255, keys=keys)
+    return Source("covidx", train, test, len(CLASSES), *IMAGE_NORMALIZATION, scale=1 / 255, keys=keys)
 
 
 def _lines(members: Members, part: str, labels: str | None) -> list[Line]:

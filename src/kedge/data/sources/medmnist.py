@@ -14,7 +14,7 @@ import numpy as np
 from kedge.core.errors import DataError
 from kedge.data.dataset import Dataset, Source
 from kedge.data.download.archive import Archive, PathOption, find_archive
-from kedge.data.folder import PIXELS, Arrays, npz_arrays
+from kedge.data.npz_files import IMAGE_NORMALIZATION, Arrays, npz_arrays
 
 Validation = Literal["leave", "train"]
 SUMS = {
@@ -69,7 +69,7 @@ def _source(name: str, path: PathOption, validation: Validation, verify: bool) -
         raise DataError(f"{name}: {file} holds no {archive.file}; put it there, or give its path.")
     arrays = npz_arrays(file, REQUIRED_ARRAYS)
     train = _part(file, arrays, *(("train", "val") if validation == "train" else ("train",)))
-    return Source(name, train, _part(file, arrays, "test"), 11, *PIXELS, scale=1 / 255)
+    return Source(name, train, _part(file, arrays, "test"), 11, *IMAGE_NORMALIZATION, scale=1 / 255)
 
 
 def _part(file: Path, arrays: Arrays, *parts: str) -> Dataset:

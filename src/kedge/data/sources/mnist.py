@@ -16,7 +16,7 @@ from kedge.core.errors import DataError
 from kedge.data.dataset import Dataset, Source
 from kedge.data.download.archive import Archive, PathOption, check_content, existing_path, fetch
 from kedge.data.download.archive_members import Members, open_members
-from kedge.data.folder import KNOWN
+from kedge.data.npz_files import NORMALIZATION
 
 PARTS = {"train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
          "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")}  # fmt: skip
@@ -88,7 +88,7 @@ def _source(name: str, path: PathOption, verify: bool) -> Source:
         sums = {}  # `fetch` has compared them
     with open_members(existing_path(name, path, "the four idx files")) as members:
         train, test = (_part(members, part, sums if verify else {}) for part in ("train", "test"))
-    return Source(name, train, test, 10, *KNOWN[name], scale=1 / 255)
+    return Source(name, train, test, 10, *NORMALIZATION[name], scale=1 / 255)
 
 
 def _part(members: Members, part: str, sums: Mapping[str, str | None]) -> Dataset:

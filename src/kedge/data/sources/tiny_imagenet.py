@@ -17,7 +17,7 @@ from kedge.data.download.archive import Archive, PathOption, find_archive
 from kedge.data.download.archive_members import Members, open_members
 from kedge.data.download.decoded_cache import Arrays, cached_arrays
 from kedge.data.download.images import decoded_images
-from kedge.data.folder import PIXELS
+from kedge.data.npz_files import IMAGE_NORMALIZATION
 
 ARCHIVE = Archive(
     "tiny-imagenet-200.zip",
@@ -42,7 +42,7 @@ def tiny_imagenet(path: PathOption = None, verify: bool = True) -> Source:
             "tiny-imagenet", sorted(members.stamps.items()), lambda: _decoded(members, classes)
         )
     train, test = (Dataset(stored[f"x_{part}"], stored[f"y_{part}"]) for part in ("train", "test"))
-    return Source("tiny-imagenet", train, test, len(classes), *PIXELS, scale=1 / 255)
+    return Source("tiny-imagenet", train, test, len(classes), *IMAGE_NORMALIZATION, scale=1 / 255)
 
 
 def _decoded(members: Members, classes: list[str]) -> Arrays:

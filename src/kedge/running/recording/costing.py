@@ -18,7 +18,7 @@ from kedge.core.algorithm import Algorithm, Stage, fitted, tuning
 from kedge.core.schedules import Clock, Mask
 from kedge.core.selections import everything
 from kedge.core.tree import Leaves, tree_to
-from kedge.data.batches import collapse, step_counts
+from kedge.data.batches import mask_runs, step_counts
 from kedge.engines.engine import trainable
 from kedge.measure.cost.cost import Cost
 from kedge.measure.cost.dry_run import DryRun
@@ -67,7 +67,7 @@ class Prices:
         batch, per_epoch = (int(v[0]) for v in step_counts(np.array([examples]), self.local))
         steps, units = self.local.epochs * per_epoch, len(self.model.units)
         clocks = (Clock(at.round, at.stage_round, step, steps) for step in range(steps))
-        phases = tuple(collapse([self.algorithm.schedule(clock, units) for clock in clocks]))
+        phases = tuple(mask_runs([self.algorithm.schedule(clock, units) for clock in clocks]))
         if (examples, phases) not in self.known:
             self.known[examples, phases] = self.worked(examples, batch, per_epoch, phases)
         return self.known[examples, phases]

@@ -1,7 +1,7 @@
-"""What every partitioner needs: its request checked, the clients' sizes, the samples of each class shuffled.
+"""Random draws and checks that several partitions share.
 
-The draws of one partition are told apart by `Draw`, which stands in the key where other purposes have the
-round, so that, say, the sizes of a partition do not depend on how its samples are shuffled.
+`Draw` gives each draw of a partition a random stream of its own, so that, for example, the clients' sizes do
+not depend on how samples are shuffled. It takes the place of the round in the random key.
 """
 
 import math
@@ -17,7 +17,7 @@ Indices = NDArray[np.int64]
 
 
 class Draw(IntEnum):
-    """What is drawn for a partition; PROPORTIONS + attempt for the redrawn ones."""
+    """The draws of a partition; a repeated draw of proportions uses PROPORTIONS + attempt."""
 
     SHUFFLE = 0
     SIZES = 1
@@ -27,13 +27,13 @@ class Draw(IntEnum):
 
 
 def require_count(owner: str, name: str, value: int) -> None:
-    """Refuse anything but an integer of at least 1."""
+    """Raise unless `value` is an integer of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise RequestError(f"{owner}({name}={value}): need an integer, {name} ≥ 1. Set {name} to 1 or more.")
 
 
 def require_alpha(owner: str, alpha: float) -> None:
-    """Refuse a concentration that is no Dirichlet's."""
+    """Raise unless `alpha` is a valid Dirichlet concentration."""
     if not (math.isfinite(alpha) and alpha > 0):
         raise RequestError(
             f"{owner}(alpha={alpha}): need a finite alpha > 0. Small alpha (0.1) makes clients differ, "
@@ -42,7 +42,7 @@ def require_alpha(owner: str, alpha: float) -> None:
 
 
 def require_sigma(owner: str, sigma: float) -> None:
-    """Refuse a spread of log sizes that is negative, or beyond what can be told apart."""
+    """Raise unless `sigma`, the spread of the log sizes, is from 0 to 100."""
     if not 0 <= sigma <= 100:
         raise RequestError(
             f"{owner}(sigma={sigma}): need 0 ≤ sigma ≤ 100. sigma is the standard deviation of the log of "
@@ -51,7 +51,7 @@ def require_sigma(owner: str, sigma: float) -> None:
 
 
 def require_labels(owner: str, labels: NDArray[np.integer]) -> None:
-    """Refuse anything but a list of integer labels."""
+    """Raise unless `labels` are integers of shape [samples]."""
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise RequestError(
             f"{owner}: labels are {labels.dtype} of shape {labels.shape}; need integers of shape [samples]. "
@@ -60,7 +60,7 @@ def require_labels(owner: str, labels: NDArray[np.integer]) -> None:
 
 
 def require_samples(owner: str, clients: int, needed: int, labels: NDArray[np.integer]) -> None:
-    """Refuse labels that are not a list of integers, or fewer of them than are needed."""
+    """Raise unless there are at least `needed` integer labels."""
     require_labels(owner, labels)
     if needed > labels.size:
         raise RequestError(
@@ -70,7 +70,7 @@ def require_samples(owner: str, clients: int, needed: int, labels: NDArray[np.in
 
 
 def shuffled_classes(labels: NDArray[np.integer], seed: int) -> list[Indices]:
-    """The indices of each class that occurs, in ascending class order, each in random order."""
+    """The shuffled indices of each class that occurs, in ascending order of classes."""
     order = permutation(labels.size, seed, Purpose.PARTITION, round=Draw.SHUFFLE)
     _, classes = np.unique(labels, return_inverse=True)
     grouped = order[np.argsort(classes[order], kind="stable")]
@@ -78,15 +78,15 @@ def shuffled_classes(labels: NDArray[np.integer], seed: int) -> list[Indices]:
 
 
 def equal_slices(order: Indices, clients: int) -> list[Indices]:
-    """Contiguous slices, client i from i·N/clients to (i+1)·N/clients rounded down: equal sizes up to one."""
+    """Contiguous slices, client i from ⌊i·N/clients⌋ to ⌊(i+1)·N/clients⌋: sizes differ by at most 1."""
     bounds = np.arange(clients + 1) * order.size // clients
     return np.split(order, bounds[1:-1])
 
 
 def lognormal_sizes(samples: int, clients: int, sigma: float, seed: int) -> Indices:
-    """Sizes in proportion to exp(sigma·z), z normal: each at least 1, together all samples.
+    """Client sizes of at least 1 that sum to `samples`, in proportion to exp(sigma·z), z normal.
 
-    Everyone gets one sample; the others are shared in proportion, rounded by largest remainder.
+    Every client gets one sample; the rest is divided in proportion, rounded by largest remainder.
     """
     logs = sigma * normals(seed, Purpose.PARTITION, round=Draw.SIZES, client=np.arange(clients))
     weights = np.exp(logs - logs.max())

@@ -7,7 +7,8 @@ import torch
 from numpy.typing import NDArray
 
 from kedge.core.errors import DataError
-from kedge.data.datasets import folder, load
+from kedge.data.datasets import load
+from kedge.data.npz_files import dataset_from_folder
 
 Arrays = dict[str, NDArray[np.generic]]
 real = pytest.mark.skipif(not os.environ.get("KEDGE_DATA"), reason="KEDGE_DATA names no folder of real data")
@@ -38,7 +39,7 @@ def test_a_folder_of_images_becomes_channel_first(tmp_path: Path) -> None:
 
 
 def test_known_datasets_have_the_published_mean_and_deviation(tmp_path: Path) -> None:
-    source = folder("cifar10", stored(tmp_path, "cifar10", images()))
+    source = dataset_from_folder("cifar10", stored(tmp_path, "cifar10", images()))
     assert source.mean == (0.491, 0.482, 0.447)
     assert source.std == (0.247, 0.243, 0.262)
     assert source.classes == 3
@@ -46,7 +47,7 @@ def test_known_datasets_have_the_published_mean_and_deviation(tmp_path: Path) ->
 
 def test_grey_images_gain_a_channel(tmp_path: Path) -> None:
     grey = images(x_train=np.zeros((6, 4, 5), dtype=np.uint8), x_test=np.zeros((2, 4, 5), dtype=np.uint8))
-    assert folder("grey", stored(tmp_path, "grey", grey)).train.x.shape == (6, 1, 4, 5)
+    assert dataset_from_folder("grey", stored(tmp_path, "grey", grey)).train.x.shape == (6, 1, 4, 5)
 
 
 def test_signals_keep_their_axes_and_scale(tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_signals_keep_their_axes_and_scale(tmp_path: Path) -> None:
         x_test=np.ones((2, 9, 3), dtype=np.int16),
         scale=np.array([2048]),
     )
-    source = folder("signals", stored(tmp_path, "signals", signals))
+    source = dataset_from_folder("signals", stored(tmp_path, "signals", signals))
     assert source.train.x.shape == (6, 9, 3)
     assert source.train.x.dtype == torch.int16
     assert (source.scale, source.mean, source.std) == (1 / 2048, (0.0,), (1.0,))
@@ -77,11 +78,11 @@ def test_a_missing_file_is_named_with_what_is_there(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"cifar_10\.npz is missing \(the folder holds cifar10\)\. .*'cifar10'\?"
     ):
-        folder("cifar_10", tmp_path)
+        dataset_from_folder("cifar_10", tmp_path)
     with pytest.raises(DataError, match=r"is missing \(no such folder\)"):
-        folder("cifar10", tmp_path / "nowhere")
+        dataset_from_folder("cifar10", tmp_path / "nowhere")
     with pytest.raises(DataError, match="is missing"):
-        folder("../cifar10", tmp_path / "..")
+        dataset_from_folder("../cifar10", tmp_path / "..")
 
 
 @pytest.mark.parametrize(
@@ -93,25 +94,27 @@ def test_a_missing_file_is_named_with_what_is_there(tmp_path: Path) -> None:
         ({"x_test": np.zeros((2, 4))}, r"mine\.npz: mine: train samples are torch\.uint8 \(3, 4, 5\)"),
         ({"label_names": np.array(["a", "b"])}, r"mine\.npz: mine: label 2 in row 2 of train"),
         ({"scale": np.array([0])}, r"mine\.npz: scale is \[0\]; need one number > 0"),
-        ({"site_train": np.array([{}], dtype=object)}, r"mine\.npz: damaged, or no npz of plain arrays"),
+        ({"site_train": np.array([{}], dtype=object)}, r"mine\.npz: damaged, or not an npz of plain arrays"),
     ],
 )
 def test_a_damaged_file_is_named(changes: Arrays, message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=message):
-        folder("mine", stored(tmp_path, "mine", images(**changes)))
+        dataset_from_folder("mine", stored(tmp_path, "mine", images(**changes)))
 
 
 def test_a_file_that_lacks_arrays_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"half\.npz: lacks x_test, y_test; it holds x_train, y_train"):
-        folder("half", stored(tmp_path, "half", {k: v for k, v in images().items() if "train" in k}))
+        dataset_from_folder(
+            "half", stored(tmp_path, "half", {k: v for k, v in images().items() if "train" in k})
+        )
 
 
 @pytest.mark.parametrize("keep", [0, 10, 300, -40])
 def test_a_file_cut_short_is_named(keep: int, tmp_path: Path) -> None:
     file = stored(tmp_path, "short", images()) / "short.npz"
     file.write_bytes(file.read_bytes()[:keep])
-    with pytest.raises(DataError, match=r"short\.npz: damaged, or no npz"):
-        folder("short", tmp_path)
+    with pytest.raises(DataError, match=r"short\.npz: damaged, or not an npz"):
+        dataset_from_folder("short", tmp_path)
 
 
 def test_a_file_with_flipped_bytes_is_named(tmp_path: Path) -> None:
@@ -120,14 +123,14 @@ def test_a_file_with_flipped_bytes_is_named(tmp_path: Path) -> None:
     whole[250] ^= 0xFF
     file.write_bytes(bytes(whole))
     with pytest.raises(DataError, match=r"flipped\.npz: damaged"):
-        folder("flipped", tmp_path)
+        dataset_from_folder("flipped", tmp_path)
 
 
 def test_a_plain_array_is_no_dataset(tmp_path: Path) -> None:
     np.save(tmp_path / "array.npy", np.zeros(3))
     (tmp_path / "array.npy").rename(tmp_path / "array.npz")
-    with pytest.raises(DataError, match=r"array\.npz: damaged, or no npz"):
-        folder("array", tmp_path)
+    with pytest.raises(DataError, match=r"array\.npz: damaged, or not an npz"):
+        dataset_from_folder("array", tmp_path)
 
 
 @real

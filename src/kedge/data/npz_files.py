@@ -1,6 +1,6 @@
-"""Datasets of a folder: plain `.npz` files, one a dataset, checked as they are read.
+"""Datasets in plain `.npz` files, one file each.
 
-A file that has the name of a known dataset stands in for its official archive.
+A file with the name of a built-in dataset is read instead of its official archive.
 """
 
 import os
@@ -19,8 +19,8 @@ from kedge.data.download.archive_members import check_listing
 
 Arrays = dict[str, NDArray[np.generic]]
 
-# Mean and deviation per channel, as the published experiments have them.
-KNOWN: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+# Mean and standard deviation per channel, as in the published experiments.
+NORMALIZATION: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "cifar10": ((0.491, 0.482, 0.447), (0.247, 0.243, 0.262)),
     "cifar100": ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
     "mnist": ((0.1307,), (0.3081,)),
@@ -30,26 +30,26 @@ NAMES = (
     "digits", "synthetic", "mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet", "organamnist",
     "organcmnist", "organsmnist", "pamap2", "uci-har", "covidx",
 )  # fmt: skip
-PIXELS = ((0.5,), (0.5,))
-AS_IT_IS = ((0.0,), (1.0,))
-WANTED = ("x_train", "y_train", "x_test", "y_test")
+IMAGE_NORMALIZATION = ((0.5,), (0.5,))
+NO_NORMALIZATION = ((0.0,), (1.0,))
+REQUIRED_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
-def folder(name: str, path: str | os.PathLike[str] | None = None) -> Source:
+def dataset_from_folder(name: str, path: str | os.PathLike[str] | None = None) -> Source:
     """The dataset in `<path or $KEDGE_DATA>/<name>.npz`: x_train, y_train, x_test, y_test.
 
-    uint8 images [n, h, w] or channel-last [n, h, w, 1 or 3] become channel-first; all other arrays are taken
-    as they are. Further arrays `<key>_train` and `<key>_test` of one entry per sample become keys. `scale`
-    says what stored numbers were multiplied by, `label_names` how many classes there are.
+    uint8 images [n, h, w] or channel-last [n, h, w, 1 or 3] become channel-first; all other arrays are read
+    unchanged. Further arrays `<key>_train` and `<key>_test` of one entry per sample become keys. x is divided
+    by `scale`, and the number of `label_names` is the number of classes.
     """
-    return npz(name, _file(name, path))
+    return dataset_from_npz(name, _file(name, path))
 
 
-def npz(name: str, file: Path) -> Source:
-    """The dataset in this plain npz."""
-    arrays = npz_arrays(file, WANTED)
+def dataset_from_npz(name: str, file: Path) -> Source:
+    """The dataset in an npz file."""
+    arrays = npz_arrays(file, REQUIRED_ARRAYS)
     if "scale" in arrays and not (arrays["scale"].size == 1 and float(arrays["scale"].item()) > 0):
-        raise DataError(f"{file}: scale is {arrays['scale']}; need one number > 0, what x was multiplied by.")
+        raise DataError(f"{file}: scale is {arrays['scale']}; need one number > 0, by which x is divided.")
     try:
         train = Dataset(_channel_first(arrays["x_train"]), arrays["y_train"])
     except DataError as error:
@@ -58,7 +58,9 @@ def npz(name: str, file: Path) -> Source:
         test = Dataset(_channel_first(arrays["x_test"]), arrays["y_test"])
     except DataError as error:
         raise DataError(f"{file}, test part: {error}") from error
-    mean, std = KNOWN.get(name, PIXELS) if train.x.dtype == torch.uint8 else AS_IT_IS
+    mean, std = (
+        NORMALIZATION.get(name, IMAGE_NORMALIZATION) if train.x.dtype == torch.uint8 else NO_NORMALIZATION
+    )
     names = arrays.get("label_names")
     classes = int(max(train.y.max(), test.y.max())) + 1 if names is None else names.size
     keys, test_keys = _keys(arrays, "_train", len(train)), _keys(arrays, "_test", len(test))
@@ -69,55 +71,59 @@ def npz(name: str, file: Path) -> Source:
 
 
 def _keys(arrays: Arrays, part: str, samples: int) -> Arrays:
-    """The further arrays of a part that have one entry per sample."""
+    """The further arrays of a part with one entry per sample."""
     return {
         key.removesuffix(part): values
         for key, values in arrays.items()
-        if key.endswith(part) and key not in WANTED and values.shape == (samples,)
+        if key.endswith(part) and key not in REQUIRED_ARRAYS and values.shape == (samples,)
     }
 
 
-def stand_in(name: str, path: str | os.PathLike[str] | None = None) -> Path | None:
-    """The plain npz of a known dataset that is at this path or in $KEDGE_DATA; `-` may be `_` in its name."""
+def find_override(name: str, path: str | os.PathLike[str] | None = None) -> Path | None:
+    """The npz file at `path` or in $KEDGE_DATA of a built-in dataset; `-` may be `_` in its name."""
     given = os.environ.get("KEDGE_DATA") if path is None else path
     if not given:
         return None
-    place = Path(given).expanduser()
+    location = Path(given).expanduser()
     spellings = (name, name.replace("-", "_"))
-    files = [place] if place.suffix == ".npz" else [place / f"{spelling}.npz" for spelling in spellings]
-    return next((file for file in files if file.is_file() and not _of_medmnist(file)), None)
+    files = (
+        [location] if location.suffix == ".npz" else [location / f"{spelling}.npz" for spelling in spellings]
+    )
+    return next((file for file in files if file.is_file() and not _is_medmnist(file)), None)
 
 
-def available() -> list[str]:
-    """The datasets in the data folder, if one is named."""
+def available_datasets() -> list[str]:
+    """The names of the datasets in $KEDGE_DATA."""
     given = os.environ.get("KEDGE_DATA")
     return sorted(found.stem for found in Path(given).glob("*.npz")) if given else []
 
 
 def _file(name: str, path: str | os.PathLike[str] | None) -> Path:
-    """The dataset's file, or an error that says where to put it."""
+    """The dataset's file; if it is missing, raise with the place to put it."""
     given = os.environ.get("KEDGE_DATA") if path is None else path
     if not given:
         raise DataError(
-            f"dataset '{name}' is not a known one ({', '.join(NAMES)}), and no data folder is given. Put "
+            f"dataset '{name}' is not built in ({', '.join(NAMES)}), and no data folder is given. Put "
             f"{name}.npz into a folder and name it by the environment variable KEDGE_DATA or the option path."
             f"{nearest(name, NAMES)}"
         )
     file = Path(given) / f"{name}.npz"
     if file.is_file() and Path(name).name == name:
         return file
-    there = sorted(found.stem for found in Path(given).glob("*.npz"))
+    present = sorted(found.stem for found in Path(given).glob("*.npz"))
     found = (
-        f"the folder holds {', '.join(there) or 'no npz file'}" if Path(given).is_dir() else "no such folder"
+        f"the folder holds {', '.join(present) or 'no npz file'}"
+        if Path(given).is_dir()
+        else "no such folder"
     )
     raise DataError(
-        f"dataset '{name}': {file} is missing ({found}). Put an npz with {', '.join(WANTED)} there."
-        f"{nearest(name, [*there, *NAMES])}"
+        f"dataset '{name}': {file} is missing ({found}). Put an npz with {', '.join(REQUIRED_ARRAYS)} there."
+        f"{nearest(name, [*present, *NAMES])}"
     )
 
 
-def npz_arrays(file: Path, wanted: tuple[str, ...]) -> Arrays:
-    """All arrays of an npz, the wanted ones among them."""
+def npz_arrays(file: Path, required: tuple[str, ...]) -> Arrays:
+    """All arrays of an npz; raise if a required one is missing."""
     try:
         with zipfile.ZipFile(file) as archive:
             check_listing(archive)
@@ -129,17 +135,17 @@ def npz_arrays(file: Path, wanted: tuple[str, ...]) -> Arrays:
         tokenize.TokenError,  # numpy: an unreadable header
     ) as error:  # fmt: skip
         raise DataError(
-            f"{file}: damaged, or no npz of plain arrays ({error}); put a whole copy there."
+            f"{file}: damaged, or not an npz of plain arrays ({error}); put a whole copy there."
         ) from error
-    if missing := [key for key in wanted if key not in arrays]:
+    if missing := [key for key in required if key not in arrays]:
         raise DataError(f"{file}: lacks {', '.join(missing)}; it holds {', '.join(arrays) or 'nothing'}.")
     return arrays
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> NDArray[np.generic] | None:
-    """One array of an npz; None for a file in it that is no array.
+    """One array of an npz, or None if `name` is not an array.
 
-    Reading to the last byte makes zipfile compare the checksum.
+    zipfile compares the checksum only when the last byte has been read.
     """
     with archive.open(name) as stream:
         if not name.endswith(".npy"):
@@ -151,8 +157,8 @@ def _array(archive: zipfile.ZipFile, name: str) -> NDArray[np.generic] | None:
     return array
 
 
-def _of_medmnist(file: Path) -> bool:
-    """Whether an npz is one of MedMNIST's own, which its loader reads."""
+def _is_medmnist(file: Path) -> bool:
+    """Whether an npz has the official format of MedMNIST, which has its own loader."""
     if not zipfile.is_zipfile(file):
         return False
     with zipfile.ZipFile(file) as arrays:
