@@ -1,6 +1,7 @@
 """Examples and the README's snippets run; the docs name what exists."""
 
 import ast
+import inspect
 import os
 import re
 import subprocess
@@ -15,11 +16,16 @@ from kedge.algorithms import METHOD_REGISTRY
 from kedge.config.document import SHIPPED, read
 from kedge.config.experiment import resolve
 from kedge.config.grid import cells
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage
+from kedge.core.correction import Cohort, Correction, End, Step
+from kedge.core.model import Model
+from kedge.engines.engine import Engine
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "kedge"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+OWN_PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
@@ -193,3 +199,62 @@ def test_the_readme_begins_with_quickstart_and_test() -> None:
     block = re.search(r"```\n(.*?)```", text, flags=re.DOTALL)
     assert block
     assert [line.split("#")[0].strip() for line in block[1].splitlines()] == ["make quickstart", "make test"]
+
+
+def long_lines(text: str) -> list[str]:
+    """The lines of prose over 100 columns: neither tables nor code nor images."""
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    return [
+        line for line in prose.splitlines() if len(line) > 100 and not line.startswith(("|", "![", "    "))
+    ]
+
+
+@pytest.mark.parametrize("page", OWN_PAGES, ids=lambda path: path.name)
+def test_prose_is_wrapped_at_100_columns(page: Path) -> None:
+    assert not long_lines(page.read_text())
+
+
+def test_a_long_line_is_found() -> None:
+    words = "word " * 21
+    assert long_lines(f"# Page\n\n{words}\n\n| {words} |\n\n```\n{words}\n```\n") == [words]
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+def test_a_page_begins_with_what_its_reader_can_do_after_it(page: Path) -> None:
+    _, blank, first, *_ = page.read_text().splitlines()
+    assert not blank
+    assert first.startswith("After this page you ")
+
+
+def source_names(text: str) -> set[str]:
+    """The source files and folders that a page names in code, such as `core/client.py` or `nn/gpu`."""
+    tops = "|".join(path.name for path in SOURCE.iterdir() if path.is_dir())
+    return set(re.findall(rf"`(?:src/kedge/)?((?:{tops})/[a-z0-9_./]*)`", text))
+
+
+@pytest.mark.parametrize("page", OWN_PAGES, ids=lambda path: path.name)
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    assert not [name for name in source_names(page.read_text()) if not (SOURCE / name).exists()]
+
+
+CLASSES = (Algorithm, Cohort, Correction, End, Engine, LocalTraining, Model, Stage, Step)
+
+
+def missing_attributes(text: str) -> list[str]:
+    """The names such as `Algorithm.schedule` in code that the class does not have."""
+    missing = []
+    for one in CLASSES:
+        for name in re.findall(rf"`(?:kedge\.)?{one.__name__}\.(\w+)", text):
+            if not hasattr(one, name) and name not in inspect.get_annotations(one):
+                missing.append(f"{one.__name__}.{name}")
+    return missing
+
+
+@pytest.mark.parametrize("page", OWN_PAGES, ids=lambda path: path.name)
+def test_attributes_that_a_page_names_exist(page: Path) -> None:
+    assert not missing_attributes(page.read_text())
+
+
+def test_an_attribute_that_does_not_exist_is_found() -> None:
+    text = "`Algorithm.schedule`, `Algorithm.shedule`, `Correction.loss(step)`, `Step.at`, `Step.on`"
+    assert missing_attributes(text) == ["Algorithm.shedule", "Step.on"]
