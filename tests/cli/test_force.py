@@ -1,6 +1,5 @@
 """--force replaces what kedge wrote, and nothing else; nobody runs in a folder that another process has."""
 
-import fcntl
 import json
 import multiprocessing
 import os
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import lock_descriptor
 from tests.cli.command import kedge
 from tests.cli.grids import written
 from tests.running.short import experiment
@@ -275,15 +275,14 @@ def test_who_waited_for_a_folder_that_was_replaced_does_not_get_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(tmp_path / "run", {"config.toml": "first"}, Marker("run"))
-    flock = fcntl.flock
 
-    def late(file: Any, how: int) -> None:
+    def late(file: int, blocking: bool) -> bool:
         monkeypatch.undo()
         os.rename(tmp_path / "run", tmp_path / "old")
         create(tmp_path / "run", {"config.toml": "second"}, Marker("run"))
-        flock(file, how)
+        return lock_descriptor(file, blocking=blocking)
 
-    monkeypatch.setattr(fcntl, "flock", late)
+    monkeypatch.setattr("kedge.running.folders.folder.lock_descriptor", late)
     with pytest.raises(RequestError, match="another process has just replaced"), locked(tmp_path / "run"):
         pass
 

@@ -11,14 +11,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import lock_descriptor
+
 from kedge.core.errors import CheckpointError, DataError, RequestError
 from kedge.running.folders.marker import FILE, PLAN, SWEEP, Marker
 from kedge.running.folders.replacing import check_replaceable, runs_in
-
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]  # its absence is asked for below
 
 LOCKS = ("config.toml", PLAN, SWEEP, FILE)  # version 0.1 locks config.toml; an editor may replace that file
 BLOCK = 1 << 20  # bytes read at once
@@ -125,7 +122,7 @@ def move_in(temporary: Path, folder: Path) -> None:
 
 @contextmanager
 def locked(folder: Path | None) -> Iterator[None]:
-    """Lock a folder against other processes; without effect on Windows."""
+    """Lock a folder against other processes while this context lasts."""
     with ExitStack() as locks:
         if folder is not None:
             lock(folder, locks)
@@ -133,17 +130,19 @@ def locked(folder: Path | None) -> Iterator[None]:
 
 
 def lock(folder: Path, locks: ExitStack) -> None:
-    """Lock the files of a folder that any version of kedge locks; raise if another process has a lock."""
-    if fcntl is None:
+    """Lock a folder until `locks` is closed or this process ends; raise if another process has locked it.
+
+    The files that any version of kedge locks are locked. Without effect on Windows, where a locked file could
+    not be read, nor its folder renamed.
+    """
+    if os.name == "nt":
         return
     for path in (folder / name for name in LOCKS):
         if not path.is_file():
             continue
         file = locks.enter_context(path.open("rb"))
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RequestError(f"another process is running in {folder}: wait for it, or stop it.") from None
+        if not lock_descriptor(file.fileno(), blocking=False):
+            raise RequestError(f"another process is running in {folder}: wait for it, or stop it.")
         if not path.is_file() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
             raise RequestError(
                 f"another process has just replaced {folder}: wait for it, or write elsewhere with --out DIR."
