@@ -1,4 +1,4 @@
-"""Small files in the official formats, as their publishers make them."""
+"""Writers of small files in the official formats of published datasets."""
 
 import gzip
 import io
@@ -23,7 +23,7 @@ def drawn(*shape: int, seed: int = 0) -> Bytes:
 
 
 class Python2(pickle._Pickler):
-    """Pickles as Python 2 and its numpy did: strings of bytes, numpy.core, 0 and 1 for false and true."""
+    """Pickles as Python 2 and its numpy did: byte strings, numpy.core, and 0 and 1 for false and true."""
 
     write: Callable[[bytes], None]
     memoize: Callable[[object], None]
@@ -80,12 +80,12 @@ def unpacked(folder: Path, contents: dict[str, bytes]) -> Path:
 
 
 def cifar(images: Bytes, labels: Ints, key: str = "labels") -> bytes:
-    """A batch; images [n, 3, 32, 32]."""
+    """A pickled batch of images [n, 3, 32, 32]."""
     return pickled({"data": images.reshape(len(images), -1), key: labels.tolist(), "batch_label": "a batch"})
 
 
 def cifar10(train: tuple[Bytes, Ints], test: tuple[Bytes, Ints]) -> dict[str, bytes]:
-    """The members of cifar-10-python.tar.gz, in an order that is not that of the batches."""
+    """The members of cifar-10-python.tar.gz, in an order other than that of the batches."""
     batches = dict(zip("12345", zip(*(np.array_split(part, 5) for part in train), strict=True), strict=True))
     found = {f"cifar-10-batches-py/data_batch_{k}": cifar(*batches[k]) for k in "42351"}
     return {
@@ -120,7 +120,7 @@ def mnist(train: tuple[Bytes, Bytes], test: tuple[Bytes, Bytes]) -> dict[str, by
 
 
 def medmnist(**parts: tuple[Bytes, Ints]) -> bytes:
-    """An npz of MedMNIST: images [n, 28, 28] and labels [n, 1] of every part."""
+    """An npz in the format of MedMNIST: images [n, 28, 28] and labels [n, 1] of every part."""
     arrays = {f"{part}_images": images for part, (images, _) in parts.items()}
     arrays |= {f"{part}_labels": labels[:, None].astype(np.uint8) for part, (_, labels) in parts.items()}
     stream = io.BytesIO()
@@ -129,19 +129,19 @@ def medmnist(**parts: tuple[Bytes, Ints]) -> bytes:
 
 
 def picture(values: Bytes, kind: str = "JPEG") -> bytes:
-    """An image file of [h, w] or [h, w, 3]."""
+    """An image file with pixels [h, w] or [h, w, 3]."""
     stream = io.BytesIO()
     Image.fromarray(values).save(stream, kind, quality=95)
     return stream.getvalue()
 
 
 def pixels(content: bytes) -> Bytes:
-    """What an image file decodes to, [3, h, w]."""
+    """The decoded pixels of an image file, [3, h, w]."""
     return np.moveaxis(np.asarray(Image.open(io.BytesIO(content)).convert("RGB")), -1, 0)
 
 
 def tiny_imagenet(train: dict[str, list[bytes]], val: list[tuple[str, bytes]]) -> dict[str, bytes]:
-    """The members of tiny-imagenet-200.zip: files of every class, and of validation with their class."""
+    """The members of tiny-imagenet-200.zip: training files by class, validation files with a class."""
     contents = {"wnids.txt": "\n".join(reversed(sorted(train))).encode(), "test/images/test_0.JPEG": b"?"}
     for wnid, files in train.items():
         contents |= {f"train/{wnid}/images/{wnid}_{k}.JPEG": file for k, file in enumerate(files)}
@@ -153,7 +153,7 @@ def tiny_imagenet(train: dict[str, list[bytes]], val: list[tuple[str, bytes]]) -
 
 
 def pamap2(activity: Ints, channels: NDArray[np.floating]) -> bytes:
-    """A recording: 54 columns, of which the 27 inertial ones are given, [rows, 27]; the rest is noise."""
+    """A recording of 54 columns: `values` [rows, 27] are the inertial ones, the others are noise."""
     table = np.random.default_rng(1).normal(size=(len(activity), 54)).round(4)
     table[:, 0], table[:, 1], table[:, 2] = np.arange(len(activity)) / 100, activity, np.nan
     for sensor in range(3):
@@ -164,7 +164,7 @@ def pamap2(activity: Ints, channels: NDArray[np.floating]) -> bytes:
 
 
 def uci_har(part: str, signals: NDArray[np.floating], labels: Ints, subjects: Ints) -> dict[str, bytes]:
-    """The members of "UCI HAR Dataset.zip" for a part; signals [n, 9, 128]."""
+    """The members of "UCI HAR Dataset.zip" for a part, with signals [n, 9, 128]."""
     names = [f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz"]
     files = {f"Inertial Signals/{n}_{part}.txt": signals[:, k] for k, n in enumerate(names)}
     contents = {
@@ -177,6 +177,6 @@ def uci_har(part: str, signals: NDArray[np.floating], labels: Ints, subjects: In
 
 
 def covidx(part: str, lines: list[str], images: dict[str, Bytes], name: str = "") -> dict[str, bytes]:
-    """The list and the images of a part."""
+    """The list of labels and the images of a part."""
     files = {f"{part}/{file}": picture(values, "PNG") for file, values in images.items()}
     return {f"{part}{name}.txt": ("\n".join(lines) + "\n").encode(), **files}

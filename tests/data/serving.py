@@ -1,4 +1,4 @@
-"""A web server on this machine that can be told to misbehave."""
+"""A local web server that can simulate errors."""
 
 import hashlib
 import re
@@ -15,17 +15,17 @@ from urllib.parse import unquote
 
 @dataclass
 class Site:
-    """What is served, how it goes wrong, and what was asked for."""
+    """The served files, the errors to simulate, and the requests received."""
 
     files: dict[str, bytes]
     address: str = ""
-    cuts: list[int] = field(default_factory=list)  # bytes after which the next connections end
-    reset: bool = False  # whether they end in a reset, not in an orderly close
-    ranges: bool = True  # whether parts are given
-    tags: bool = True  # whether versions are told apart
-    length: bool = True  # whether the length is told
-    wait: threading.Event | None = None  # before answering
-    asked: list[tuple[str, str | None]] = field(default_factory=list)  # path, range
+    cuts: list[int] = field(default_factory=list)  # bytes after which the next connections end, in order
+    reset: bool = False  # end them with a reset instead of a close
+    ranges: bool = True  # answer range requests
+    tags: bool = True  # send an ETag
+    length: bool = True  # send Content-Length
+    wait: threading.Event | None = None  # to wait for before answering
+    asked: list[tuple[str, str | None]] = field(default_factory=list)  # path and range of every request
 
     def url(self, name: str) -> str:
         return f"{self.address}/{name}"
@@ -85,6 +85,6 @@ def answer(handler: BaseHTTPRequestHandler, site: Site) -> None:
     handler.wfile.write(content[start:end])
     handler.close_connection = True
     if site.reset and end < len(content):
-        time.sleep(0.1)  # until what was written has been read
+        time.sleep(0.1)  # until the client has read everything
         handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         handler.connection.close()

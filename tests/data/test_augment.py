@@ -1,4 +1,4 @@
-"""Flips and crops: exact, drawn on the host, moved on the device."""
+"""Flips and crops: exact pixels, draws on the host, movement on the device."""
 
 from dataclasses import replace
 from typing import Any
@@ -77,7 +77,9 @@ def test_engines_agree_on_augmented_images(augment: Augment, method: Any) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's compiler warns of torch itself
+@pytest.mark.filterwarnings(
+    "ignore:.torch.jit:DeprecationWarning"
+)  # torch.compile warns about torch's own code
 def test_the_compiled_engine_agrees_on_augmented_images() -> None:
     data = replace(federation(), augment="flip-crop")
     assert (

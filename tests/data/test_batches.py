@@ -1,4 +1,4 @@
-"""A round's plan: every sample once per epoch, one trainable set a row, padding and dead rows told apart."""
+"""A round's plan: every sample once per epoch, one mask per row, weights of padding and inactive clients."""
 
 from collections.abc import Sequence
 
@@ -14,13 +14,13 @@ from kedge.data.batches import Plan, lockstep, mask_runs, plan, step_counts
 
 
 def head_then_body(clock: Clock, units: int) -> Mask:
-    """The last unit in the first half of the steps, the others in the second."""
+    """Train the last unit in the first half of the steps, the others in the second."""
     early = 2 * clock.step < clock.steps
     return tuple(early == (unit == units - 1) for unit in range(units))
 
 
 def back_and_forth(clock: Clock, units: int) -> Mask:
-    """Even steps train the first unit, odd ones the rest."""
+    """Train the first unit in even steps, the others in odd steps."""
     return tuple((clock.step % 2 == 0) == (unit == 0) for unit in range(units))
 
 
@@ -31,7 +31,7 @@ ROUND = st.integers(0, 50)
 
 
 def members(sizes: Sequence[int]) -> list[np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    """Clients' samples in a pool where nobody's stand in order."""
+    """The samples of clients of these sizes, shuffled in the pool."""
     pool = np.random.default_rng(0).permutation(1000)
     ends = np.cumsum(sizes)
     return [pool[end - size : end].astype(np.int64) for size, end in zip(sizes, ends, strict=True)]
@@ -44,7 +44,7 @@ def planned(
 
 
 def batches(own: Plan, client: int) -> list[list[int]]:
-    """The real samples of a client's live rows."""
+    """The samples of a client's batches, without padding."""
     rows = np.flatnonzero(own.alive[:, client])
     return [own.index[row, client][own.weight[row, client] > 0].tolist() for row in rows]
 
@@ -53,7 +53,7 @@ def batches(own: Plan, client: int) -> list[list[int]]:
 def test_every_sample_comes_exactly_once_per_epoch(
     sizes: list[int], local: LocalTraining, schedule: Schedule, round: int
 ) -> None:
-    """With drop_last a short last batch is left out, unless it is the only one."""
+    """With drop_last a short last batch is dropped, unless it is the only one."""
     own = planned(sizes, local, schedule, round)
     for client, samples in enumerate(members(sizes)):
         size = min(local.batch, len(samples))
@@ -98,10 +98,10 @@ def test_masks_are_the_schedules_and_counts_add_up(
 
 
 @given(SIZES, LOCALS)
-def test_padding_has_weight_zero_and_a_dead_row_weights_of_one(
+def test_padding_has_weight_zero_and_an_inactive_row_weights_of_one(
     sizes: list[int], local: LocalTraining
 ) -> None:
-    """Dead rows still compute: all weights 0 would be a variance of 0 in every batch norm."""
+    """Inactive rows still compute: with all weights 0, every batch norm would have a variance of 0."""
     own = planned(sizes, local)
     assert set(np.unique(own.weight)) <= {0.0, 1.0}
     assert (own.weight[~own.alive] == 1).all()
@@ -124,7 +124,7 @@ def test_a_width_pads_every_batch_to_it(sizes: list[int], local: LocalTraining) 
 @pytest.mark.parametrize("ratio", [0.2, 0.5, 1.0])
 @given(sizes=SIZES)
 def test_phases_run_once_as_long_as_the_slowest_client_needs(ratio: float, sizes: list[int]) -> None:
-    """FedBug on unequal clients: one run of rows per trainable set, in the order in which units open."""
+    """FedBug on unequal clients: one run of rows per mask, in the order in which units open."""
     own = planned(sizes, LocalTraining(2, 2), BottomUp(ratio))
     phases = mask_runs(own.masks)
     opened = [sum(mask) for mask, _ in phases]
@@ -199,7 +199,7 @@ def test_steps_per_epoch(size: int, batch: int, drop_last: bool, steps: int) -> 
 
 
 def test_the_shuffle_is_fair() -> None:
-    """Over many rounds every sample is as often the first as any other, within five standard errors."""
+    """Over many rounds every sample comes first equally often, within five standard errors."""
     samples, rounds = np.arange(5), 2000
     first = [
         int(plan([samples], [0], LocalTraining(1, 1), all_units, 1, 3, round, 0).index[0, 0, 0])

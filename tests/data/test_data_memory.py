@@ -1,4 +1,4 @@
-"""Clients are index lists into one pool: their number does not change what the data take."""
+"""Clients are index lists into one pool: memory does not grow with their number."""
 
 import tracemalloc
 
@@ -9,7 +9,7 @@ import torch
 from kedge.data.dataset import Dataset, Source
 from kedge.data.federation import Federation, federate
 
-SAMPLES = 50_000  # as CIFAR-10 has for training
+SAMPLES = 50_000  # the training images of CIFAR-10
 
 
 def source() -> Source:
@@ -19,7 +19,7 @@ def source() -> Source:
 
 
 def data_bytes(federation: Federation) -> int:
-    """Every byte of samples, labels and index lists."""
+    """The bytes of samples, labels and index lists."""
     tensors = [federation.pool.x, federation.pool.y]
     return sum(v.numel() * v.element_size() for v in tensors) + sum(own.nbytes for own in federation.clients)
 
@@ -34,5 +34,5 @@ def test_the_pool_is_held_once_whatever_the_number_of_clients(clients: int) -> N
     tracemalloc.stop()
     assert federation.pool.x.data_ptr() == given.train.x.data_ptr()
     assert federation.pool.x.dtype == torch.uint8
-    assert data_bytes(federation) == SAMPLES * (3072 + 8 + 8)  # pixels, a label, one place in one list
-    assert peak < 0.05 * data_bytes(federation)  # the lists and their heads
+    assert data_bytes(federation) == SAMPLES * (3072 + 8 + 8)  # pixels, a label, one index
+    assert peak < 0.05 * data_bytes(federation)  # indices and the headers of the arrays

@@ -64,7 +64,7 @@ def test_source_refuses_parts_and_statistics_that_do_not_fit() -> None:
 
 
 def test_digits_are_the_real_ones_split_by_every_fifth() -> None:
-    """The copy against scikit-learn's load_digits: its counts per class, and our constants recomputed."""
+    """The counts per class are those of scikit-learn's load_digits; mean and deviation are recomputed."""
     source = digits()
     assert (len(source.train), len(source.test), source.classes) == (1438, 359, 10)
     assert source.train.x.shape == (1438, 1, 8, 8)

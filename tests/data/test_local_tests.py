@@ -1,4 +1,4 @@
-"""Local tests: answers by hand, and the laws that every split keeps."""
+"""Local tests: results computed by hand, and properties of every split."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ SMALL: dict[str, Any] = {
 
 
 def source(train: list[int], test: list[int], classes: int | None = None) -> Source:
-    """Samples whose one feature is their number: training samples from 0, test samples from 1000."""
+    """Samples with their own number as the only feature: training from 0, test from 1000."""
     x = np.arange(len(train), dtype=np.float32)[:, None], np.arange(1000, 1000 + len(test))[:, None]
     held = Dataset(x[1].astype(np.float32), test)
     return Source("mine", Dataset(x[0], train), held, classes or max(train + test) + 1)
@@ -65,7 +65,7 @@ def test_merged_s_common_test_is_the_local_tests_and_disjoint_from_training() ->
     assert len(held) == 15
     trained = {n for own in found.clients for n in numbers(found, own)}
     assert not trained & set(held)
-    assert any(n >= 1000 for n in trained)  # the test part is trained on
+    assert any(n >= 1000 for n in trained)  # clients train on the test part
 
 
 def test_merged_is_random_and_not_stratified() -> None:
@@ -97,7 +97,7 @@ def test_split_leaves_the_common_test_set_and_the_pool_as_they_are() -> None:
 
 def test_matched_by_hand() -> None:
     """Class 0: 3 and 1 training samples, 8 test samples: 6 and 2. Class 1: 1 and 1, 3 test samples: 2 and 1,
-    or 1 and 2. Class 2 has a training sample that nobody was dealt: its 4 test samples go to nobody."""
+    or 1 and 2. No client has the training sample of class 2, so its 4 test samples are not assigned."""
     data = source([0, 0, 0, 1, 0, 1, 2], [0] * 8 + [1] * 3 + [2] * 4)
     first, second = np.array([0, 1, 2, 3]), np.array([4, 5])
     sides = set()
@@ -112,7 +112,7 @@ def test_matched_by_hand() -> None:
         sides.add((counts[0][1], counts[1][1]))
         given = [n for own in found.local_tests for n in numbers(found, own)]
         assert sorted(given) == list(range(1000, 1011))
-    assert sides == {(2, 1), (1, 2)}  # the tie is broken by chance
+    assert sides == {(2, 1), (1, 2)}  # the tie is broken at random
 
 
 def test_matched_keeps_the_common_test_set_and_holds_its_samples_once() -> None:
@@ -141,7 +141,7 @@ def test_matched_gives_clients_of_one_sample_at_most_their_share() -> None:
 
 
 def test_largest_remainder_by_hand() -> None:
-    """4 samples over 5, 3, 2: 2.0, 1.2, 0.8. 10 over 1, 1, 1 leave one to chance; 0 is never given any."""
+    """4 samples over 5, 3, 2: 2.0, 1.2, 0.8. 10 over 1, 1, 1: one is random. A weight of 0 gets none."""
     assert largest_remainder(4, np.array([5, 3, 2]), 0, 0).tolist() == [2, 1, 1]
     assert sorted(largest_remainder(10, np.array([1, 1, 1]), 0, 0).tolist()) == [3, 3, 4]
     assert largest_remainder(7, np.array([0, 1, 0]), 0, 0).tolist() == [0, 7, 0]
@@ -215,8 +215,8 @@ def test_in_a_run_with_merged_tests_global_and_local_metrics_are_of_the_same_sam
 
 
 def test_in_a_run_matched_tests_leave_the_common_test_set_and_the_training_alone() -> None:
-    """Same partition, no training sample held out: the model and its global accuracy are those of a run
-    without local tests; the local tests are the whole test set, so that together they say the same."""
+    """The partition is the same and no training sample is held out, so the model and its global accuracy are
+    those of a run without local tests; the local tests are the whole test set, with the same average."""
     without: dict[str, Any] = {**SMALL, "evaluation.local_test": 0.0}
     plain = kedge.run("quickstart", **without)
     with_tests = kedge.run("quickstart", **{**without, "evaluation.local": "matched"})
@@ -227,7 +227,7 @@ def test_in_a_run_matched_tests_leave_the_common_test_set_and_the_training_alone
     assert not [name for name in plain.cells if ".local." in name]
 
 
-def test_natural_clients_are_dealt_the_test_part_where_its_keys_are_known(tmp_path: Path) -> None:
+def test_natural_clients_get_the_test_part_if_its_keys_are_known(tmp_path: Path) -> None:
     """Subjects 0…3 are in the training part, 4 and 5 in the test part: merged, there are six clients."""
     x, y = np.random.default_rng(0).standard_normal((60, 5)).astype(np.float32), np.arange(60) % 3
     parts: dict[str, Any] = {"x_train": x[:40], "y_train": y[:40], "x_test": x[40:], "y_test": y[40:]}

@@ -1,4 +1,4 @@
-"""Files that a user gives by data.path are compared with what was published; damage never becomes data."""
+"""Files at data.path are compared with published checksums, and damaged files are never read as data."""
 
 import gzip
 import hashlib
@@ -40,7 +40,7 @@ def md5(content: bytes) -> str:
     return hashlib.md5(content).hexdigest()
 
 
-def of(archive: Archive, file: Path) -> Archive:
+def published_as(archive: Archive, file: Path) -> Archive:
     """The archive with the checksum and size of `file`."""
     content = file.read_bytes()
     assert archive.checksum is not None
@@ -54,7 +54,7 @@ def cifar_files(name: str) -> dict[str, bytes]:
 
 def cifar_archive(name: str, folder: Path, patch: Patch) -> Kind:
     file = official.tarred(folder / cifar.ARCHIVES[name].file, cifar_files(name))
-    patch.setitem(cifar.ARCHIVES, name, of(cifar.ARCHIVES[name], file))
+    patch.setitem(cifar.ARCHIVES, name, published_as(cifar.ARCHIVES[name], file))
     return name, file
 
 
@@ -83,7 +83,7 @@ def medmnist_npz(name: str, folder: Path, patch: Patch) -> Kind:
     }
     file = folder / f"{name}.npz"
     file.write_bytes(official.medmnist(**parts))
-    patch.setitem(medmnist.ARCHIVES, name, replace(medmnist.ARCHIVES[name], checksum=of(
+    patch.setitem(medmnist.ARCHIVES, name, replace(medmnist.ARCHIVES[name], checksum=published_as(
         medmnist.ARCHIVES[name], file).checksum))  # fmt: skip
     return name, file
 
@@ -92,7 +92,7 @@ def tiny_imagenet_zip(folder: Path, patch: Patch) -> Kind:
     one = official.picture(drawn(64, 64, 3))
     files = official.tiny_imagenet({"n1": [one] * 3, "n2": [one] * 3}, [("n1", one), ("n2", one)])
     file = official.zipped(folder / tiny_imagenet.ARCHIVE.file, files)
-    patch.setattr(tiny_imagenet, "ARCHIVE", of(tiny_imagenet.ARCHIVE, file))
+    patch.setattr(tiny_imagenet, "ARCHIVE", published_as(tiny_imagenet.ARCHIVE, file))
     return "tiny-imagenet", file
 
 
@@ -102,7 +102,7 @@ def uci_har_zip(folder: Path, patch: Patch) -> Kind:
     inner = official.zipped(folder / "UCI HAR Dataset.zip", files)
     file = official.zipped(folder / uci_har.ARCHIVE.file, {inner.name: inner.read_bytes()})
     inner.unlink()
-    patch.setattr(uci_har, "ARCHIVE", of(uci_har.ARCHIVE, file))
+    patch.setattr(uci_har, "ARCHIVE", published_as(uci_har.ARCHIVE, file))
     return "uci-har", file
 
 
@@ -133,8 +133,8 @@ def flip(file: Path, at: float = 0.5) -> None:
     file.write_bytes(bytes(content))
 
 
-def as_it_is(name: str, path: Path) -> Source | str:
-    """The result of reading without checksums: the data, or the error message."""
+def load_unverified(name: str, path: Path) -> Source | str:
+    """The data read without comparing checksums, or the error message."""
     try:
         return load(name, path=path, verify=False)
     except DataError as error:
@@ -153,11 +153,11 @@ def test_one_flipped_byte_in_a_file_given_by_its_path_is_refused(
     with pytest.raises(DataError) as caught:
         load(name, path=path)
     assert file.name in str(caught.value)
-    told = str(caught.value)
+    message = str(caught.value)
     if "pamap2" not in kind:
-        assert "its checksum is " in told or f"the checksum of {file.relative_to(tmp_path)} is " in told
-        assert "data.verify = false" in told
-    read = as_it_is(name, path)
+        assert "its checksum is " in message or f"the checksum of {file.relative_to(tmp_path)} is " in message
+        assert "data.verify = false" in message
+    read = load_unverified(name, path)
     if isinstance(read, str):
         assert "damaged" in read or "no idx file" in read
     else:
@@ -167,7 +167,7 @@ def test_one_flipped_byte_in_a_file_given_by_its_path_is_refused(
 def test_the_command_ends_with_the_exit_code_of_damaged_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unless data.verify = false, with which the run trains on what there is."""
+    """With data.verify = false the run trains on the file."""
     name, file = cifar_archive("cifar10", tmp_path, monkeypatch)
     words = ("--set", f"data={{name='{name}', path='{file}'}}", "--set", "partition=iid(clients=2)",
              "--set", "participation.per_round=2", "--set", "model.name=mlp", "--set", "rounds=1",
@@ -227,7 +227,7 @@ def test_a_zip_without_a_published_checksum_must_stay_what_it_was(
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_no_flipped_byte_of_an_npz_changes_what_is_read(save: Any, tmp_path: Path) -> None:
-    """Every byte in turn: the file is refused, or its arrays are what they were."""
+    """Flip every byte in turn: the file is refused, or its arrays are unchanged."""
     file, wanted = tmp_path / "mine.npz", ("x_train",)
     save(file, x_train=drawn(4, 3, 3), subject_train=np.arange(4))
     whole, arrays, refused = file.read_bytes(), npz_arrays(file, wanted), 0
@@ -245,7 +245,7 @@ def test_no_flipped_byte_of_an_npz_changes_what_is_read(save: Any, tmp_path: Pat
 
 
 def test_an_array_whose_header_says_less_than_the_file_holds_is_refused(tmp_path: Path) -> None:
-    """np.load reads as much as the header says, and never meets the checksum."""
+    """np.load reads the bytes that the header counts, and does not reach the checksum."""
     file = tmp_path / "mine.npz"
     np.savez(file, x_train=drawn(40_000, 3))
     file.write_bytes(file.read_bytes().replace(b"'shape': (40000, 3)", b"'shape': (30000, 3)"))
@@ -255,7 +255,7 @@ def test_an_array_whose_header_says_less_than_the_file_holds_is_refused(tmp_path
 
 @pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "w:xz"])
 def test_damage_behind_the_last_file_of_a_tar_is_noticed(mode: Any, tmp_path: Path) -> None:
-    """The checksum of a gzip stands at its end, which reading the files alone does not reach."""
+    """The checksum of a gzip is at its end, which is not read when only the files are read."""
     (tmp_path / "a").write_bytes(bytes(drawn(30_000)))
     with tarfile.open(tmp_path / "a.tar", mode) as archive:
         archive.add(tmp_path / "a", "a")
@@ -269,7 +269,7 @@ def test_damage_behind_the_last_file_of_a_tar_is_noticed(mode: Any, tmp_path: Pa
 
 
 def test_a_zip_that_hides_its_last_file_is_refused(tmp_path: Path) -> None:
-    """A wrong length of a comment in the list of files swallows the entry behind it."""
+    """A wrong comment length in the list of files hides the next entry."""
     file = official.zipped(tmp_path / "a.zip", {"a": b"1", "b": b"2"})
     content = bytearray(file.read_bytes())
     second = content.rindex(b"PK\x01\x02")

@@ -1,4 +1,4 @@
-"""Networks by name: factories of (shape of one sample, classes, options)."""
+"""Networks by name: factories that take the shape of a sample, the number of classes, and options."""
 
 from collections.abc import Callable
 

@@ -1,8 +1,8 @@
-"""AlexNet with batch norm (Krizhevsky et al., 2012; as in PersonalizedFL): the stated stand-in for COVID-Net.
+"""AlexNet with batch norm (Krizhevsky et al., 2012; as in PersonalizedFL), used instead of COVID-Net.
 
-COVID-Net is a large tailored network; FedTR's text names it, the code its data come from uses this one.
-Five convolutions, averaged to 6×6, two layers of `hidden`, each with batch norm; for images of 64×64 and
-more.
+FedTR's paper names COVID-Net, a large tailored network; the code from which its data come uses this network.
+Five convolutions, average pooling to 6×6, and two linear layers of width `hidden`, each with batch norm. For
+images of 64×64 or more.
 """
 
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from torch import nn
 
 from kedge.core.errors import RequestError
 
-# out, kernel, stride, padding, pooled?
+# output channels, kernel, stride, padding, pooling?
 CONVOLUTIONS = ((64, 11, 4, 2, True), (192, 5, 1, 2, True), (384, 3, 1, 1, False), (256, 3, 1, 1, False),
                 (256, 3, 1, 1, True))  # fmt: skip
 GRID = 6
 
 
 def alexnet_bn(shape: Sequence[int], classes: int, hidden: int = 4096) -> nn.Module:
-    """AlexNet with batch norm, a stand-in for COVID-Net."""
+    """AlexNet with batch norm, used instead of COVID-Net."""
     if len(shape) != 3 or min(shape[1:]) < 63:
         raise RequestError(
             f"alexnet-bn needs images [channels, 63 or more, 63 or more]; the data have {tuple(shape)}."

@@ -1,6 +1,6 @@
-"""Convolutional networks of the papers; each layer with weights is a unit.
+"""Convolutional networks of the papers. Each layer with weights is a unit.
 
-Their parameter counts are tested against the published ones (797,962 and 582,026).
+Tests compare the parameter counts with the published ones (797,962 and 582,026).
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ Norm = Literal["none", "batch", "group"]
 
 
 def normalization(norm: Norm, channels: int) -> list[nn.Module]:
-    """The norm layer after a convolution, if any; group norm has 2 groups as in the papers."""
+    """The norm layer after a convolution, or an empty list; group norm has 2 groups, as in the papers."""
     if norm == "batch":
         return [nn.BatchNorm2d(channels)]
     return [nn.GroupNorm(2, channels)] if norm == "group" else []
@@ -29,9 +29,10 @@ def convolutional(
     hidden: Sequence[int],
     norm: Norm,
 ) -> nn.Module:
-    """conv – [norm] – ReLU – 2×2 pooling for each width, then linear layers with ReLU, the classifier.
+    """Convolution, norm, ReLU and 2×2 max pooling for each width; linear layers with ReLU; the classifier.
 
-    ReLU stands behind the pooling: to the bit the same function and gradients, on a quarter of the values.
+    ReLU is applied after the pooling: function and gradients are the same to the bit, on a quarter of the
+    values.
     """
     if len(shape) != 3:
         raise RequestError(
@@ -62,22 +63,22 @@ def convolutional(
 
 
 def standard_cnn(shape: Sequence[int], classes: int, norm: Norm = "none") -> nn.Module:
-    """The FedDyn and FedBug papers' CNN: two 5×5 convolutions (64×64 images: three), two layers."""
+    """The CNN of FedDyn and FedBug: two 5×5 convolutions (three for 64×64 images), two hidden layers."""
     large = len(shape) == 3 and shape[1] >= 64
     widths, hidden = ((64, 64, 64), (256, 128)) if large else ((64, 64), (384, 192))
     return convolutional(shape, classes, widths, 5, 0, hidden, norm)
 
 
 def shallow_cnn(shape: Sequence[int], classes: int, norm: Norm = "none") -> nn.Module:
-    """The layer-expansion paper's CNN: 5×5 convolutions 32, 64, then 512."""
+    """The CNN of the layer-expansion paper: 5×5 convolutions of 32 and 64 channels, hidden layer of 512."""
     return convolutional(shape, classes, (32, 64), 5, 0, (512,), norm)
 
 
 def small_cnn(shape: Sequence[int], classes: int, norm: Norm = "none") -> nn.Module:
-    """For small images: 3×3 convolutions 16, 32 with padding, then 64."""
+    """A CNN for small images: padded 3×3 convolutions of 16 and 32 channels, hidden layer of 64."""
     return convolutional(shape, classes, (16, 32), 3, 1, (64,), norm)
 
 
 def lenet5(shape: Sequence[int], classes: int, norm: Norm = "none") -> nn.Module:
-    """LeNet-5: 5×5 convolutions 6, 16, then 120 and 84; FedTR's network for 28×28 medical images."""
+    """LeNet-5: 5×5 convolutions of 6 and 16 channels, hidden layers of 120 and 84 (FedTR)."""
     return convolutional(shape, classes, (6, 16), 5, 0, (120, 84), norm)

@@ -1,7 +1,7 @@
-"""PAMAP2-Net (PersonalizedFL; FedTR's network): two convolutions over time, for windows of inertial channels.
+"""PAMAP2-Net (PersonalizedFL, FedTR): two convolutions over time, for windows of inertial sensors.
 
-conv c→16 (1×9) – batch norm – ReLU – pooling (1×2), conv 16→32 (1×9) – batch norm – ReLU – pooling (1×2),
-64, classes. Windows are [channels, 1, time] or, as in UCI HAR, [channels, time].
+Convolution of 16 channels (1×9), batch norm, ReLU, pooling (1×2); the same with 32 channels; hidden layer of
+64; classifier. Windows are [channels, 1, time] or, as in UCI HAR, [channels, time].
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ KERNEL, WIDTHS, HIDDEN = 9, (16, 32), 64
 
 
 def pamap2_net(shape: Sequence[int], classes: int) -> nn.Module:
-    """Two 1×9 convolutions over time with batch norm, then 64."""
+    """Two 1×9 convolutions over time with batch norm, hidden layer of 64."""
     if not (len(shape) == 2 or (len(shape) == 3 and shape[1] == 1)):
         raise RequestError(
             f"pamap2-net needs windows [channels, time] or [channels, 1, time]; the data have {tuple(shape)}."

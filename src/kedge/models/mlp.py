@@ -1,4 +1,4 @@
-"""A multi-layer perceptron; each linear layer is a unit."""
+"""A multi-layer perceptron. Each linear layer is a unit."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -8,7 +8,7 @@ from torch import nn
 
 
 def mlp(shape: Sequence[int], classes: int, hidden: Sequence[int] = (64,)) -> nn.Module:
-    """Flatten, hidden layers with ReLU, classifier."""
+    """Hidden layers with ReLU, and the classifier."""
     widths = [prod(shape), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(widths):

@@ -1,9 +1,9 @@
-"""Residual networks (He et al., 2016) of basic blocks, with group norm of 2 groups or batch norm.
+"""Residual networks (He et al., 2016) of basic blocks, with batch norm or group norm of 2 groups.
 
-ResNet-18 and -34 in the ImageNet layout (7×7 stem of stride 2, 3×3 max pooling), as FedBug's authors use it
-even on 32×32 images, or with a 3×3 stem of stride 1 and no pooling ("cifar"). ResNet-20 for small images has
-shortcuts without parameters. Parameters are named as in torchvision, so that its state_dicts of batch-norm
-networks load; initial weights are torch's defaults, not torchvision's. Their parameter counts are tested.
+ResNet-18 and ResNet-34 have the ImageNet stem (7×7, stride 2, 3×3 max pooling), which FedBug's authors use on
+32×32 images too, or the "cifar" stem (3×3, stride 1, no pooling). ResNet-20 is for small images; its
+shortcuts have no parameters. Parameter names are those of torchvision, so the state_dict of a torchvision
+network with batch norm loads; initial weights are torch's defaults, not torchvision's.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ Shortcut = Callable[[int, int, int, Norm], nn.Module]  # channels before and aft
 
 
 class Subsampled(nn.Module):
-    """Option A: every stride-th pixel, zeros for the added channels."""
+    """Every `stride`-th pixel, and zeros in the `added` channels (option A)."""
 
     def __init__(self, added: int, stride: int) -> None:
         super().__init__()
@@ -32,17 +32,17 @@ class Subsampled(nn.Module):
 
 
 def option_a(before: int, after: int, stride: int, norm: Norm) -> nn.Module:
-    """A shortcut without parameters."""
+    """A shortcut without parameters (option A)."""
     return Subsampled(after - before, stride)
 
 
 def projection(before: int, after: int, stride: int, norm: Norm) -> nn.Module:
-    """Option B: a 1×1 convolution with its norm."""
+    """A shortcut with a 1×1 convolution and a norm (option B)."""
     return nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), *normalization(norm, after))
 
 
 class Block(nn.Module):
-    """Two 3×3 convolutions with their norms, added to the shortcut."""
+    """Two 3×3 convolutions with norms, added to the shortcut."""
 
     def __init__(self, before: int, after: int, stride: int, norm: Norm, shortcut: Shortcut) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Stem, layers of blocks (each after the first halves the image and doubles the width), classifier."""
+    """Stem, layers of blocks, classifier; all layers but the first halve the image and double the width."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class ResNet(nn.Module):
         self.fc = nn.Linear(before, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.pool(self.bn1(self.conv1(x))))  # the same as pooling last, on fewer values
+        x = F.relu(self.pool(self.bn1(self.conv1(x))))  # same result as ReLU before pooling, on fewer values
         for name in self.names:
             x = getattr(self, name)(x)
         logits: Tensor = self.fc(x.mean((2, 3)))

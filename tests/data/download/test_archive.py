@@ -1,4 +1,4 @@
-"""Fetching: real HTTP on this machine, whole, broken, resumed, refused, and by two processes at once."""
+"""Downloads over real HTTP on this machine: complete, interrupted, resumed, refused, by two processes."""
 
 import hashlib
 import os
@@ -66,7 +66,7 @@ def test_progress_is_shown_on_a_terminal_and_nothing_elsewhere(
     with served({"file.bin": CONTENT}) as site:
         fetch("mine", archive(site.url("file.bin")))
         assert capsys.readouterr() == ("", "")
-        monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes standard error for a terminal
+        monkeypatch.setenv("FORCE_COLOR", "1")  # makes rich treat standard error as a terminal
         fetch("yours", archive(site.url("file.bin")))
     shown = capsys.readouterr()
     assert not shown.out
@@ -74,11 +74,11 @@ def test_progress_is_shown_on_a_terminal_and_nothing_elsewhere(
     assert "1.0/1.0" in shown.err
 
 
-def interrupted(site: Site, cache: Path, cut: int, **facts: tuple[str, ...] | int | None) -> Path:
-    """A download that ended after `cut` bytes: the server breaks off and gives nothing more."""
+def interrupted(site: Site, cache: Path, cut: int, **options: tuple[str, ...] | int | None) -> Path:
+    """Start a download that the server breaks off after `cut` bytes; return the partial file."""
     site.cuts = [cut, 0]
     with pytest.raises(DataError, match=r"the connection ended after [\d,]+ of [\d,]+ bytes"):
-        fetch("mine", archive(site.url("file.bin"), **facts))  # type: ignore[arg-type]
+        fetch("mine", archive(site.url("file.bin"), **options))  # type: ignore[arg-type]
     part = cache / "mine" / "file.bin.part"
     assert part.stat().st_size == cut
     return part
@@ -231,11 +231,11 @@ def test_a_path_given_goes_before_everything(tmp_path: Path) -> None:
 
 
 def test_two_processes_fetch_a_file_once(cache: Path) -> None:
-    """Both have to miss the file before the server answers; the lock lets one of them ask."""
+    """Both processes miss the file before the server answers; the lock lets one of them download it."""
     with served({"file.bin": CONTENT}) as site:
         site.wait = threading.Event()
         program = (
-            # The package without its __init__, which would load torch first.
+            # The package without its __init__, which would import torch.
             "import sys, types\n"
             "package = sys.modules['kedge'] = types.ModuleType('kedge')\n"
             f"package.__path__ = {list(kedge.__path__)!r}\n"

@@ -23,10 +23,10 @@ def counts(labels: Labels, clients: list[Labels]) -> Labels:
 
 
 def published_loop(labels: Labels, clients: int, alpha: float, seed: int) -> Labels:
-    """Step 3 of P1 as published: draw a client, skip it when full, draw its class among those left.
+    """Step 3 of P1 as published: draw a client, skip it if full, draw its class among those left.
 
-    Redrawing a class until it is in stock, as FedDyn's code does, has the same law, but hardly ends when the
-    classes left have little mass.
+    FedDyn's code redraws a class until one has samples left. This has the same distribution, but takes very
+    long if the classes left have little mass.
     """
     chance = np.random.default_rng(seed)
     priors = chance.dirichlet([alpha] * (int(labels.max()) + 1), clients)
@@ -44,7 +44,7 @@ def published_loop(labels: Labels, clients: int, alpha: float, seed: int) -> Lab
 
 
 def test_dirichlet_has_the_law_of_the_published_loop() -> None:
-    """Mean over runs of Σ_k (share of class k)², which late fills bend, within four standard errors."""
+    """Mean over runs of Σ_k (share of class k)², which late fills change, within four standard errors."""
     labels = np.repeat(np.arange(4), 20)
 
     def concentration(held: Labels) -> float:
@@ -65,7 +65,7 @@ def test_dirichlet_gives_equal_sizes(clients: int, samples: int, alpha: float) -
 
 
 def test_dirichlet_follows_the_priors_while_all_classes_are_in_stock() -> None:
-    """With stock for everyone client i draws from q_i; χ² of 2 degrees of freedom exceeds 21 in 3e-5."""
+    """With enough samples client i draws from q_i; χ² of 2 degrees of freedom exceeds 21 with p = 3e-5."""
     priors = np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]])
     pools = [np.arange(20_000) + 20_000 * k for k in range(3)]
     held = filled_clients(np.array([5000, 5000]), pools, priors, seed=0)
@@ -75,7 +75,7 @@ def test_dirichlet_follows_the_priors_while_all_classes_are_in_stock() -> None:
 
 
 def test_dirichlet_restricts_the_prior_to_the_classes_in_stock() -> None:
-    """One client, q = (0.8, 0.15, 0.05), class 0 has 10: what follows is 3 to 1, as rejection would give."""
+    """One client, q = (0.8, 0.15, 0.05), class 0 has 10: the others are drawn 3 to 1, as by rejection."""
     pools = [np.arange(10), np.arange(10, 10_010), np.arange(10_010, 20_010)]
     (own,) = filled_clients(np.array([8010]), pools, np.array([[0.8, 0.15, 0.05]]), seed=0)
     assert (own < 10).sum() == 10
@@ -107,7 +107,7 @@ def test_dirichlet_with_sigma_gives_lognormal_sizes_and_every_sample() -> None:
 
 
 def test_cut_gives_the_published_oracle() -> None:
-    """partition_per_class_dirichlet of oracles.json, both cases, worked out by hand there."""
+    """Both cases of partition_per_class_dirichlet in oracles.json, computed by hand there."""
     points = cut_points(np.array([0.5, 0.3, 0.2]), np.array([40, 10, 10]), 20, 10, cap=True)
     assert points.tolist() == [0, 6]
     points = cut_points(np.array([0.5, 0.25, 0.2, 0.05]), np.array([19, 20, 0, 7]), 20, 11, cap=True)
@@ -135,7 +135,7 @@ def test_cut_without_cap_uses_the_proportions_as_drawn() -> None:
 
 
 def test_cut_gives_nothing_to_a_full_last_client() -> None:
-    """The last client takes the rest, which must be none: a sum of 0.99… would leave it one sample."""
+    """The last client gets the rest, which must be empty: a sum of 0.99… would leave it one sample."""
     for size in (10, 49, 5000):
         shares = np.full(50, 0.1 / 3)
         held = np.array([0] * 49 + [99])

@@ -65,7 +65,9 @@ def test_every_partition_is_disjoint_in_range_never_empty_and_repeatable(
     try:
         clients = partition(given_labels, seed)
     except RequestError as error:
-        assume("draws" not in str(error))  # a minimum that cannot be drawn is an answer too
+        assume(
+            "draws" not in str(error)
+        )  # an error because the minimum cannot be reached is also a valid result
         raise
     assert_valid(clients, given_labels.size)
     for own, again in zip(clients, partition(given_labels, seed), strict=True):
@@ -125,13 +127,13 @@ def test_natural_makes_one_client_per_key_in_order() -> None:
 
 
 def test_partitions_and_local_tests_are_the_ones_of_old() -> None:
-    """Golden: they are part of every experiment, on every platform. tests/golden/partitions.py makes them."""
+    """Golden values from tests/golden/partitions.py: every experiment on every platform depends on them."""
     assert golden.found() == json.loads(golden.FILE.read_text())
 
 
 def test_every_partition_has_a_golden_row() -> None:
     named = {name.partition(",")[0] for name in golden.CASES}
-    assert named == set(PARTITIONS) - {"saved"}  # which draws nothing
+    assert named == set(PARTITIONS) - {"saved"}  # it draws nothing
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Partitions in files: what is written is read again, and what does not fit is refused."""
+"""Partition files: they are read back unchanged, and refused for other data."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_a_saved_partition_gives_the_same_federation(
 
 
 def test_a_saved_partition_is_a_partition_of_its_pool(tmp_path: Path) -> None:
-    """Split off a quarter or not, every client holds what the partitioner dealt it."""
+    """A client's training and test samples together are its part, with or without local tests."""
     written(tmp_path)
     saved = Saved(str(tmp_path))
     for seed in (0, 7):
@@ -68,7 +68,7 @@ def test_a_saved_partition_is_a_partition_of_its_pool(tmp_path: Path) -> None:
 
 
 def test_the_labels_checksum_is_the_same_on_every_platform() -> None:
-    """sha256 of the eight-byte little-endian numbers 0, 1, 258."""
+    """The sha256 is of little-endian 8-byte integers."""
     assert labels_checksum(np.array([0, 1, 258])) == labels_checksum(np.array([0, 1, 258], dtype=">i4"))
     assert (
         labels_checksum(np.array([0])) == "af5570f5a1810b7af78caf4bc70a660f0df51e42baf91d4de5b2328de0e83dfc"

@@ -100,7 +100,7 @@ def test_two_datasets_under_one_path_are_told_apart_by_a_narrower_one(tmp_path: 
 @real
 @pytest.mark.data
 def test_real_images_written_as_idx_are_the_official_files() -> None:
-    """The md5 of the four files of MNIST, unzipped, as public loaders list them."""
+    """The md5 of the four files of MNIST, unzipped, as listed by public loaders."""
     if not (Path(os.environ["KEDGE_DATA"]) / "mnist.npz").exists():
         pytest.skip("mnist.npz is not in KEDGE_DATA")
     sums = {

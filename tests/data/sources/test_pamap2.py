@@ -1,4 +1,4 @@
-"""PAMAP2: recordings written in its format, with gaps; windows compared with the numbers put in."""
+"""PAMAP2: recordings in its format, with gaps; windows are compared with the written numbers."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ def no_data_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ramp(rows: int, offset: float = 0.0) -> Floats:
-    """Channel c of row r is r + 1000 c + offset: every number tells where it came from."""
+    """Channel c of row r is r + 1000 c + offset: every number identifies its row and channel."""
     return np.arange(rows)[:, None] + 1000.0 * np.arange(27) + offset
 
 
@@ -43,7 +43,7 @@ def written(folder: Path, **subjects: bytes) -> Path:
 
 
 def starts(x: torch.Tensor) -> list[int]:
-    """The first row of each window, read off channel 0."""
+    """The first row of each window, from channel 0."""
     return [round(value) for value in x[:, 0, 0, 0].tolist()]
 
 
@@ -82,7 +82,7 @@ def test_no_test_window_shares_a_row_with_a_training_window(tmp_path: Path) -> N
     train, test = starts(source.train.x), starts(source.test.x)
     assert max(train) + 200 <= min(test)
     assert min(test) == 750 + (1040 - 700)
-    assert not any(500 < start < 750 for start in train)  # none reaches into the other activity
+    assert not any(500 < start < 750 for start in train)  # no window contains rows of both activities
     assert set(source.train.y.tolist()) == {1}
 
 
@@ -107,7 +107,7 @@ def test_subjects_are_a_natural_split_and_the_kept_activities_are_numbered(tmp_p
 
 
 def test_short_gaps_are_bridged_by_straight_lines(tmp_path: Path) -> None:
-    """The signal is a straight line, so what is filled in is what was taken out; at the ends it is held."""
+    """The signal is a straight line, so interpolation restores it; at the ends the nearest value is used."""
     values = ramp(1000)
     values[300:499, 5] = np.nan
     values[350:353] = np.nan
@@ -122,7 +122,7 @@ def test_short_gaps_are_bridged_by_straight_lines(tmp_path: Path) -> None:
 
 
 def test_gaps_do_not_reach_over_the_end_of_an_activity(tmp_path: Path) -> None:
-    """Interpolation sees the rows of its own run only: the last value is held, not drawn to the next run."""
+    """Interpolation uses rows of the same run only: the last value is repeated, not drawn to the next run."""
     values = ramp(2000)
     values[1000:] += 5000
     values[990:1000] = np.nan
@@ -182,7 +182,7 @@ def test_uci_s_zip_is_fetched_and_cut_once(
         small = replace(pamap2.ARCHIVE, addresses=(site.url(pamap2.ARCHIVE.file),))
         monkeypatch.setattr(pamap2, "ARCHIVE", small)
         assert starts(load("pamap2").test.x) == [800]
-    monkeypatch.setattr("kedge.data.sources.pamap2.windows", None)  # from here on nothing can be cut
+    monkeypatch.setattr("kedge.data.sources.pamap2.windows", None)  # decoding again would fail
     assert starts(load("pamap2").test.x) == [800]
     assert (cache / "pamap2" / f"{pamap2.ARCHIVE.file}.sha256").exists()
     monkeypatch.undo()

@@ -15,7 +15,7 @@ from kedge.data.sources import tiny_imagenet
 
 CLASSES = ("n01443537", "n02132136", "n09193705")
 TRAIN = {c: [picture(drawn(16, 16, 3, seed=10 * k + j)) for j in range(3)] for k, c in enumerate(CLASSES)}
-TRAIN[CLASSES[1]][2] = picture(drawn(16, 16, seed=99))  # some of the images are grey
+TRAIN[CLASSES[1]][2] = picture(drawn(16, 16, seed=99))  # some of the images are gray
 VAL = [(CLASSES[k], picture(drawn(16, 16, 3, seed=50 + k))) for k in (2, 0, 1, 2)]
 FILES = official.tiny_imagenet(TRAIN, VAL)
 TOP = "tiny-imagenet-200"
@@ -52,9 +52,7 @@ def test_the_zip_is_fetched_and_decoded_once(
         )
         monkeypatch.setattr(tiny_imagenet, "ARCHIVE", small)
         first = load("tiny-imagenet")
-    monkeypatch.setattr(
-        "kedge.data.sources.tiny_imagenet.decoded_images", None
-    )  # nothing can be decoded from here on
+    monkeypatch.setattr("kedge.data.sources.tiny_imagenet.decoded_images", None)  # decoding again would fail
     again = load("tiny-imagenet")
     np.testing.assert_array_equal(first.train.x, again.train.x)
     assert len(list((cache / "tiny-imagenet").glob("decoded-*"))) == 1

@@ -28,7 +28,7 @@ def no_data_folder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 
 def nested(folder: Path) -> Path:
-    """As UCI offers it: a zip in a zip, with what macOS put there."""
+    """UCI's download: a zip in a zip, with the files that macOS adds."""
     extra = {"__MACOSX/UCI HAR Dataset/train/._y_train.txt": b"?", "UCI HAR Dataset/.DS_Store": b"?"}
     inner = official.zipped(folder / "UCI HAR Dataset.zip", FILES | extra)
     return official.zipped(
