@@ -18,7 +18,7 @@ Ints = NDArray[np.integer]
 Bytes = NDArray[np.uint8]
 
 
-def drawn(*shape: int, seed: int = 0) -> Bytes:
+def random_bytes(*shape: int, seed: int = 0) -> Bytes:
     return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
 
 
@@ -153,7 +153,7 @@ def tiny_imagenet(train: dict[str, list[bytes]], val: list[tuple[str, bytes]]) -
 
 
 def pamap2(activity: Ints, channels: NDArray[np.floating]) -> bytes:
-    """A recording of 54 columns: `values` [rows, 27] are the inertial ones, the others are noise."""
+    """A recording of 54 columns: `values` [rows, 27] are the inertial columns, the others are noise."""
     table = np.random.default_rng(1).normal(size=(len(activity), 54)).round(4)
     table[:, 0], table[:, 1], table[:, 2] = np.arange(len(activity)) / 100, activity, np.nan
     for sensor in range(3):

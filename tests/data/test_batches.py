@@ -199,7 +199,7 @@ def test_steps_per_epoch(size: int, batch: int, drop_last: bool, steps: int) -> 
 
 
 def test_the_shuffle_is_fair() -> None:
-    """Over many rounds every sample comes first equally often, within five standard errors."""
+    """Over many rounds every sample is first equally often, within five standard errors."""
     samples, rounds = np.arange(5), 2000
     first = [
         int(plan([samples], [0], LocalTraining(1, 1), all_units, 1, 3, round, 0).index[0, 0, 0])

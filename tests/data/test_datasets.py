@@ -178,7 +178,7 @@ def test_the_path_of_an_archive_goes_before_the_data_folder(
 ) -> None:
     plain(tmp_path / "mnist.npz")
     monkeypatch.setenv("KEDGE_DATA", str(tmp_path))
-    images, labels = official.drawn(3, 28, 28), official.drawn(3) % 10
+    images, labels = official.random_bytes(3, 28, 28), official.random_bytes(3) % 10
     path = official.unpacked(tmp_path / "idx", official.mnist((images, labels), (images, labels)))
     assert load("mnist", path=path, verify=False).train.x.shape == (3, 1, 28, 28)
     assert load("mnist").train.x.shape == (6, 3, 2, 2)

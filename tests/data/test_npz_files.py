@@ -45,9 +45,9 @@ def test_known_datasets_have_the_published_mean_and_deviation(tmp_path: Path) ->
     assert source.classes == 3
 
 
-def test_grey_images_gain_a_channel(tmp_path: Path) -> None:
-    grey = images(x_train=np.zeros((6, 4, 5), dtype=np.uint8), x_test=np.zeros((2, 4, 5), dtype=np.uint8))
-    assert dataset_from_folder("grey", stored(tmp_path, "grey", grey)).train.x.shape == (6, 1, 4, 5)
+def test_gray_images_gain_a_channel(tmp_path: Path) -> None:
+    gray = images(x_train=np.zeros((6, 4, 5), dtype=np.uint8), x_test=np.zeros((2, 4, 5), dtype=np.uint8))
+    assert dataset_from_folder("gray", stored(tmp_path, "gray", gray)).train.x.shape == (6, 1, 4, 5)
 
 
 def test_signals_keep_their_axes_and_scale(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tests.cli.command import kedge
 from tests.data import official
-from tests.data.official import drawn
+from tests.data.official import random_bytes
 from tests.data.sources.test_pamap2 import activities, protocol, ramp
 
 from kedge.core.errors import DataError
@@ -25,8 +25,8 @@ from kedge.data.download.archive_members import open_members
 from kedge.data.npz_files import npz_arrays
 from kedge.data.sources import cifar, medmnist, mnist, tiny_imagenet, uci_har
 
-IMAGES = (drawn(20, 3, 32, 32), drawn(20, seed=1) % 10)
-GREY = (drawn(7, 28, 28), drawn(7, seed=1) % 10)
+IMAGES = (random_bytes(20, 3, 32, 32), random_bytes(20, seed=1) % 10)
+GREY = (random_bytes(7, 28, 28), random_bytes(7, seed=1) % 10)
 Patch = pytest.MonkeyPatch
 Kind = tuple[str, Path]  # dataset, the file whose byte is flipped
 
@@ -79,7 +79,8 @@ def idx_file(name: str, file: str, folder: Path, patch: Patch) -> Kind:
 
 def medmnist_npz(name: str, folder: Path, patch: Patch) -> Kind:
     parts = {
-        part: (drawn(5, 28, 28, seed=k), drawn(5) % 11) for k, part in enumerate(("train", "val", "test"))
+        part: (random_bytes(5, 28, 28, seed=k), random_bytes(5) % 11)
+        for k, part in enumerate(("train", "val", "test"))
     }
     file = folder / f"{name}.npz"
     file.write_bytes(official.medmnist(**parts))
@@ -89,7 +90,7 @@ def medmnist_npz(name: str, folder: Path, patch: Patch) -> Kind:
 
 
 def tiny_imagenet_zip(folder: Path, patch: Patch) -> Kind:
-    one = official.picture(drawn(64, 64, 3))
+    one = official.picture(random_bytes(64, 64, 3))
     files = official.tiny_imagenet({"n1": [one] * 3, "n2": [one] * 3}, [("n1", one), ("n2", one)])
     file = official.zipped(folder / tiny_imagenet.ARCHIVE.file, files)
     patch.setattr(tiny_imagenet, "ARCHIVE", published_as(tiny_imagenet.ARCHIVE, file))
@@ -229,7 +230,7 @@ def test_a_zip_without_a_published_checksum_must_stay_what_it_was(
 def test_no_flipped_byte_of_an_npz_changes_what_is_read(save: Any, tmp_path: Path) -> None:
     """Flip every byte in turn: the file is refused, or its arrays are unchanged."""
     file, wanted = tmp_path / "mine.npz", ("x_train",)
-    save(file, x_train=drawn(4, 3, 3), subject_train=np.arange(4))
+    save(file, x_train=random_bytes(4, 3, 3), subject_train=np.arange(4))
     whole, arrays, refused = file.read_bytes(), npz_arrays(file, wanted), 0
     for place in range(len(whole)):
         file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
@@ -247,7 +248,7 @@ def test_no_flipped_byte_of_an_npz_changes_what_is_read(save: Any, tmp_path: Pat
 def test_an_array_whose_header_says_less_than_the_file_holds_is_refused(tmp_path: Path) -> None:
     """np.load reads the bytes that the header counts, and does not reach the checksum."""
     file = tmp_path / "mine.npz"
-    np.savez(file, x_train=drawn(40_000, 3))
+    np.savez(file, x_train=random_bytes(40_000, 3))
     file.write_bytes(file.read_bytes().replace(b"'shape': (40000, 3)", b"'shape': (30000, 3)"))
     with pytest.raises(DataError, match=r"mine\.npz: damaged"):
         npz_arrays(file, ("x_train",))
@@ -256,7 +257,7 @@ def test_an_array_whose_header_says_less_than_the_file_holds_is_refused(tmp_path
 @pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "w:xz"])
 def test_damage_behind_the_last_file_of_a_tar_is_noticed(mode: Any, tmp_path: Path) -> None:
     """The checksum of a gzip is at its end, which is not read when only the files are read."""
-    (tmp_path / "a").write_bytes(bytes(drawn(30_000)))
+    (tmp_path / "a").write_bytes(bytes(random_bytes(30_000)))
     with tarfile.open(tmp_path / "a.tar", mode) as archive:
         archive.add(tmp_path / "a", "a")
     with open_members(tmp_path / "a.tar") as members:

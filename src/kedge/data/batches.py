@@ -89,7 +89,7 @@ def plan(
         position=np.arange(longest),
     )
     shuffle = np.where(np.arange(longest) < sizes[:, None, None], shuffle, np.uint64(2**64 - 1))
-    order = np.argsort(shuffle, axis=-1, kind="stable")  # [clients, epochs, longest]; padding comes last
+    order = np.argsort(shuffle, axis=-1, kind="stable")  # [clients, epochs, longest]; padding is last
 
     sequences = {
         int(k): [schedule(Clock(round, stage_round, step, int(k)), units) for step in range(int(k))]

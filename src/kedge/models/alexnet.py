@@ -1,6 +1,6 @@
 """AlexNet with batch norm (Krizhevsky et al., 2012; as in PersonalizedFL), used instead of COVID-Net.
 
-FedTR's paper names COVID-Net, a large tailored network; the code from which its data come uses this network.
+FedTR's paper names COVID-Net, a large tailored network; the code that prepares its data uses this network.
 Five convolutions, average pooling to 6×6, and two linear layers of width `hidden`, each with batch norm. For
 images of 64×64 or more.
 """

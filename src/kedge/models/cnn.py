@@ -1,6 +1,6 @@
 """Convolutional networks of the papers. Each layer with weights is a unit.
 
-Tests compare the parameter counts with the published ones (797,962 and 582,026).
+Tests compare the parameter counts with the published counts (797,962 and 582,026).
 """
 
 from collections.abc import Sequence

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.data.official import zipped
-from tests.data.serving import Site, served
+from tests.data.web_server import Site, served
 
 import kedge
 from kedge.core.errors import DataError
@@ -74,8 +74,8 @@ def test_progress_is_shown_on_a_terminal_and_nothing_elsewhere(
     assert "1.0/1.0" in shown.err
 
 
-def interrupted(site: Site, cache: Path, cut: int, **options: tuple[str, ...] | int | None) -> Path:
-    """Start a download that the server breaks off after `cut` bytes; return the partial file."""
+def interrupt_download(site: Site, cache: Path, cut: int, **options: tuple[str, ...] | int | None) -> Path:
+    """Start a download that ends after `cut` bytes; return the partial file."""
     site.cuts = [cut, 0]
     with pytest.raises(DataError, match=r"the connection ended after [\d,]+ of [\d,]+ bytes"):
         fetch("mine", archive(site.url("file.bin"), **options))  # type: ignore[arg-type]
@@ -86,7 +86,7 @@ def interrupted(site: Site, cache: Path, cut: int, **options: tuple[str, ...] | 
 
 def test_an_interrupted_download_is_resumed_by_the_next_call(cache: Path) -> None:
     with served({"file.bin": CONTENT}) as site:
-        interrupted(site, cache, 400_000)
+        interrupt_download(site, cache, 400_000)
         assert fetch("mine", archive(site.url("file.bin"))).read_bytes() == CONTENT
     assert site.asked[-1] == ("file.bin", "bytes=400000-")
     assert left(cache / "mine") == {"file.bin"}
@@ -102,14 +102,14 @@ def test_a_download_whose_last_byte_came_is_not_fetched_again(cache: Path) -> No
 
 def test_a_server_that_gives_no_parts_is_asked_for_the_whole(cache: Path) -> None:
     with served({"file.bin": CONTENT}) as site:
-        interrupted(site, cache, 400_000)
+        interrupt_download(site, cache, 400_000)
         site.ranges = False
         assert fetch("mine", archive(site.url("file.bin"))).read_bytes() == CONTENT
 
 
 def test_a_file_that_changed_since_is_fetched_from_the_start(cache: Path) -> None:
     with served({"file.bin": CONTENT}) as site:
-        interrupted(site, cache, 400_000, checksum=None, size=None)
+        interrupt_download(site, cache, 400_000, checksum=None, size=None)
         site.files["file.bin"] = changed = CONTENT[::-1]
         assert fetch("mine", archive(site.url("file.bin"), checksum=None, size=None)).read_bytes() == changed
 

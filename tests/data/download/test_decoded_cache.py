@@ -32,11 +32,11 @@ def test_a_change_to_an_array_does_not_reach_the_file() -> None:
 
 
 def test_an_interruption_leaves_nothing_behind(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **__: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(np, "save", interrupted)
+        patch.setattr(np, "save", interrupt)
         with pytest.raises(KeyboardInterrupt):
             cached_arrays("mine", 1, decode)
     assert [file.name for file in (cache / "mine").iterdir() if not file.name.endswith(".lock")] == []

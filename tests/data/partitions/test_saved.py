@@ -114,7 +114,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
             read_partition(tmp_path / PARTITION_FILE)
 
 
-def hold(**changes: Any) -> PartitionRecord:
+def record(**changes: Any) -> PartitionRecord:
     return replace(partition_record(federation(), "mine", "split", 0.25), **changes)
 
 
@@ -138,7 +138,7 @@ NOBODY = np.empty(0, dtype=np.int64)
     ids=["local", "twice", "beyond", "negative", "empty", "lists", "floats"],
 )
 def test_a_file_that_makes_no_sense_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    (tmp_path / PARTITION_FILE).write_bytes(hold(**changes).to_bytes())
+    (tmp_path / PARTITION_FILE).write_bytes(record(**changes).to_bytes())
     with pytest.raises(DataError, match=message):
         read_partition(tmp_path / PARTITION_FILE)
 
@@ -150,8 +150,8 @@ def test_a_file_that_lacks_an_array_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_first_difference_is_named() -> None:
-    one = hold()
-    assert one.difference(hold()) is None
+    one = record()
+    assert one.difference(record()) is None
     other = (*one.train[1:], one.train[0])
     cases: dict[str, dict[str, Any]] = {
         "dataset is 'yours', it was 'mine'": {"dataset": "yours"},
@@ -162,5 +162,5 @@ def test_the_first_difference_is_named() -> None:
         "the clients' samples have changed": {"train": other},
     }
     for message, changes in cases.items():
-        assert one.difference(hold(**changes)) == message
-    assert one.difference(hold(test=one.test[::-1])) == "the clients' samples have changed"
+        assert one.difference(record(**changes)) == message
+    assert one.difference(record(test=one.test[::-1])) == "the clients' samples have changed"

@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.data import official
-from tests.data.official import drawn
-from tests.data.serving import served
+from tests.data.official import random_bytes
+from tests.data.web_server import served
 
 from kedge.core.errors import DataError
 from kedge.data.datasets import load
 from kedge.data.sources import cifar
 
 real = pytest.mark.skipif(not os.environ.get("KEDGE_DATA"), reason="KEDGE_DATA names no folder of real data")
-TRAIN = (drawn(23, 3, 32, 32), drawn(23, seed=1) % 10)
-TEST = (drawn(4, 3, 32, 32, seed=2), drawn(4, seed=3) % 10)
+TRAIN = (random_bytes(23, 3, 32, 32), random_bytes(23, seed=1) % 10)
+TEST = (random_bytes(4, 3, 32, 32, seed=2), random_bytes(4, seed=3) % 10)
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def no_data_folder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
         monkeypatch.delenv("KEDGE_DATA", raising=False)
 
 
-def made(folder: Path, name: str = "cifar10") -> Path:
+def cifar_archive(folder: Path, name: str = "cifar10") -> Path:
     contents = official.cifar10(TRAIN, TEST) if name == "cifar10" else official.cifar100(TRAIN, TEST)
     return official.tarred(folder / cifar.ARCHIVES[name].file, contents)
 
@@ -35,7 +35,7 @@ def made(folder: Path, name: str = "cifar10") -> Path:
 def test_batches_are_read_in_their_order_however_they_are_packed(
     name: str, form: str, tmp_path: Path
 ) -> None:
-    file = made(tmp_path, name)
+    file = cifar_archive(tmp_path, name)
     path = {"archive": file, "folder of the archive": tmp_path}.get(form, tmp_path / "out")
     if "unpacked" in form:
         contents = official.cifar10(TRAIN, TEST) if name == "cifar10" else official.cifar100(TRAIN, TEST)
@@ -55,7 +55,7 @@ def test_batches_are_read_in_their_order_however_they_are_packed(
 def test_the_archive_is_fetched_and_then_read_from_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    content = made(tmp_path).read_bytes()
+    content = cifar_archive(tmp_path).read_bytes()
     with served({"cifar-10-python.tar.gz": content}) as site:
         site.cuts = [len(content) // 2]
         small = replace(
@@ -73,7 +73,7 @@ def test_the_archive_is_fetched_and_then_read_from_the_cache(
 
 def test_the_published_checksum_refuses_another_archive(cache: Path) -> None:
     (cache / "cifar10").mkdir(parents=True)
-    made(cache / "cifar10")
+    cifar_archive(cache / "cifar10")
     with pytest.raises(DataError, match=r"cifar-10-python\.tar\.gz: it has [\d,]+ bytes, not 170,498,071"):
         load("cifar10")
 
@@ -106,9 +106,12 @@ class Trap:
         (b"no pickle", r"damaged, or no batch of CIFAR"),
         (official.cifar(*TEST)[:-2000], r"damaged, or no batch of CIFAR"),
         (official.pickled({"labels": [1]}), r"KeyError\('data'\)"),
-        (official.pickled({"data": drawn(2, 5), "labels": [1, 2]}), r"uint8 of shape \(2, 5\) for 2 labels"),
-        (official.pickled({"data": drawn(2, 3072), "labels": [1]}), r"shape \(2, 3072\) for 1 labels"),
-        (official.pickled({"data": drawn(2, 3072), "labels": ["cat", "dog"]}), r"ValueError"),
+        (
+            official.pickled({"data": random_bytes(2, 5), "labels": [1, 2]}),
+            r"uint8 of shape \(2, 5\) for 2 labels",
+        ),
+        (official.pickled({"data": random_bytes(2, 3072), "labels": [1]}), r"shape \(2, 3072\) for 1 labels"),
+        (official.pickled({"data": random_bytes(2, 3072), "labels": ["cat", "dog"]}), r"ValueError"),
     ],
 )
 def test_a_damaged_or_dangerous_batch_is_refused(

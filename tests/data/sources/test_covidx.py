@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.data import official
-from tests.data.official import drawn
+from tests.data.official import random_bytes
 
 from kedge.core.errors import DataError, RequestError
 from kedge.data.datasets import load
@@ -17,12 +17,12 @@ TRAIN = [
 ]
 TEST = ["9 a.png normal rsna", "8 b.png COVID-19 ricord"]
 SHOTS = {
-    "SARS-10.1148rg.242035193-g04mr34g0-Fig8a-day0.jpeg": drawn(20, 30, seed=1),
-    "MIDRC-RICORD-1C-419639-003251-46647-0.png": drawn(64, 64, seed=2),
-    "COVID-19 (12).png": drawn(90, 70, 3, seed=3),
-    "47c78742.png": drawn(10, 12, seed=4),
+    "SARS-10.1148rg.242035193-g04mr34g0-Fig8a-day0.jpeg": random_bytes(20, 30, seed=1),
+    "MIDRC-RICORD-1C-419639-003251-46647-0.png": random_bytes(64, 64, seed=2),
+    "COVID-19 (12).png": random_bytes(90, 70, 3, seed=3),
+    "47c78742.png": random_bytes(10, 12, seed=4),
 }
-HELD = {"a.png": drawn(64, 64, seed=5), "b.png": drawn(64, 64, seed=6)}
+HELD = {"a.png": random_bytes(64, 64, seed=5), "b.png": random_bytes(64, 64, seed=6)}
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,7 @@ def test_lists_and_images_make_a_dataset(form: str, name: str, tmp_path: Path, c
     assert (source.classes, source.mean, source.std) == (3, (0.5,), (0.5,))
 
 
-def test_images_are_resized_to_grey_squares(tmp_path: Path) -> None:
+def test_images_are_resized_to_gray_squares(tmp_path: Path) -> None:
     path = official.unpacked(tmp_path, files())
     source = load("covidx", path=path, size=8)
     assert source.train.x.shape == (4, 1, 8, 8)

@@ -5,15 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.data import official
-from tests.data.official import drawn
-from tests.data.serving import served
+from tests.data.official import random_bytes
+from tests.data.web_server import served
 
 from kedge.core.errors import DataError
 from kedge.data.datasets import load
 from kedge.data.sources import medmnist
 
 PARTS = {
-    part: (drawn(n, 28, 28, seed=n), drawn(n, seed=n + 1) % 11)
+    part: (random_bytes(n, 28, 28, seed=n), random_bytes(n, seed=n + 1) % 11)
     for part, n in (("train", 9), ("val", 5), ("test", 4))
 }
 NAMES = ("organamnist", "organcmnist", "organsmnist")
@@ -75,13 +75,19 @@ def test_the_npz_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ),
         (official.medmnist(**PARTS)[:-50], r"damaged, or not an npz"),
         (
-            official.medmnist(**PARTS | {"test": (drawn(4, 28, 28), drawn(3))}),
+            official.medmnist(**PARTS | {"test": (random_bytes(4, 28, 28), random_bytes(3))}),
             r"test has images uint8 of shape",
         ),
-        (official.medmnist(**PARTS | {"test": (drawn(4, 28), drawn(4))}), r"shape \(4, 28\) and labels"),
-        (official.medmnist(**PARTS | {"test": (drawn(1, 2, 2), np.array([11]))}), r"train samples are"),
         (
-            official.medmnist(**PARTS | {"test": (drawn(1, 28, 28), np.array([11]))}),
+            official.medmnist(**PARTS | {"test": (random_bytes(4, 28), random_bytes(4))}),
+            r"shape \(4, 28\) and labels",
+        ),
+        (
+            official.medmnist(**PARTS | {"test": (random_bytes(1, 2, 2), np.array([11]))}),
+            r"train samples are",
+        ),
+        (
+            official.medmnist(**PARTS | {"test": (random_bytes(1, 28, 28), np.array([11]))}),
             r"label 11 in row 0 of test",
         ),
     ],

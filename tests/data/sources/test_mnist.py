@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.data import official
-from tests.data.official import drawn
-from tests.data.serving import served
+from tests.data.official import random_bytes
+from tests.data.web_server import served
 
 from kedge.core.errors import DataError
 from kedge.data.datasets import load
 from kedge.data.sources import mnist
 
 real = pytest.mark.skipif(not os.environ.get("KEDGE_DATA"), reason="KEDGE_DATA names no folder of real data")
-TRAIN = (drawn(7, 28, 28), drawn(7, seed=1) % 10)
-TEST = (drawn(3, 28, 28, seed=2), drawn(3, seed=3) % 10)
+TRAIN = (random_bytes(7, 28, 28), random_bytes(7, seed=1) % 10)
+TEST = (random_bytes(3, 28, 28, seed=2), random_bytes(3, seed=3) % 10)
 FILES = official.mnist(TRAIN, TEST)
 NAMES = ("mnist", "fashion-mnist")
 

@@ -6,17 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.data import official
-from tests.data.official import drawn, picture, pixels
-from tests.data.serving import served
+from tests.data.official import picture, pixels, random_bytes
+from tests.data.web_server import served
 
 from kedge.core.errors import DataError, RequestError
 from kedge.data.datasets import load
 from kedge.data.sources import tiny_imagenet
 
 CLASSES = ("n01443537", "n02132136", "n09193705")
-TRAIN = {c: [picture(drawn(16, 16, 3, seed=10 * k + j)) for j in range(3)] for k, c in enumerate(CLASSES)}
-TRAIN[CLASSES[1]][2] = picture(drawn(16, 16, seed=99))  # some of the images are gray
-VAL = [(CLASSES[k], picture(drawn(16, 16, 3, seed=50 + k))) for k in (2, 0, 1, 2)]
+TRAIN = {
+    c: [picture(random_bytes(16, 16, 3, seed=10 * k + j)) for j in range(3)] for k, c in enumerate(CLASSES)
+}
+TRAIN[CLASSES[1]][2] = picture(random_bytes(16, 16, seed=99))  # some of the images are gray
+VAL = [(CLASSES[k], picture(random_bytes(16, 16, 3, seed=50 + k))) for k in (2, 0, 1, 2)]
 FILES = official.tiny_imagenet(TRAIN, VAL)
 TOP = "tiny-imagenet-200"
 
@@ -61,7 +63,7 @@ def test_the_zip_is_fetched_and_decoded_once(
 def test_a_file_that_changes_is_decoded_again(tmp_path: Path) -> None:
     path = official.unpacked(tmp_path / "out", FILES)
     load("tiny-imagenet", path=path)
-    other = picture(drawn(16, 16, 3, seed=1234))
+    other = picture(random_bytes(16, 16, 3, seed=1234))
     (path / TOP / f"train/{CLASSES[0]}/images/{CLASSES[0]}_0.JPEG").write_bytes(other)
     np.testing.assert_array_equal(load("tiny-imagenet", path=path).train.x[0], pixels(other))
 
@@ -75,7 +77,7 @@ def test_a_file_that_changes_is_decoded_again(tmp_path: Path) -> None:
         ({"wnids.txt": None}, r"lacks wnids\.txt"),
         ({"wnids.txt": b"n1\n" + "\n".join(CLASSES).encode()}, r"images of 1 classes, such as n1\."),
         ({"wnids.txt": CLASSES[0].encode()}, r"n02132136_0\.JPEG is of class n02132136, which wnids\.txt"),
-        ({"val/images/val_1.JPEG": picture(drawn(8, 16, 3))}, r"val_1\.JPEG has 16×8 pixels, but .*16×16"),
+        ({"val/images/val_1.JPEG": picture(random_bytes(8, 16, 3))}, r"val_1\.JPEG has 16×8 pixels, .*16×16"),
         ({"val/images/val_1.JPEG": b"no image"}, r"val/images/val_1\.JPEG is no image, or damaged"),
         ({"val/images/val_1.JPEG": VAL[1][1][:200]}, r"val/images/val_1\.JPEG is no image, or damaged"),
     ],
@@ -88,7 +90,7 @@ def test_what_does_not_fit_is_named(changes: dict[str, bytes | None], reason: st
 
 
 def test_training_images_of_another_size_than_the_test_images_are_refused(tmp_path: Path) -> None:
-    val = [(wnid, picture(drawn(8, 8, 3))) for wnid, _ in VAL]
+    val = [(wnid, picture(random_bytes(8, 8, 3))) for wnid, _ in VAL]
     path = official.zipped(tmp_path / "a.zip", official.tiny_imagenet(TRAIN, val))
     with pytest.raises(DataError, match=r"train samples are .*\(3, 16, 16\), test samples .*\(3, 8, 8\)"):
         load("tiny-imagenet", path=path)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from tests.data import official
-from tests.data.serving import served
+from tests.data.web_server import served
 
 from kedge.core.errors import DataError
 from kedge.data.datasets import load

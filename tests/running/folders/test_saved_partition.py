@@ -148,7 +148,7 @@ def test_a_run_of_version_0_1_goes_on_with_data_that_would_be_refused_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("KEDGE_DATA", raising=False)
-    images = official.drawn(40, 28, 28), official.drawn(40, seed=1) % 10
+    images = official.random_bytes(40, 28, 28), official.random_bytes(40, seed=1) % 10
     official.unpacked(tmp_path / "idx", official.mnist(images, images))
     data = {"name": "mnist", "path": str(tmp_path / "idx"), "verify": False}
     ways = {**QUICK, "data": data, "partition": "iid(clients=5)", "participation.per_round": 2}

@@ -36,7 +36,7 @@ class Archive:
         return file.name == self.file or file.stat().st_size == self.size
 
     def problem(self, copy: Path) -> str | None:
-        """How the file `copy` differs from the archive, or None."""
+        """The difference of the file `copy` from the archive, or None."""
         size = copy.stat().st_size
         found = self.checksum and digest(copy, self.checksum.partition(":")[0])
         unlike = [] if found == self.checksum else [f"its checksum is {found}, not {self.checksum}"]
@@ -157,9 +157,9 @@ def _record_checksum(copy: Path, recorded: Path) -> None:
 
 
 def _change_since_first_use(file: Path, recorded: Path) -> str | None:
-    """How a file without a published checksum differs from the checksum in `recorded`, or None.
+    """The difference of a file from the checksum in `recorded`, or None.
 
-    At first use its checksum is recorded.
+    At first use the checksum is recorded.
     """
     if not recorded.is_file():  # the user put the file there
         with suppress(OSError):  # a read-only folder is fine

@@ -134,5 +134,5 @@ def _tar(path: Path) -> Members:
 
 
 def _is_data(name: str) -> bool:
-    """Whether a file belongs to the dataset: hidden files and those that macOS adds to archives do not."""
+    """Whether a file belongs to the dataset: hidden files and the additions of macOS do not."""
     return not name.startswith("__MACOSX/") and not name.rpartition("/")[2].startswith(".")

@@ -73,7 +73,7 @@ class PartitionRecord:
         return file.getvalue()
 
     def pool_mismatch(self, samples: int, labels: str) -> str | None:
-        """How a pool with these samples and labels differs from the recorded one, or None."""
+        """The difference of a pool with these samples and labels from the recorded pool, or None."""
         if samples != self.samples:
             return f"there are {samples} samples, there were {self.samples}"
         return None if labels == self.labels else f"the {samples} labels have changed"

@@ -34,7 +34,7 @@ REQUIRED_ARRAYS = tuple(
 
 
 def organamnist(path: PathOption = None, validation: Validation = "leave", verify: bool = True) -> Source:
-    """34,561 / 17,778 axial CT slices of 11 organs, 28×28 grey (about 38 MB).
+    """34,561 / 17,778 axial CT slices of 11 organs, 28×28 gray (about 38 MB).
 
     `path` is organamnist.npz or its folder; validation = "train" adds the 6,491 validation images;
     verify = false skips the checksum.
@@ -43,7 +43,7 @@ def organamnist(path: PathOption = None, validation: Validation = "leave", verif
 
 
 def organcmnist(path: PathOption = None, validation: Validation = "leave", verify: bool = True) -> Source:
-    """12,975 / 8,216 coronal CT slices of 11 organs, 28×28 grey (about 15 MB).
+    """12,975 / 8,216 coronal CT slices of 11 organs, 28×28 gray (about 15 MB).
 
     `path` is organcmnist.npz or its folder; validation = "train" adds the 2,392 validation images;
     verify = false skips the checksum.
@@ -52,7 +52,7 @@ def organcmnist(path: PathOption = None, validation: Validation = "leave", verif
 
 
 def organsmnist(path: PathOption = None, validation: Validation = "leave", verify: bool = True) -> Source:
-    """13,932 / 8,827 sagittal CT slices of 11 organs, 28×28 grey (about 16 MB).
+    """13,932 / 8,827 sagittal CT slices of 11 organs, 28×28 gray (about 16 MB).
 
     `path` is organsmnist.npz or its folder; validation = "train" adds the 2,452 validation images;
     verify = false skips the checksum.

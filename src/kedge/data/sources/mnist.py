@@ -64,7 +64,7 @@ UNZIPPED = {  # md5 of the unzipped files, as listed by several public loaders
 
 
 def mnist(path: PathOption = None, verify: bool = True) -> Source:
-    """60,000 / 10,000 handwritten digits, 28×28 grey, 10 classes (12 MB).
+    """60,000 / 10,000 handwritten digits, 28×28 gray, 10 classes (12 MB).
 
     `path` is a folder, zip or tar of the four idx files, gzipped or not; verify = false skips the checksums.
     """
@@ -72,7 +72,7 @@ def mnist(path: PathOption = None, verify: bool = True) -> Source:
 
 
 def fashion_mnist(path: PathOption = None, verify: bool = True) -> Source:
-    """60,000 / 10,000 pictures of clothes, 28×28 grey, 10 classes (31 MB).
+    """60,000 / 10,000 images of clothes, 28×28 gray, 10 classes (31 MB).
 
     `path` is a folder, zip or tar of the four idx files, gzipped or not; verify = false skips the checksums.
     """

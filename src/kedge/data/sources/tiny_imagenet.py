@@ -3,7 +3,7 @@
 Training images are train/<class>/images/*.JPEG; validation images are val/images/*.JPEG, with their classes
 in val/val_annotations.txt. wnids.txt lists the classes; they are numbered in alphabetical order, as in
 torchvision's ImageFolder. The official test images have no labels, so the 10,000 validation images are the
-test set. Stanford publishes no checksum; the md5 is the one that public loaders agree on.
+test set. Stanford publishes no checksum; public loaders agree on the md5.
 """
 
 import re
