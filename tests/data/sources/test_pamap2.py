@@ -122,7 +122,7 @@ def test_short_gaps_are_bridged_by_straight_lines(tmp_path: Path) -> None:
 
 
 def test_gaps_do_not_reach_over_the_end_of_an_activity(tmp_path: Path) -> None:
-    """Interpolation uses rows of the same run only: the last value is repeated, not interpolated to the next run."""
+    """Interpolation uses rows of the same run only: the last value is repeated, up to the next run."""
     values = ramp(2000)
     values[1000:] += 5000
     values[990:1000] = np.nan
