@@ -24,9 +24,11 @@ def test_the_table_names_dataset_partition_and_the_number() -> None:
     heads = ["client", "samples", "classes", "largest", "share %", "distance", "local test"]
     assert re.split(r"  +", lines[1]) == heads
     assert [line.split()[0] for line in lines[2:22]] == [str(client) for client in range(20)]
-    assert lines[-3] == "20 clients · 10 classes · 1,140 training samples · 280 in local tests · 18 to nobody"
-    assert re.fullmatch(r"heterogeneity 0\.\d{3} \(0: as in a random deal, 1: .*\)", lines[-2])
-    assert lines[-1].startswith("mean distance of a client's classes from the whole's 0.")
+    assert (
+        lines[-3] == "20 clients · 10 classes · 1,140 training samples · 280 in local tests · 18 unassigned"
+    )
+    assert re.fullmatch(r"heterogeneity 0\.\d{3} \(0: random partition, 1: .*\)", lines[-2])
+    assert lines[-1].startswith("mean distance of clients' classes from the overall distribution 0.")
 
 
 def test_the_json_is_the_deal_of_a_run() -> None:
@@ -151,7 +153,7 @@ def test_without_matplotlib_the_png_is_refused_at_once_and_the_page_is_not(
         answer = kedge("partition", "quickstart", *words)
         assert answer.code == 2
         assert "a PNG needs matplotlib, which is not installed: pip install 'kedge[plot]'" in answer.err
-        assert "The page does without: --html FILE." in answer.err
+        assert "The page needs no matplotlib: --html FILE." in answer.err
     assert not list(tmp_path.iterdir())
     assert kedge("partition", "quickstart", "--html", tmp_path / "a.html").code == 0
 

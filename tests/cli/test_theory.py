@@ -10,7 +10,7 @@ from rich.console import Console
 from tests.cli.command import kedge
 
 from kedge.report.plots import png
-from kedge.report.plots.theory import plot
+from kedge.report.plots.theory import theory_png
 from kedge.report.tables.theory import rendered
 
 SMALL = ("--seeds", "6", "--rounds", "12")
@@ -98,10 +98,10 @@ def test_the_picture_is_of_the_json_s_numbers(tmp_path: Path) -> None:
     file = tmp_path / "theory.png"
     found = kedge("theory", *SMALL, "--plot", file, "--json").json()
     assert found["plot"] == str(file)
-    assert plot(found) == file.read_bytes()
+    assert theory_png(found) == file.read_bytes()
     assert list(tmp_path.iterdir()) == [file]
     others = kedge("theory", *SMALL, "--clients", "4", "--json").json()
-    assert plot(others) != file.read_bytes()
+    assert theory_png(others) != file.read_bytes()
     assert kedge("theory", *SMALL, "--plot", file).out.splitlines()[-1] == f"written: {file}"
 
 
@@ -166,7 +166,7 @@ def test_without_matplotlib_the_picture_is_refused_and_the_table_is_not(
     monkeypatch.setattr(png, "find_spec", lambda name: None)
     answer = kedge("theory", *SMALL, "--plot", tmp_path / "a.png")
     assert answer.code == 2
-    assert "pip install 'kedge[plot]'. The table and --json do without." in answer.err
+    assert "pip install 'kedge[plot]'. The table and --json need no matplotlib." in answer.err
     assert kedge("theory", *SMALL).code == 0
 
 

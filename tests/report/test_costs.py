@@ -3,13 +3,16 @@
 from io import StringIO
 from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 from rich.console import Console
 
-from kedge.report.costs import phases, price, price_of_target, short, total
-from kedge.report.plots.cost import HIGH, KINDS, WIDE, drawing
+from kedge.report.costs import phases, price, price_of_target, total
+from kedge.report.numbers import with_prefix
+from kedge.report.plots.cost import KINDS, cost_figure
 from kedge.report.plots.png import png
-from kedge.report.plots.shapes import Box, Text
 from kedge.report.tables.cost import MOST, cost_notes, phase_table, run_table, target_table
 
 
@@ -91,14 +94,14 @@ def test_the_price_of_a_target_is_of_the_rounds_up_to_it_and_of_all_seeds_or_non
     ],
 )  # fmt: skip
 def test_numbers_in_few_digits(value: float | None, said: str) -> None:
-    assert short(value) == said
+    assert with_prefix(value) == said
 
 
 def test_a_paper_s_count_is_told_in_six_digits() -> None:
-    assert [short(n * 10**6, digits=6) for n in (873_039, 865_344, 314_912, 838_880)] == [
+    assert [with_prefix(n * 10**6, digits=6) for n in (873_039, 865_344, 314_912, 838_880)] == [
         "873.039 G", "865.344 G", "314.912 G", "838.880 G",
     ]  # fmt: skip
-    assert short(6_980_000_000, "B") == "6.98 GB"
+    assert with_prefix(6_980_000_000, "B") == "6.98 GB"
 
 
 def test_the_table_of_phases_has_their_sum_and_names_stages() -> None:
@@ -116,7 +119,7 @@ def test_of_many_phases_the_first_are_shown_and_the_sum_is_of_all() -> None:
     many = [line(n, 2 + n % 2) for n in range(1, 101)]
     shown = text(phase_table(phases(many), total(many) or {}))
     assert shown[-2].strip() == f"… {100 - MOST} more"
-    assert shown[-1].split()[1] == short(sum(3 * (2 + n % 2) for n in range(1, 101)))
+    assert shown[-1].split()[1] == with_prefix(sum(3 * (2 + n % 2) for n in range(1, 101)))
 
 
 def rows() -> list[dict[str, Any]]:
@@ -144,26 +147,31 @@ def test_the_table_of_a_target_says_who_did_not_reach_it() -> None:
     assert shown[2].split() == ["b", "not", "reached"]
 
 
-def test_in_the_picture_areas_are_costs() -> None:
-    """WIDE pixels are five rounds, HIGH the dearest round of a kind in any run."""
-    picture = drawing([("a", HISTORY), ("b", HISTORY[:2])])
-    boxes = [shape for shape in picture.shapes if isinstance(shape, Box) and "rounds" in shape.title]
-    assert len(boxes) == (3 + 1) * 4  # bytes have two parts
-    for kind, parts in (("updates", KINDS[0]), ("macs", KINDS[1])):
-        most = max(parts.per_round(phase) for phase in phases(HISTORY))
-        scale = WIDE / 5 * HIGH / most
-        own = boxes[: 3 + 1] if kind == "updates" else boxes[4:8]
-        assert sum(b.width * b.height for b in own[:3]) == pytest.approx(scale * (total(HISTORY) or {})[kind])
-        assert own[3].width * own[3].height == pytest.approx(scale * (total(HISTORY[:2]) or {})[kind])
-    up = boxes[9]
-    assert up.y + up.height == pytest.approx(boxes[8].y)  # stands on what goes down
-    assert all(b.x >= 0 and b.x + b.width <= picture.width and b.y >= 0 for b in boxes)
-    words = [shape.text for shape in picture.shapes if isinstance(shape, Text)]
-    assert {"a", "b", "102 in all", "2.60 k in all", "408 B in all"} <= set(words)
-    assert len(png(picture)) > 5000
+def bars(axes: Axes) -> list[Rectangle]:
+    return [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+
+
+def test_in_the_figure_areas_are_costs() -> None:
+    """A bar is as wide as its rounds and as high as the average cost of one of them."""
+    figure = cost_figure([("a", HISTORY), ("b", HISTORY[:2])])
+    grid = np.array(figure.axes).reshape(2, len(KINDS))
+    for axes, history in zip(grid, (HISTORY, HISTORY[:2]), strict=True):
+        for one, kind in zip(axes, KINDS, strict=True):
+            area = sum(bar.get_width() * bar.get_height() for bar in bars(one))
+            whole = total(history) or {}
+            assert area == pytest.approx(sum(whole[key] for key, _ in kind.parts))
+            assert one.get_xlim() == (0.5, 5.5)
+            assert one.get_ylim() == (0, max(kind.per_round(phase) for phase in phases(HISTORY)))
+    down, up = bars(grid[0, 2])[0], bars(grid[0, 2])[3]
+    assert up.get_y() == down.get_height()  # stands on what goes down
+    assert [(bar.get_x(), bar.get_width()) for bar in bars(grid[0, 0])] == [(0.5, 2), (2.5, 2), (4.5, 1)]
+    titles = "\n".join(one.get_title(loc="left") for one in figure.axes).split("\n")
+    assert {"a", "b", "102 in all", "2.60 k in all", "408 B in all"} <= set(titles)
+    assert [label.get_text() for label in grid[0, 0].get_xticklabels()] == ["1", "3", "5"]
+    assert len(png(figure)) > 5000
 
 
 def test_a_run_without_rounds_is_an_empty_row() -> None:
-    picture = drawing([("a", HISTORY), ("none", [])])
-    assert "0 in all" in [shape.text for shape in picture.shapes if isinstance(shape, Text)]
-    assert drawing([("none", [])]).height > 0
+    figure = cost_figure([("a", HISTORY), ("none", [])])
+    assert figure.axes[3].get_title(loc="left") == "none\n0 in all"
+    assert png(cost_figure([("none", [])]))

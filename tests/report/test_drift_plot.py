@@ -61,7 +61,7 @@ def test_what_a_history_lacks_is_left_out_and_said(tmp_path: Path) -> None:
     run = folder(tmp_path / "run", [{"train.loss": 1.0, "drift.diversity": None}])
     answer = kedge("plot", run, "--out", tmp_path / "figures")
     assert answer.code == 0
-    assert "left out: diversity.png (no run has them: set measure.drift = true)" in answer.out
+    assert "left out: diversity.png (no run has drift metrics: set measure.drift = true)" in answer.out
     assert "left out: clients.png (no run has local tests" in answer.out
     assert not (tmp_path / "figures").exists()
 

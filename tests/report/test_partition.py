@@ -1,37 +1,46 @@
-"""The table, the picture and the page of a deal: what they show, of few clients and of many."""
+"""The table, the figure and the page of a partition, with few clients and with many."""
 
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from io import BytesIO, StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.collections import EllipseCollection
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 from PIL import Image
 from rich.console import Console
 
 from kedge.data.partitions.partition import PARTITIONS
-from kedge.report.pages.partition import page
-from kedge.report.partition import Deal, counted, document, number, rounded
-from kedge.report.plots.partition import drawing
-from kedge.report.plots.partition_rows import CELLS, ROWS, rows_of
+from kedge.report.numbers import fixed, plural, with_commas
+from kedge.report.pages.partition import label_step, page
+from kedge.report.partition import PartitionStatistics, document
+from kedge.report.partition_rows import MAX_CELLS, MAX_ROWS, heading, shown_rows, subheading
+from kedge.report.plots.colors import SCALE, shade
+from kedge.report.plots.partition import SMALLEST, partition_figure, scale
 from kedge.report.plots.png import png
-from kedge.report.plots.shapes import SCALE, Box, Circle, Drawing, Text, shade
 from kedge.report.tables.partition import amounts, rendered, verdict
 
 VOID = {"meta"}
 
 
-def deal(counts: list[list[int]], tests: int = 0, left: int = 0) -> Deal:
-    return Deal("toy", "natural(key=<site>)", 3, np.array(counts), np.full(len(counts), tests), left)
+def deal(counts: list[list[int]], tests: int = 0, left: int = 0) -> PartitionStatistics:
+    return PartitionStatistics(
+        "toy", "natural(key=<site>)", 3, np.array(counts), np.full(len(counts), tests), left
+    )
 
 
-def random_deal(clients: int, classes: int, size: int = 20) -> Deal:
+def random_deal(clients: int, classes: int, size: int = 20) -> PartitionStatistics:
     rng = np.random.default_rng(0)
     priors = rng.dirichlet([0.3] * classes, clients)
     counts = np.array([rng.multinomial(rng.integers(1, 2 * size), prior) for prior in priors])
-    return Deal("toy", "dirichlet(alpha=0.3)", 0, counts, np.zeros(clients, dtype=np.int64))
+    return PartitionStatistics("toy", "dirichlet(alpha=0.3)", 0, counts, np.zeros(clients, dtype=np.int64))
 
 
 class Elements(HTMLParser):
@@ -42,11 +51,13 @@ class Elements(HTMLParser):
         self.open: list[str] = []
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.titles: list[str] = []
+        self.captions: set[str] = set()
         self.feed(text)
         assert not self.open
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
+        self.captions |= {value for name, value in attrs if name == "title" and value}
         if tag not in VOID:
             self.open.append(tag)
 
@@ -59,12 +70,13 @@ class Elements(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self.open and self.open[-1] == "title":
             self.titles.append(data)
+            self.captions.add(data)
 
     def count(self, tag: str) -> int:
         return sum(name == tag for name, _ in self.tags)
 
 
-def shown(one: Deal) -> list[list[str]]:
+def shown(one: PartitionStatistics) -> list[list[str]]:
     out = Console(width=160, record=True, file=StringIO())
     out.print(rendered(one))
     return [re.split(r"  +", line.strip()) for line in out.export_text().splitlines()]
@@ -105,131 +117,154 @@ def test_of_many_clients_the_ends_are_shown_and_no_empty_column() -> None:
 
 
 def test_the_lines_under_the_table() -> None:
-    assert amounts(SMALL) == "3 clients · 3 classes · 14 training samples · 3 in local tests · 2 to nobody"
+    assert amounts(SMALL) == "3 clients · 3 classes · 14 training samples · 3 in local tests · 2 unassigned"
     assert amounts(deal([[1]])) == "1 client · 1 class · 1 training sample"
     value, parts = verdict(deal([[1, 1], [1, 1]]))
-    assert value.startswith("heterogeneity -0.500 (0: as in a random deal, 1: every client holds one class")
-    assert parts.endswith("whole's 0.000; in a random deal 0.167, with one class each 0.500")
+    assert value.startswith("heterogeneity -0.500 (0: random partition, 1: one class per client")
+    assert parts.endswith("distribution 0.000; random partition 0.167, one class per client 0.500")
+
+
+def bubbles(figure: Figure) -> EllipseCollection:
+    return next(one for one in figure.axes[0].collections if isinstance(one, EllipseCollection))
+
+
+def texts(figure: Figure) -> set[str]:
+    found = [text.get_text() for text in figure.findobj(Text) if isinstance(text, Text)]
+    return {
+        *found,
+        *(axes.get_xlabel() for axes in figure.axes),
+        *(axes.get_ylabel() for axes in figure.axes),
+    }
 
 
 def test_few_clients_are_bubbles_whose_area_is_the_number_of_samples() -> None:
-    picture = drawing(SMALL)
-    bubbles = {shape.title: shape for shape in picture.shapes if isinstance(shape, Circle)}
-    assert len(bubbles) == 6
-    large = bubbles["client 0, class 0: 6 samples, 75.0 %"]
-    small = bubbles["client 2, class 2: 1 sample, 33.3 %"]
-    assert (large.radius / small.radius) ** 2 == pytest.approx(6)
-    assert large.color == shade(0.75)
-    assert small.x > large.x
-    assert small.y > large.y
-    assert "client 0: 8 samples" in {shape.title for shape in picture.shapes if isinstance(shape, Box)}
-    texts = [shape.text for shape in picture.shapes if isinstance(shape, Text)]
-    assert texts[0] == "toy, natural(key=<site>)"
-    assert re.fullmatch(r"3 clients · heterogeneity 0\.\d\d \(0: random deal, 1: one class each\)", texts[1])
-    assert {"class", "client", "samples", "all"} <= set(texts)
+    figure = partition_figure(SMALL)
+    found = bubbles(figure)
+    places = np.asarray(found.get_offsets()).tolist()
+    assert places == [[0, 0], [2, 0], [1, 1], [0, 2], [1, 2], [2, 2]]  # class, client
+    areas = np.asarray(found.get_widths(), dtype=float) ** 2
+    assert areas / areas[-1] == pytest.approx([6, 2, 3, 1, 1, 1])
+    assert [to_hex(color) for color in np.asarray(found.get_facecolor())[[0, 5]]] == [
+        shade(0.75),
+        shade(1 / 3),
+    ]
+    sizes = [bar.get_width() for bar in figure.axes[2].patches if isinstance(bar, Rectangle)]
+    assert sizes == [8, 3, 3]
+    totals = [bar.get_height() for bar in figure.axes[1].patches if isinstance(bar, Rectangle)]
+    assert totals == [7, 4, 3]
+    assert {
+        "toy, natural(key=<site>)", "class", "client", "samples", "all", "8",
+        "share of a client's samples; area: samples, largest 6", subheading(SMALL),
+    } <= texts(figure)  # fmt: skip
+    pattern = r"3 clients · heterogeneity 0\.\d\d \(0: random, 1: one class per client\)"
+    assert re.fullmatch(pattern, subheading(SMALL))
 
 
 def test_a_single_sample_among_many_is_seen() -> None:
-    radii = [s.radius for s in drawing(deal([[100_000, 1]])).shapes if isinstance(s, Circle)]
-    assert min(radii) > 1
+    one = deal([[100_000, 1]])
+    assert np.min(np.asarray(bubbles(partition_figure(one)).get_widths())) >= SMALLEST
+    assert min(float(at["r"] or 0) for tag, at in Elements(page(one, [])).tags if tag == "circle") > 1
 
 
 def test_many_clients_are_a_heat_map_in_the_order_of_their_largest_class() -> None:
     one = random_deal(100, 5)
-    rows = rows_of(one)
+    rows = shown_rows(one)
     assert sorted(rows.clients.tolist()) == list(range(100))
     largest = one.largest[rows.clients]
     assert (np.diff(largest) >= 0).all()
     purity = one.shares.max(axis=1)[rows.clients]
     assert all((np.diff(purity[largest == label]) <= 0).all() for label in range(5))
     assert rows.sizes.tolist() == sorted(one.sizes.tolist(), reverse=True)
-    picture = drawing(one)
-    assert not [shape for shape in picture.shapes if isinstance(shape, Circle)]
-    cells = [s for s in picture.shapes if isinstance(s, Box) and s.title.startswith("client ")]
-    assert len(cells) == int((one.counts > 0).sum())
-    least = f"100 of 100 clients have at least {counted(int(one.sizes.min()), 'sample')}"
-    assert least in {s.title for s in picture.shapes if isinstance(s, Box)}
+    least = f"100 of 100 clients have at least {plural(int(one.sizes.min()), 'sample')}"
+    assert rows.size_caption(99) == least
+    (mesh,) = partition_figure(one).axes[0].collections
+    drawn: Any = np.ma.asarray(mesh.get_array()).reshape(100, 5)
+    assert (np.ma.getmaskarray(drawn) == (rows.counts == 0)).all()
+    assert drawn.compressed() == pytest.approx(rows.shares[rows.counts > 0])
+    found = Elements(page(one, []))
+    assert found.count("circle") == 0
+    assert found.count("rect") == int((one.counts > 0).sum())
+    assert least in found.captions
 
 
-@pytest.mark.parametrize(
-    ("clients", "classes", "kind"),
-    [(2, 2, Circle), (40, 40, Circle), (41, 2, Box), (2, 200, Box), (3000, 10, Box), (10_000, 200, Box)],
-)
-def test_any_size_fits_on_a_page(clients: int, classes: int, kind: type) -> None:
-    one = random_deal(clients, classes)
-    picture, rows = drawing(one), rows_of(one)
-    assert len(rows.clients) == min(clients, ROWS, CELLS // classes)
-    assert picture.width <= 900
-    assert picture.height <= 900
-    drawn = [s for s in picture.shapes if isinstance(s, kind) and ", class " in getattr(s, "title", "")]
-    assert len(drawn) == int((rows.counts > 0).sum())
-    labels = [s for s in picture.shapes if isinstance(s, Text) and s.size == 10 and s.anchor == "middle"]
-    gaps = np.diff([s.x for s in labels])
-    assert (gaps >= 6 * max(len(s.text) for s in labels)).all()  # numbers of classes do not touch
-    for shape in picture.shapes:
-        assert 0 <= shape.x <= picture.width
-        assert 0 <= shape.y <= picture.height
-        if isinstance(shape, Box):
-            assert shape.x + shape.width <= picture.width
-            assert shape.y + shape.height <= picture.height
-    if len(rows.clients) < clients:
-        said = f"clients, by largest class ({len(rows.clients)} of {clients:,} drawn)"
-        assert said in {s.text for s in picture.shapes if isinstance(s, Text)}
+def test_any_size_fits_on_a_page() -> None:
+    for clients, classes, kind in [
+        (2, 2, "circle"), (40, 40, "circle"), (41, 2, "rect"), (2, 200, "rect"), (3000, 10, "rect"),
+        (10_000, 200, "rect"),
+    ]:  # fmt: skip
+        one = random_deal(clients, classes)
+        rows = shown_rows(one)
+        assert len(rows.clients) == min(clients, MAX_ROWS, MAX_CELLS // classes)
+        width, height = partition_figure(one).get_size_inches()
+        assert width < 11
+        assert 3 <= height < 11
+        found = Elements(page(one, []))
+        assert found.count(kind) == int((rows.counts > 0).sum())
+        svg = next(attributes for tag, attributes in found.tags if tag == "svg")
+        assert svg["viewbox"] == f"0 0 {svg['width']} {svg['height']}"
+        assert int(svg["width"] or 0) <= 640
+        assert int(svg["height"] or 0) <= 640
+        if len(rows.clients) < clients:
+            assert rows.axis == f"clients, by largest class ({len(rows.clients)} of {clients:,} drawn)"
+            assert rows.axis in texts(partition_figure(one))
+
+
+def test_numbers_of_classes_and_clients_do_not_touch() -> None:
+    for size, room in [(15, 13), (3, 27), (0.05, 40), (100, 40)]:
+        step = label_step(size, room)
+        assert step * size >= room
+        assert step == 1 or max(s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500) if s < step) * size < room
 
 
 def test_the_page_is_well_formed_needs_nothing_else_and_has_a_value_on_every_bubble() -> None:
-    text = page(drawing(SMALL), ["a < b", "second"])
+    text = page(SMALL, ["a < b", "second"])
     found = Elements(text)
     assert found.count("circle") == 6
     assert "client 0, class 2: 2 samples, 25.0 %" in found.titles
     assert found.titles[0] == "toy, natural(key=<site>)"
+    assert {"client 0: 8 samples", "class 0: 7 samples of all clients, 50.0 %"} <= found.captions
     assert "<p>a &lt; b</p>" in text
     assert not re.search(r"(src|href)=|url\(|@import", text)
     assert text.count("http") == text.count('xmlns="http://www.w3.org/2000/svg"') == 1
-    svg = next(attributes for tag, attributes in found.tags if tag == "svg")
-    picture = drawing(SMALL)
-    assert svg["viewbox"] == f"0 0 {picture.width} {picture.height}"
 
 
-def test_the_png_has_the_drawing_s_colors_where_its_shapes_are() -> None:
-    picture = drawing(SMALL)
-    image = Image.open(BytesIO(png(picture))).convert("RGB")
-    assert image.size == (2 * picture.width, 2 * picture.height)
-    for shape in picture.shapes:
-        if isinstance(shape, Circle) and shape.radius > 4:
-            wanted = tuple(bytes.fromhex(shape.color[1:]))
-            pixel = image.getpixel((round(2 * shape.x), round(2 * shape.y)))
-            assert isinstance(pixel, tuple)
-            assert max(abs(a - b) for a, b in zip(pixel, wanted, strict=True)) <= 8
+def test_the_png_has_the_scale_s_colors_where_the_bubbles_are() -> None:
+    figure = partition_figure(SMALL)
+    image = Image.open(BytesIO(png(figure))).convert("RGB")
+    assert image.size == tuple(int(144 * inches) for inches in figure.get_size_inches())
+    found = bubbles(figure)
+    for place, color in zip(np.asarray(found.get_offsets()), np.asarray(found.get_facecolor()), strict=True):
+        x, y = figure.axes[0].transData.transform(place)
+        pixel = image.getpixel((round(x), image.height - round(y)))
+        assert isinstance(pixel, tuple)
+        wanted = [round(255 * value) for value in color[:3]]
+        assert max(abs(a - b) for a, b in zip(pixel, wanted, strict=True)) <= 8
 
 
-def test_later_boxes_cover_earlier_ones_in_the_png() -> None:
-    boxes = (Box(0, 0, 10, 10, "#000000"), Box(2, 2, 4, 4, "#ff0000"))
-    image = Image.open(BytesIO(png(Drawing(10, 10, "two", boxes)))).convert("RGB")
-    assert image.getpixel((8, 8)) == (255, 0, 0)
-    assert image.getpixel((16, 16)) == (0, 0, 0)
-
-
-def test_the_scale_darkens_from_end_to_end() -> None:
+def test_the_scale_darkens_from_end_to_end_and_is_the_figure_s_color_map() -> None:
     assert shade(0) == SCALE[0]
     assert shade(1) == shade(1.5) == SCALE[-1]
-    light = [sum(bytes.fromhex(shade(share)[1:])) for share in np.linspace(0, 1, 50)]
+    shares = np.linspace(0, 1, 50)
+    light = [sum(bytes.fromhex(shade(share)[1:])) for share in shares]
     assert light == sorted(light, reverse=True)
+    colors, norm = scale()["cmap"], scale()["norm"]
+    for share in shares:
+        mapped, wanted = bytes.fromhex(to_hex(colors(norm(share)))[1:]), bytes.fromhex(shade(share)[1:])
+        assert max(abs(a - b) for a, b in zip(mapped, wanted, strict=True)) <= 2
 
 
 def test_a_long_name_loses_its_middle() -> None:
     long = replace(SMALL, partition=f"saved(path={'a' * 500}/run)")
-    picture = drawing(long)
-    assert picture.name.startswith("toy, saved(path=aaa")
-    assert picture.name.endswith("aaa/run)")
-    assert len(picture.name) == 90
-    assert picture.width <= 900
+    assert heading(long).startswith("toy, saved(path=aaa")
+    assert heading(long).endswith("aaa/run)")
+    assert len(heading(long)) == 90
+    assert heading(long) in texts(partition_figure(long))
 
 
 def test_numbers_for_reading() -> None:
-    assert [number(x) for x in (3.0, 5.5, 12_345)] == ["3", "5.5", "12,345"]
-    assert [rounded(x) for x in (-0.001, -0.5, 0.845)] == ["0.00", "-0.50", "0.84"]
-    assert [counted(1, "class"), counted(2000, "class"), counted(0, "sample")] == [
+    assert [with_commas(x) for x in (3.0, 5.5, 12_345)] == ["3", "5.5", "12,345"]
+    assert [fixed(x) for x in (-0.001, -0.5, 0.845)] == ["0.00", "-0.50", "0.84"]
+    assert [plural(1, "class"), plural(2000, "class"), plural(0, "sample")] == [
         "1 class", "2,000 classes", "0 samples",
     ]  # fmt: skip
 

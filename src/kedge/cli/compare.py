@@ -9,7 +9,7 @@ import typer
 from kedge.cli.options import Debug, Json, check_png, check_target, console, guarded, notes, show
 from kedge.core.errors import RequestError
 from kedge.report.plots.accuracy import accuracy_plot
-from kedge.report.plots.cost import pictured
+from kedge.report.plots.cost import cost_png
 from kedge.report.runs import Run, find_runs
 from kedge.report.tables import matrix
 from kedge.report.tables.comparison import comparison, rendered
@@ -71,7 +71,7 @@ def command(
 
 def cost_picture(runs: Sequence[Run]) -> bytes:
     """What the rounds of these runs cost."""
-    picture = pictured(runs)
+    picture = cost_png(runs)
     if picture is None:
         raise RequestError("--cost-plot: no run here has costs in its history.")
     return picture

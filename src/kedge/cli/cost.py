@@ -12,8 +12,9 @@ from kedge.config.assemble import assemble
 from kedge.config.document import override, read, settings
 from kedge.config.experiment import Experiment
 from kedge.nn.precision import Precision
-from kedge.report.costs import phases, short, total
-from kedge.report.plots.cost import drawing
+from kedge.report.costs import phases, total
+from kedge.report.numbers import with_prefix
+from kedge.report.plots.cost import cost_figure
 from kedge.report.plots.png import png
 from kedge.report.tables.cost import WHAT, phase_table
 from kedge.running.folders.folder import write
@@ -65,8 +66,8 @@ def command(
         for folder, one in plan
     ]
     if plot is not None:
-        picture = drawing([(one.method, one.lines) for one in found], str(document["name"]))
-        write(plot, png(picture))
+        figure = cost_figure([(one.method, one.lines) for one in found], str(document["name"]))
+        write(plot, png(figure))
     if as_json:
         runs = [one.document() for one in found]
         show({"experiment": document["name"], "runs": runs, "plot": str(plot) if plot else None})
@@ -121,7 +122,6 @@ def tell(one: Priced) -> None:
         said.append(f"{one.frozen:,} parameters are frozen (requires_grad=False): not trained, not sent")
     if one.tuning:
         who = f"{one.tuning['clients']} clients, {one.tuning['epochs']} epochs"
-        said.append(
-            f"fine-tuning before personal models are measured ({who}): {short(one.tuning['macs'])} MACs more"
-        )
+        macs = with_prefix(one.tuning["macs"])
+        said.append(f"fine-tuning before personal models are measured ({who}): {macs} MACs more")
     notes([*said, ""])

@@ -64,7 +64,7 @@ def check_png(option: str, path: Path) -> None:
     """Refuse before any work a picture that could not be written."""
     if path.suffix != ".png" or path.is_dir() or not path.parent.is_dir():
         raise RequestError(f"{option} {path}: need a file's name that ends in .png, in a folder that exists.")
-    require_matplotlib("The tables do without.")
+    require_matplotlib("The tables need no matplotlib.")
 
 
 def say(message: str) -> None:

@@ -16,8 +16,8 @@ from kedge.config.schema import parameters
 from kedge.core.errors import RequestError
 from kedge.data.partitions.partition import PARTITIONS
 from kedge.report.pages.partition import page
-from kedge.report.partition import Deal, document
-from kedge.report.plots.partition import drawing
+from kedge.report.partition import PartitionStatistics, document
+from kedge.report.plots.partition import partition_figure
 from kedge.report.plots.png import png as png_of
 from kedge.report.plots.png import require_matplotlib
 from kedge.report.tables.partition import amounts, headline, rendered, verdict
@@ -47,22 +47,24 @@ def command(
     files = places(out, png, html)
     values = settings(sets) | ({} if seed is None else {"seed": seed})
     chosen = resolve(override(read(experiment), values))
-    deal = dealt(chosen)
-    lines = [amounts(deal), *verdict(deal)]
+    found = statistics_of(chosen)
+    lines = [amounts(found), *verdict(found)]
     if chosen.partition["name"] == "natural":
         lines.append(NATURAL)
     if files:
-        picture = drawing(deal)
-        contents = {"png": lambda: png_of(picture), "html": lambda: page(picture, lines).encode()}
+        contents = {
+            "png": lambda: png_of(partition_figure(found)),
+            "html": lambda: page(found, lines).encode(),
+        }
         for kind, path in files.items():
             save(path, contents[kind](), kind)
     if as_json:
         written = {kind: str(files[kind]) if kind in files else None for kind in ("png", "html")}
-        show({"experiment": chosen.name, **document(deal), **written})
+        show({"experiment": chosen.name, **document(found), **written})
         return
     screen = console()
-    screen.print(headline(deal), style="bold", markup=False, highlight=False, soft_wrap=True)
-    screen.print(rendered(deal))
+    screen.print(headline(found), style="bold", markup=False, highlight=False, soft_wrap=True)
+    screen.print(rendered(found))
     screen.print()
     for line in lines[:2]:
         screen.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -92,19 +94,19 @@ def places(out: Path | None, png: Path | None, html: Path | None) -> dict[str, P
     return files
 
 
-def dealt(experiment: Experiment) -> Deal:
-    """What the clients of an experiment hold, as `kedge run` would deal it."""
+def statistics_of(experiment: Experiment) -> PartitionStatistics:
+    """Statistics of the partition that `kedge run` would use."""
     federation = federation_of(experiment)
     labels, classes = federation.pool.y.numpy(), federation.classes
     counts = np.array([np.bincount(labels[own], minlength=classes) for own in federation.clients])
     tests = np.array([len(own) for own in federation.local_tests])
-    return Deal(
+    return PartitionStatistics(
         dataset=experiment.data["name"],
         partition=called(experiment.partition),
         seed=experiment.seed,
         counts=counts,
         tests=tests,
-        left=len(labels) - int(counts.sum()) - int(tests.sum()),
+        unassigned=len(labels) - int(counts.sum()) - int(tests.sum()),
     )
 
 

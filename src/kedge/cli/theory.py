@@ -14,7 +14,7 @@ from kedge.core.errors import RequestError, nearest
 from kedge.measure.theory.linear import LEAST, NETWORKS, NEVER, Network, Training
 from kedge.measure.theory.study import frozen_steps, study
 from kedge.report.plots.png import require_matplotlib
-from kedge.report.plots.theory import OTHERWISE, plot
+from kedge.report.plots.theory import OTHERWISE, theory_png
 from kedge.report.tables.theory import explained, headline, rendered, verdict
 
 FROZEN = ("1", "0.2", "0.4")  # where so few steps can be frozen
@@ -69,7 +69,7 @@ def command(
     }  # fmt: skip
     seconds = time.perf_counter() - began
     if plot_file is not None:
-        save(plot_file, plot(result), "plot")
+        save(plot_file, theory_png(result), "plot")
     if as_json:
         show({**result, "seconds": seconds, "plot": None if plot_file is None else str(plot_file)})
         return

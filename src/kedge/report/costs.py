@@ -10,7 +10,6 @@ from typing import Any
 
 History = Sequence[Mapping[str, Any]]
 SUMS = ("samples", "updates", "macs", "bytes_down", "bytes_up")
-PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
 def phases(history: History) -> list[dict[str, Any]]:
@@ -81,14 +80,3 @@ def price_of_target(histories: Sequence[History], reached: Sequence[int | None])
         "cost_to_target": together([total(history, at) for history, at in pairs]),
         "seconds_to_target": mean(seconds(history, at) for history, at in pairs),
     }
-
-
-def short(value: float | None, unit: str = "", digits: int = 3) -> str:
-    """A number in few digits and a prefix: 12.3 M."""
-    if value is None:
-        return "–"
-    power = 0
-    while value >= 1000 - 0.5 * 10 ** (3 - digits) and power < len(PREFIXES) - 1:
-        value, power = value / 1000, power + 1
-    text = str(int(value)) if power == 0 and value == int(value) else f"{value:#.{digits}g}".rstrip(".")
-    return f"{text} {PREFIXES[power]}{unit}".rstrip()

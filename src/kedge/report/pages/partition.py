@@ -1,64 +1,95 @@
-"""The picture of who holds what as one page: SVG with values to point at, no network, no other file."""
+"""A partition as a page: the figure of plots/partition.py with a caption on every bubble, cell and bar."""
 
-from collections.abc import Sequence
-from html import escape
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from kedge.report.plots.shapes import Circle, Drawing, Shape, Text
+import numpy as np
 
-STYLE = """
-:root { color-scheme: light; }
-body { margin: 0; background: #fff; color: #1c2128; font: 14px/1.5 system-ui, sans-serif; }
-main { width: fit-content; max-width: 100%; box-sizing: border-box; margin: 0 auto; padding: 1rem 1.5rem; }
-svg { display: block; }
-svg text { font-family: system-ui, sans-serif; dominant-baseline: central; }
-svg rect { shape-rendering: crispEdges; }
-svg :is(rect, circle):hover { stroke: #d55e00; stroke-width: 2px; }
-svg .still { pointer-events: none; }
-.scroll { overflow-x: auto; }
-p { margin: .2rem 0 .2rem 64px; max-width: 48rem; font-size: 13px; color: #5c6672; }
-"""
+from kedge.report.numbers import plural, with_commas
+from kedge.report.pages.template import render
+from kedge.report.partition import PartitionStatistics
+from kedge.report.partition_rows import Rows, heading, shown_rows, subheading
+from kedge.report.plots.colors import DIM, INK, LINE, shade
+
+SWATCHES = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0)  # of the legend
+WIDTH, HEIGHT = 600, 520  # pixels of the cells, if there are not too few or too many
+SIZES = 65  # percent of their column that bars of sizes with numbers fill
 
 
-def page(drawing: Drawing, lines: Sequence[str]) -> str:
-    """The page: the picture, and under it what is to be said of it."""
-    shapes = "\n".join(element(shape) for shape in drawing.shapes)
-    said = "\n".join(f"<p>{escape(line)}</p>" for line in lines)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8"/>
-<meta name="viewport" content="width=device-width, initial-scale=1"/>
-<title>{escape(drawing.name)}</title>
-<style>{STYLE}</style>
-</head>
-<body><main>
-<div class="scroll">
-<svg xmlns="http://www.w3.org/2000/svg" width="{drawing.width}" height="{drawing.height}"
- viewBox="0 0 {drawing.width} {drawing.height}" role="img" aria-label="{escape(drawing.name)}">
-{shapes}
-</svg>
-</div>
-{said}
-</main></body>
-</html>
-"""
+def page(partition: PartitionStatistics, lines: Sequence[str]) -> str:
+    """The page; `lines` stand below the picture."""
+    rows = shown_rows(partition)
+    count, classes = rows.counts.shape
+    wide = between(16 if rows.bubbles else 1, WIDTH // classes, 56)
+    high = between(16, HEIGHT // count, 40) if rows.bubbles else between(2, HEIGHT // count, 24)
+    return render(
+        "partition.html",
+        name=heading(partition), subheading=subheading(partition), lines=lines, rows=rows, classes=classes,
+        wide=wide, high=high, width=wide * classes, height=high * count,
+        cells=list(cells(rows, 0.47 * min(wide, high))), totals=list(totals(partition)),
+        sizes=list(sizes(rows, high)), largest=with_commas(rows.sizes.max()),
+        row_labels=list(row_labels(rows, high)), column_labels=list(column_labels(classes, wide)),
+        swatches=[{"color": shade(share), "text": f"{100 * share:g} %"} for share in SWATCHES],
+        ink=INK, dim=DIM, line=LINE,
+    )  # fmt: skip
 
 
-def element(shape: Shape) -> str:
-    """A shape in SVG."""
-    if isinstance(shape, Text):
-        weight = ' font-weight="600"' if shape.bold else ""
-        turned = f' transform="rotate(-90 {shape.x:g} {shape.y:g})"' if shape.upright else ""
-        return (
-            f'<text x="{shape.x:g}" y="{shape.y:g}" font-size="{shape.size:g}" text-anchor="{shape.anchor}" '
-            f'fill="{shape.color}"{weight}{turned}>{escape(shape.text)}</text>'
-        )
-    said = f"<title>{escape(shape.title)}</title>" if shape.title else ""
-    still = "" if said else ' class="still"'
-    if isinstance(shape, Circle):
-        inner = (
-            f'<circle cx="{shape.x:g}" cy="{shape.y:g}" r="{shape.radius:.2f}" fill="{shape.color}"{still}>'
-        )
-        return f"{inner}{said}</circle>"
-    size = f'width="{shape.width:.6g}" height="{shape.height:.6g}"'
-    return f'<rect x="{shape.x:.6g}" y="{shape.y:.6g}" {size} fill="{shape.color}"{still}>{said}</rect>'
+def between(low: int, value: int, high: int) -> int:
+    """`value` clamped to [low, high]."""
+    return max(low, min(value, high))
+
+
+def cells(rows: Rows, largest: float) -> Iterator[dict[str, Any]]:
+    """Color and caption of every class that a client has; radius of its bubble, at most `largest` pixels."""
+    radii = np.maximum(largest * np.sqrt(rows.counts / rows.counts.max()), 1.2)
+    for row, column in np.argwhere(rows.counts > 0).tolist():
+        yield {
+            "row": row, "column": column, "radius": round(float(radii[row, column]), 2),
+            "color": shade(rows.shares[row, column]), "caption": rows.cell_caption(row, column),
+        }  # fmt: skip
+
+
+def totals(partition: PartitionStatistics) -> Iterator[dict[str, Any]]:
+    """The bars of the samples of each class."""
+    counts = partition.counts.sum(axis=0)
+    for label, count in enumerate(counts.tolist()):
+        share = f"{100 * count / counts.sum():.1f} %"
+        yield {
+            "percent": f"{100 * count / counts.max():.4g}",
+            "caption": f"class {label}: {plural(count, 'sample')} of all clients, {share}",
+        }
+
+
+def sizes(rows: Rows, high: int) -> Iterator[dict[str, Any]]:
+    """The bars of the clients' sizes, one for each row of `high` pixels."""
+    inset = high // 5 if rows.few else 0
+    full = SIZES if rows.few else 100
+    for row, size in enumerate(rows.sizes.tolist()):
+        yield {
+            "top": row * high + inset, "height": high - 2 * inset, "text": with_commas(size),
+            "percent": f"{full * size / rows.sizes.max():.4g}", "caption": rows.size_caption(row),
+        }  # fmt: skip
+
+
+def row_labels(rows: Rows, high: int) -> Iterator[dict[str, Any]]:
+    """Numbers of clients; for many clients, the number of clients above."""
+    count, population = len(rows.clients), rows.population
+    if rows.few:
+        for row in range(0, count, label_step(high, 13)):
+            yield {"percent": f"{100 * (row + 0.5) / count:.4g}", "text": row}
+        return
+    for above in range(0, population + 1, label_step(high * count / population, 40)):
+        yield {"percent": f"{100 * above / population:.4g}", "text": with_commas(above)}
+
+
+def column_labels(classes: int, wide: int) -> Iterator[dict[str, Any]]:
+    """Numbers of classes, as many as there is room for."""
+    for label in range(0, classes, label_step(wide, 7 * len(str(classes - 1)) + 6)):
+        yield {"percent": f"{100 * (label + 0.5) / classes:.4g}", "text": label}
+
+
+def label_step(size: float, room: float) -> int:
+    """The smallest of 1, 2, 5, 10, 20, … whose multiples of `size` pixels leave `room` pixels for a label."""
+    power = 10 ** int(math.log10(max(room / size, 1)))
+    return int(next(step for step in (power, 2 * power, 5 * power, 10 * power) if step * size >= room))

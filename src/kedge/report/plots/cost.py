@@ -1,37 +1,38 @@
-"""The cost phases of runs as a picture, from their histories alone: an area is a cost.
+"""The cost of runs as a figure, from their histories alone: areas are costs. Needs the extra `plot`.
 
-One row a run, one column a kind of cost. A phase is a box as wide as its rounds and as high as what one of
-them costs on average, all rows of a column to one scale; of bytes, what goes up stands on what goes down.
+Rows are runs, columns kinds of cost. A phase is a bar as wide as its rounds and as high as the average cost
+of one of them. All bars of a column have the same scale. Bytes up are stacked on bytes down.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from kedge.report.costs import History, phases, short
+from kedge.report.costs import History, phases
+from kedge.report.numbers import with_prefix
+from kedge.report.plots.colors import DIM, INK, LINE
 from kedge.report.plots.curves import names
-from kedge.report.plots.png import png
-from kedge.report.plots.shapes import DIM, LINE, Box, Drawing, Shape, Text
+from kedge.report.plots.png import new_figure, png
 from kedge.report.runs import Run, grouped
 
-TOP, LEFT, RIGHT = 74, 16, 20
-WIDE, HIGH = 230, 70  # of a panel
-ACROSS, DOWN, HEAD = 30, 30, 34  # between panels; for the texts above each
-ROOM = 30  # of a number under the axis
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 FULL, PALE = "#1b6aaf", "#a6cde4"
-EDGE = "#ffffff"  # between phases
+TICK_DISTANCE = 0.13  # of the axis: closer ticks would overlap
 
 Phase = Mapping[str, Any]
 
 
 class Kind(NamedTuple):
-    """A column: what is drawn, and the parts of its boxes from below."""
+    """A kind of cost: the parts of its bars from below, as keys of a phase with a color."""
 
     name: str
-    parts: tuple[tuple[str, str], ...]  # key and color
+    parts: tuple[tuple[str, str], ...]
     unit: str = ""
 
     def per_round(self, phase: Phase) -> float:
-        """What a round of the phase costs, on average."""
+        """The average cost of a round of the phase."""
         return float(sum(phase[key] for key, _ in self.parts)) / int(phase["rounds"])
 
 
@@ -42,58 +43,63 @@ KINDS = (
 )
 
 
-def drawing(runs: Sequence[tuple[str, History]], title: str = "what rounds cost") -> Drawing:
-    """The phases of runs, each with its name."""
+def cost_figure(runs: Sequence[tuple[str, History]], title: str = "what rounds cost") -> "Figure":
+    """The phases of runs, given their names and histories."""
     found = [(name, phases(history)) for name, history in runs]
     rounds = max((own[-1]["last_round"] for _, own in found if own), default=1)
-    shapes: list[Shape] = [Text(LEFT, 18, title, 14, "start", bold=True)]
+    figure = new_figure(10.9, 0.9 + 1.75 * len(found), dpi=144)
+    figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.06)
+    grid = figure.subplots(len(found), len(KINDS), sharey="col", squeeze=False)
+    figure.suptitle(title, x=0.01, ha="left", size=14, weight="bold", color=INK)
     for column, kind in enumerate(KINDS):
-        x = LEFT + column * (WIDE + ACROSS)
-        most = max((kind.per_round(phase) for _, own in found for phase in own), default=0.0)
-        shapes.append(Text(x, 42, kind.name, 12, "start"))
-        shapes.append(Text(x, 58, f"height: at most {short(most, kind.unit)} a round", 10, "start", DIM))
+        highest = max((kind.per_round(phase) for _, own in found for phase in own), default=0.0)
         for row, (name, own) in enumerate(found):
-            base = TOP + row * (HEAD + HIGH + DOWN) + HEAD + HIGH
-            scales = (WIDE / rounds, HIGH / most if most else 0.0)
-            shapes += panel(kind, own, x, base, scales)
-            if not column:
-                shapes.append(Text(x, base - HIGH - 25, name, 12, "start", bold=True))
-            whole = short(sum(phase[key] for phase in own for key, _ in kind.parts), kind.unit)
-            shapes.append(Text(x, base - HIGH - 9, f"{whole} in all", 11, "start"))
-    width = LEFT + len(KINDS) * (WIDE + ACROSS) - ACROSS + RIGHT
-    return Drawing(width, TOP + len(found) * (HEAD + HIGH + DOWN), title, tuple(shapes))
+            axes = grid[row, column]
+            axes.set_xlim(0.5, rounds + 0.5)
+            axes.set_ylim(0, highest or 1.0)
+            draw_phases(axes, kind, own, rounds)
+            whole = with_prefix(sum(phase[key] for phase in own for key, _ in kind.parts), kind.unit)
+            head = (
+                f"{kind.name}\nheight: at most {with_prefix(highest, kind.unit)} a round\n\n"
+                if not row
+                else ""
+            )
+            axes.set_title(
+                f"{head}{name if not column else ''}\n{whole} in all", loc="left", size=10.5, color=INK
+            )
+    return figure
 
 
-def pictured(runs: Sequence[Run]) -> bytes | None:
-    """The picture of runs as a PNG, of several seeds the first; None where no history has costs."""
+def draw_phases(axes: "Axes", kind: Kind, own: Sequence[Phase], rounds: int) -> None:
+    """The bars of one run and one kind of cost, with ticks at the first round of phases."""
+    starts = [phase["first_round"] - 0.5 for phase in own]
+    widths = [phase["rounds"] for phase in own]
+    bottom = [0.0] * len(own)
+    for key, color in kind.parts:
+        heights = [phase[key] / phase["rounds"] for phase in own]
+        axes.bar(starts, heights, widths, bottom, align="edge", color=color)
+        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+    axes.vlines(starts[1:], 0, axes.get_ylim()[1], color="white", linewidth=1)
+    ticks: dict[int, str] = {}
+    for start in (phase["first_round"] for phase in own):
+        if not ticks or start - max(ticks) >= TICK_DISTANCE * rounds:
+            ticks[start] = str(start)
+    last = own[-1]["last_round"] if own else 0
+    if last - max(ticks, default=last) >= 2 * TICK_DISTANCE * rounds:
+        ticks[last] = f"round {last}"
+    for tick in axes.set_xticks(list(ticks), list(ticks.values())):
+        side: Literal["left", "right"] = "right" if tick.label1.get_text().startswith("round") else "left"
+        tick.label1.set_horizontalalignment(side)
+    axes.set_yticks([])
+    axes.tick_params(length=0, labelsize=9, colors=DIM, labelbottom=True)
+    axes.spines[["left", "right", "top"]].set_visible(False)
+    axes.spines["bottom"].set_color(LINE)
+
+
+def cost_png(runs: Sequence[Run]) -> bytes | None:
+    """The figure of runs as a PNG, with the first of several seeds; None if no history has costs."""
     groups = grouped(runs)
     if not any("cost" in line for group in groups for line in group[0].history):
         return None
     histories = (group[0].history for group in groups)
-    return png(drawing(list(zip(names(groups), histories, strict=True))))
-
-
-def panel(
-    kind: Kind, own: Sequence[Phase], x: float, base: float, scales: tuple[float, float]
-) -> list[Shape]:
-    """The boxes of one run and one kind of cost, with the rounds at which phases begin under them."""
-    across, up = scales
-    shapes: list[Shape] = [Box(x, base, WIDE, 1, LINE)]
-    labelled = x - ROOM
-    for number, phase in enumerate(own):
-        left, wide = x + (phase["first_round"] - 1) * across, phase["rounds"] * across
-        floor = base
-        for key, color in kind.parts:
-            each = phase[key] / phase["rounds"]
-            title = f"rounds {phase['first_round']}–{phase['last_round']}: {short(each, kind.unit)} a round"
-            shapes.append(Box(left, floor - each * up, wide, each * up, color, title))
-            floor -= each * up
-        if number and wide > 2:
-            shapes.append(Box(left, base - HIGH, 1, HIGH, EDGE))
-        if left - labelled >= ROOM:
-            shapes.append(Text(left, base + 10, str(phase["first_round"]), 9, "start", DIM))
-            labelled = left
-    last = own[-1]["last_round"] if own else 0
-    if x + last * across - labelled >= 2 * ROOM:
-        shapes.append(Text(x + last * across, base + 10, f"round {last}", 9, "end", DIM))
-    return shapes
+    return png(cost_figure(list(zip(names(groups), histories, strict=True))))

@@ -1,43 +1,43 @@
-"""Panels of metrics over the rounds, one line a method: mean over the seeds, and their range.
+"""Plots of metrics over the rounds, from histories: mean and range over seeds of each method. Needs `plot`.
 
-A panel names metrics in the order of preference and shows the first that a run here has. Rounds without a
-value are gaps that the line passes over. Everything comes from the histories. Needs the extra `plot`.
+A panel lists metrics in order of preference and shows the first one that a run has. Lines connect the rounds
+that have a value.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kedge.report.plots.accuracy import COLORS
-from kedge.report.plots.png import require_matplotlib, saved
+from kedge.report.plots.colors import METHODS
+from kedge.report.plots.png import new_figure, png, require_matplotlib
 from kedge.report.runs import Run, grouped
 from kedge.report.tables.comparison import label_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-OTHERWISE = "kedge compare shows the accuracies without."
+OTHERWISE = "kedge compare prints accuracies without matplotlib."
 Points = dict[float, float]
 Group = list[Run]
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot: which metrics, what they are, on which scale."""
+    """One plot: its metrics, the label of its y axis, and the scale."""
 
     metrics: tuple[str, ...]
-    says: str
+    label: str
     log: bool = False
 
     def shown(self, groups: Sequence[Group]) -> str | None:
-        """The first of its metrics that a run has."""
+        """The first of its metrics that a run has, or None."""
         every = (run for group in groups for run in group)
-        there = {m for run in every for m in self.metrics if run.curve(m) and tells(run, m)}
-        return next((metric for metric in self.metrics if metric in there), None)
+        available = {m for run in every for m in self.metrics if run.curve(m) and is_informative(run, m)}
+        return next((metric for metric in self.metrics if metric in available), None)
 
 
-def tells(run: Run, metric: str) -> bool:
-    """Whether a metric says what no other does: the probe of a round of everybody is its own drift."""
+def is_informative(run: Run, metric: str) -> bool:
+    """False for a probe that equals the round's own drift, because all clients took part."""
     if not metric.startswith("probe."):
         return True
     twin = f"drift.{metric.removeprefix('probe.')}"
@@ -45,43 +45,43 @@ def tells(run: Run, metric: str) -> bool:
 
 
 def curves(panels: Sequence[Panel], runs: Sequence[Run]) -> bytes | None:
-    """The panels that the runs have something for, side by side; None where there is no such panel."""
+    """A PNG of the panels for which a run has a value, or None if there are none."""
     groups = grouped(runs)
     found = [(panel, metric) for panel in panels if (metric := panel.shown(groups))]
 
     def fill(axes: "Sequence[Axes]") -> None:
         for one, (panel, metric) in zip(axes, found, strict=True):
             for number, group in enumerate(groups):
-                line(one, number, names(groups)[number], [dict(run.curve(metric)) for run in group])
+                draw_line(one, number, names(groups)[number], [dict(run.curve(metric)) for run in group])
             one.set_xlabel("round")
-            one.set_ylabel(panel.says, fontsize=9)
+            one.set_ylabel(panel.label, fontsize=9)
             one.set_title(metric, fontsize=9)
             if panel.log:
                 one.set_yscale("log")
                 one.yaxis.set_major_formatter("{x:g}")
-                one.yaxis.set_minor_formatter(sparing(one))
+                one.yaxis.set_minor_formatter(minor_label(one))
 
-    return drawn(len(found), fill) if found else None
+    return panels_png(len(found), fill) if found else None
 
 
-def line(axes: "Axes", number: int, name: str, seeds: Sequence[Points]) -> None:
-    """A method's line over what all its seeds have, and the range between them; none where it is nothing."""
-    there = [points for points in seeds if points]
-    places = sorted(set.intersection(*(set(points) for points in there))) if there else []
+def draw_line(axes: "Axes", number: int, name: str, seeds: Sequence[Points]) -> None:
+    """Draw the mean of a method and the range over its seeds, where all seeds have a value."""
+    known = [points for points in seeds if points]
+    places = sorted(set.intersection(*(set(points) for points in known))) if known else []
     if not places:
         return
-    values = [[points[x] for points in there] for x in places]
-    color = COLORS[number % len(COLORS)]
+    values = [[points[x] for points in known] for x in places]
+    color = METHODS[number % len(METHODS)]
     dot = "o" if len(places) < 20 else None
-    middle = [sum(at) / len(at) for at in values]
-    axes.plot(places, middle, "-", color=color, label=name, linewidth=1.6, marker=dot, markersize=3.5)
-    if len(there) > 1:
-        low, high = [min(at) for at in values], [max(at) for at in values]
+    means = [sum(column) / len(column) for column in values]
+    axes.plot(places, means, "-", color=color, label=name, linewidth=1.6, marker=dot, markersize=3.5)
+    if len(known) > 1:
+        low, high = [min(column) for column in values], [max(column) for column in values]
         axes.fill_between(places, low, high, color=color, alpha=0.15)
 
 
-def sparing(axes: "Axes") -> Callable[[float, float], str]:
-    """Labels between the powers of ten, where the axis spans too few of those to be read without."""
+def minor_label(axes: "Axes") -> Callable[[float, float], str]:
+    """A formatter of minor ticks that labels them only if the axis spans few powers of ten."""
 
     def label(value: float, place: float) -> str:
         low, high = axes.get_ylim()
@@ -91,7 +91,7 @@ def sparing(axes: "Axes") -> Callable[[float, float], str]:
 
 
 def names(groups: Sequence[Group]) -> list[str]:
-    """The methods; those of equal name by their folders."""
+    """The names of the methods; folders for methods of equal name."""
     labels = [label_of(group) for group in groups]
 
     def folder(group: Group) -> str:
@@ -104,15 +104,12 @@ def names(groups: Sequence[Group]) -> list[str]:
     ]
 
 
-def drawn(count: int, fill: "Callable[[Sequence[Axes]], None]") -> bytes:
-    """A PNG of so many plots in a row, filled by the function; one legend for all."""
+def panels_png(count: int, fill: "Callable[[Sequence[Axes]], None]") -> bytes:
+    """A PNG of `count` plots in a row, drawn by `fill`, with one legend."""
     require_matplotlib(OTHERWISE)
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(0.8 + 4.4 * count, 3.8), dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(0.8 + 4.4 * count, 3.8, dpi=110)
     axes = [figure.add_subplot(1, count, number + 1) for number in range(count)]
     fill(axes)
     entries: dict[str, Any] = {}
@@ -128,13 +125,13 @@ def drawn(count: int, fill: "Callable[[Sequence[Axes]], None]") -> bytes:
         [*entries.values()], [*entries], loc="outside lower center", ncols=min(len(entries), 5) or 1,
         frameon=False, fontsize=9,
     )  # fmt: skip
-    return saved(figure)
+    return png(figure)
 
 
 def single(
-    runs: Sequence[Run], points: Callable[[Run], Points], across: str, up: str, title: str
+    runs: Sequence[Run], points: Callable[[Run], Points], x_label: str, y_label: str, title: str
 ) -> bytes | None:
-    """One plot of any points of every run; None where no run has some."""
+    """A PNG of one plot of `points` of every run, or None if no run has any."""
     groups = grouped(runs)
     found = [[points(run) for run in group] for group in groups]
     if not any(one for group in found for one in group):
@@ -142,9 +139,9 @@ def single(
 
     def fill(axes: "Sequence[Axes]") -> None:
         for number, seeds in enumerate(found):
-            line(axes[0], number, names(groups)[number], seeds)
-        axes[0].set_xlabel(across)
-        axes[0].set_ylabel(up, fontsize=9)
+            draw_line(axes[0], number, names(groups)[number], seeds)
+        axes[0].set_xlabel(x_label)
+        axes[0].set_ylabel(y_label, fontsize=9)
         axes[0].set_title(title, fontsize=9)
 
-    return drawn(1, fill)
+    return panels_png(1, fill)

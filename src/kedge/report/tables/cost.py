@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.table import Table
 
-from kedge.report.costs import PREFIXES, short
+from kedge.report.numbers import PREFIXES, with_prefix
 
 MOST = 24  # phases that are shown
 WHAT = "k, M, G, T: 10³, 10⁶, 10⁹, 10¹²; MACs: multiply-adds of the clients' training, forward and backward"
@@ -52,11 +52,15 @@ def cells(name: str, parameters: int | None, cost: Mapping[str, Any]) -> list[st
     found = [
         name,
         "" if parameters is None else f"{parameters:,}",
-        short(cost["updates"]),
-        short(each, digits=4),
+        with_prefix(cost["updates"]),
+        with_prefix(each, digits=4),
     ]
-    found += [short(cost["macs"]), short(cost["bytes_down"], "B"), short(cost["bytes_up"], "B")]
-    return found + ([short(cost["papers_count"], digits=6)] if "papers_count" in cost else [])
+    found += [
+        with_prefix(cost["macs"]),
+        with_prefix(cost["bytes_down"], "B"),
+        with_prefix(cost["bytes_up"], "B"),
+    ]
+    return found + ([with_prefix(cost["papers_count"], digits=6)] if "papers_count" in cost else [])
 
 
 def run_table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -67,8 +71,8 @@ def run_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for row in rows:
         cost = row["cost"] or dict.fromkeys(("updates", "macs", "bytes_down", "bytes_up"))
         table.add_row(
-            row["method"], short(cost["updates"]), short(cost["macs"]),
-            short(cost["bytes_down"], "B"), short(cost["bytes_up"], "B"),
+            row["method"], with_prefix(cost["updates"]), with_prefix(cost["macs"]),
+            with_prefix(cost["bytes_down"], "B"), with_prefix(cost["bytes_up"], "B"),
             rate(row["accuracy_per_mac"], macs), rate(row["accuracy_per_byte"], sent),
         )  # fmt: skip
     return table
@@ -84,8 +88,9 @@ def target_table(rows: Sequence[Mapping[str, Any]], target: float) -> Table:
             continue
         cost = cost or dict.fromkeys(("updates", "macs", "bytes_down", "bytes_up"))
         table.add_row(
-            row["method"], f"{reached:g}", short(cost["updates"]), short(cost["macs"]),
-            short(cost["bytes_down"], "B"), short(cost["bytes_up"], "B"), f"{row['seconds_to_target']:.1f}",
+            row["method"], f"{reached:g}", with_prefix(cost["updates"]), with_prefix(cost["macs"]),
+            with_prefix(cost["bytes_down"], "B"), with_prefix(cost["bytes_up"], "B"),
+            f"{row['seconds_to_target']:.1f}",
         )  # fmt: skip
     return table
 

@@ -39,8 +39,8 @@ def columns(one: Mapping[str, Any]) -> list[tuple[str, bool, str]]:
         ("|r − printed|", False, short(one["printed_error"])),
         ("correlation", True, decimal(told["rounds"], 3)),
         ("first round", False, decimal(told["first_round"], 3)),
-        ("faster", True, counted(one["faster"])),
-        ("first round", False, counted(one["faster_first_round"])),
+        ("faster", True, win_text(one["faster"])),
+        ("first round", False, win_text(one["faster_first_round"])),
         ("final loss", False, short(one["final_loss"])),
     ]
 
@@ -61,8 +61,8 @@ def verdict(result: Mapping[str, Any]) -> list[str]:
     lines = [agreement(first, result["seeds"])]
     bugs = [one for one in others if one["frozen"] is not None and one["faster"]["of"]]
     if bugs:
-        each = ", ".join(f"{counted(one['faster'])} ({one['method']})" for one in bugs)
-        start = ", ".join(counted(one["faster_first_round"]) for one in bugs)
+        each = ", ".join(f"{win_text(one['faster'])} ({one['method']})" for one in bugs)
+        start = ", ".join(win_text(one["faster_first_round"]) for one in bugs)
         lines.append(f"fedbug contracts faster than fedavg in {each} seeds; in the first round in {start}")
     if flow := result["printed_flow"]:
         lines.append(
@@ -103,7 +103,7 @@ def explained(result: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def counted(found: Mapping[str, Any] | None) -> str:
+def win_text(found: Mapping[str, Any] | None) -> str:
     """'48/50': in how many of the seeds that can be compared."""
     return GAP if found is None or not found["of"] else f"{found['seeds']}/{found['of']}"
 
