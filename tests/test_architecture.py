@@ -12,9 +12,10 @@ FILES = sorted(p for p in ROOT.rglob("*.py"))
 OUTER = {"config", "running", "reproduce", "cli", "report", "audit", "bench", "api", "exports", "__init__"}
 DOMAIN = {"core", "nn", "algorithms", "rules", "models", "data", "engines", "measure"}
 
-# What each part may import of ours, beside itself.
+# What each part may import of ours, beside itself and torch_private.
 ALLOWED: dict[str, set[str]] = {
     "version": set(),
+    "torch_private": set(),
     "core": set(),
     "nn": {"core"},
     "algorithms": {"core"},
@@ -76,7 +77,7 @@ def test_there_is_something_to_check() -> None:
 def test_imports_keep_the_law(path: Path) -> None:
     own = part(path)
     assert own in ALLOWED, f"{own}: a new part of the package; say in this test what it may import"
-    wrong = parts_imported(path) - ALLOWED[own] - {own}
+    wrong = parts_imported(path) - ALLOWED[own] - {own, "torch_private"}
     assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
 
 
@@ -91,6 +92,116 @@ def test_the_law_itself_forbids_what_it_must() -> None:
     for outer in ("audit", "bench"):
         assert not {"cli", "report"} & ALLOWED[outer]
     assert all("running" not in ALLOWED[inner] for inner in DOMAIN)
+
+
+# Names of torch.cuda for the state of the device; all others are for streams, graphs and events.
+CUDA_QUERIES = {
+    "empty_cache",
+    "get_device_name",
+    "is_available",
+    "max_memory_allocated",
+    "mem_get_info",
+    "memory_allocated",
+    "reset_peak_memory_stats",
+    "synchronize",
+}
+
+
+def torch_names(text: str) -> set[str]:
+    """The full names of everything that a source text takes from torch and Triton."""
+    tree = ast.parse(text)
+    known: dict[str, str] = {}
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                first = alias.name.split(".")[0]
+                known[alias.asname or first] = alias.name if alias.asname else first
+                found.add(alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                known[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                found.add(f"{node.module}.{alias.name}")
+
+    def full_name(node: ast.AST) -> str | None:
+        if isinstance(node, ast.Name):
+            return known.get(node.id)
+        if isinstance(node, ast.Attribute) and (owner := full_name(node.value)):
+            return f"{owner}.{node.attr}"
+        return None
+
+    found |= {name for node in ast.walk(tree) if (name := full_name(node))}
+    return {name for name in found if name.split(".")[0] in ("torch", "triton")}
+
+
+def private_names(text: str) -> set[str]:
+    """The private names among them; operators such as torch.ops.aten._to_copy are public."""
+
+    def private(name: str) -> bool:
+        hidden = (part.startswith("_") and not part.startswith("__") for part in name.split("."))
+        return any(hidden) and not name.startswith("torch.ops.")
+
+    return {name for name in torch_names(text) if private(name)}
+
+
+def cuda_names(text: str) -> set[str]:
+    """The names of Triton and of torch.cuda's streams, graphs and events among them."""
+
+    def internal(name: str) -> bool:
+        inside = name.removeprefix("torch.cuda.")
+        return name.split(".")[0] == "triton" or (inside != name and inside.split(".")[0] not in CUDA_QUERIES)
+
+    return {name for name in torch_names(text) if internal(name)}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_private_names_of_torch_are_in_one_module(path: Path) -> None:
+    assert path == ROOT / "torch_private.py" or not private_names(path.read_text())
+
+
+GPU_ROOMS = ("nn/gpu", "engines/cuda")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_triton_and_cuda_streams_stay_in_their_rooms(path: Path) -> None:
+    room = path.relative_to(ROOT).parent.as_posix()
+    assert room in GPU_ROOMS or not cuda_names(path.read_text())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import torch\ntorch._dynamo.reset()",
+        "import torch._inductor.config",
+        "from torch._C import _functorch",
+        "from torch.utils._pytree import tree_map",
+        "def late():\n    from torch._guards import tracing",
+        "from torch import nn\nnn.modules.batchnorm._BatchNorm",
+        "import torch.nn.functional as F\nF._pad(0)",
+    ],
+)
+def test_private_names_are_found(text: str) -> None:
+    assert private_names(text)
+
+
+@pytest.mark.parametrize("text", ["import torch\ntorch.__version__", "import torch\ntorch.ops.aten._to_copy"])
+def test_public_names_are_not_taken_for_private_ones(text: str) -> None:
+    assert not private_names(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import triton.language as tl",
+        "from triton import jit",
+        "import torch\ntorch.cuda.Stream()",
+        "from torch import cuda\ncuda.graph(1)",
+        "from torch.cuda import CUDAGraph",
+        "import torch\ndef f(event: torch.cuda.Event) -> None: ...",
+    ],
+)
+def test_names_of_triton_and_cuda_streams_are_found(text: str) -> None:
+    assert cuda_names(text)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))

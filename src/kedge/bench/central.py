@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from kedge.algorithms import fedavg
 from kedge.bench.loops import Round
@@ -18,6 +17,7 @@ from kedge.core.tree import tree_to
 from kedge.data.federation import Federation
 from kedge.engines.cuda.graphs import captured, in_place
 from kedge.engines.cuda.tracing import traced
+from kedge.torch_private import compiler_options, tree_map_only
 
 
 def central_step(
@@ -49,9 +49,7 @@ def compiled_central(model: Model, local: LocalTraining, data: Federation, batch
             # kernel is, and cuDNN gives it with channels first. Then kernels have them first, too.
             if "stride" not in str(error):
                 raise
-            from torch._inductor import config
-
-            with config.patch(layout_optimization=False):
+            with compiler_options(layout_optimization=False):
                 step = central_program(model, local, data, index, copied)
 
     def round(number: int) -> int:
@@ -78,7 +76,7 @@ def central_program(
     step = partial(program, *arguments)
     if device.type != "cuda":
         return step
-    graph, _ = captured(step, torch.cuda.graph_pool_handle())
+    graph, _ = captured(step, None)
 
     def replay(held: Any = arguments) -> None:  # the graph moves the arguments' memory
         graph.replay()

@@ -7,13 +7,13 @@ in them. On a CPU they are the operators' own, and what lies between them is an 
 
 from typing import NamedTuple
 
-from torch._C._autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEventAvg
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from kedge.bench.bench import synchronize
 from kedge.bench.loops import Round
 from kedge.nn.precision import Precision
+from kedge.torch_private import DeviceType
 
 LARGEST = 12
 BETWEEN = "between operators"

@@ -19,7 +19,6 @@ from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.nn import functional as F
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode, resolve_name
-from torch.utils._pytree import tree_leaves
 
 from kedge.core.errors import RequestError
 from kedge.core.model import Batch, Model
@@ -28,6 +27,7 @@ from kedge.data.federation import Federation
 from kedge.nn.naming import FORWARD_ERRORS, error_text, part_name
 from kedge.nn.random_functions import KEYED_FUNCTIONS, with_keyed_functions
 from kedge.nn.recurrent import Recurrent
+from kedge.torch_private import tree_leaves
 
 SAMPLES = 4
 TRIES = 4  # of a forward pass that draws: a branch may depend on a number that is drawn

@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import torch
-
 from kedge.core.algorithm import Algorithm, fitted
 from kedge.core.correction import Cohort, Correction, Weight, within
 from kedge.core.model import Model
 from kedge.core.tree import Leaves, Tree, flatten, only, tree_foreach
+from kedge.torch_private import foreach_add
 
 
 class Rejection(NamedTuple):
@@ -61,12 +60,12 @@ def server_update(algorithm: Algorithm, server: Server, reply: Reply, population
     """
     mean = reply.mean
     update = mean["delta"]
-    average = reply.average or tree_foreach(torch._foreach_add, server.shared, update)
+    average = reply.average or tree_foreach(foreach_add, server.shared, update)
     slots = dict(server.slots)
     cohort = Cohort(round, reply.size, population, server.shared)
     for c in algorithm.corrections:
         update, slots[c.name] = c.server(update, mean["slots"][c.name], slots[c.name], cohort)
-    moved = average if update is mean["delta"] else tree_foreach(torch._foreach_add, server.shared, update)
+    moved = average if update is mean["delta"] else tree_foreach(foreach_add, server.shared, update)
     frozen = frozenset(server.shared) - reply.trained
     if frozen:
         moved = {k: server.shared[k] if k in frozen else v for k, v in moved.items()}

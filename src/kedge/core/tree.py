@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kedge.torch_private import foreach_norm
+
 Leaves = dict[str, Tensor]
 Tree = Mapping[str, Any]
 SEPARATE_SUMS = 8  # `dot` concatenates vectors if there are more
@@ -83,7 +85,7 @@ def tree_map(function: Callable[..., Tensor], tree: Tree, *others: Tree) -> dict
 
 
 def tree_foreach(function: Callable[..., Sequence[Tensor]], tree: Tree, *others: Tree) -> dict[str, Any]:
-    """`tree_map` with a function of lists of tensors, such as torch._foreach_add: one launch on a GPU."""
+    """`tree_map` with a function of lists of tensors, such as `foreach_add`: one launch on a GPU."""
     trees = (tree, *others)
     if tree and not any(isinstance(v, dict) for v in tree.values()):
         return dict(zip(tree, function(*([each[k] for k in tree] for each in trees)), strict=True))
@@ -160,5 +162,5 @@ def finite(tree: Tree) -> Tensor:
     """A 0-d flag: all numbers in the tree are finite."""
     tensors = [v for v in flatten(tree).values() if v.is_floating_point()]
     if tensors and tensors[0].is_cuda:  # one launch; slower on a CPU
-        return torch.stack(torch._foreach_norm(tensors, math.inf)).isfinite().all()
+        return torch.stack(foreach_norm(tensors, math.inf)).isfinite().all()
     return finite_rows(tree_map(lambda v: v.unsqueeze(0), tree))[0]

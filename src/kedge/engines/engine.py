@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from kedge.core.algorithm import Algorithm, Stage, Tune
 from kedge.core.client import unit_gradient_distance
@@ -16,6 +15,7 @@ from kedge.core.model import Model
 from kedge.core.server import Rejection, Reply, upload_weights
 from kedge.core.tree import Leaves, Tree, tree_foreach, tree_map
 from kedge.data.batches import Plan
+from kedge.torch_private import foreach_div, tree_map_only
 
 T = TypeVar("T")
 Told = tuple[list[bool], list[float]]  # flags and losses of rows
@@ -183,7 +183,7 @@ def divided(total: Tree, mass: Tensor) -> dict[str, Any]:
 
     def by_mass(sums: list[Tensor]) -> Sequence[Tensor]:
         if len({v.dtype for v in sums}) == 1:
-            return torch._foreach_div(sums, mass.to(sums[0].dtype))
+            return foreach_div(sums, mass.to(sums[0].dtype))
         return [v / mass.to(v.dtype) for v in sums]
 
     return tree_foreach(by_mass, total)

@@ -9,11 +9,9 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any
 
-import torch
+from kedge.torch_private import set_vmap_fallback_warning
 
-FUNCTORCH: Any = torch._C._functorch  # its stubs lack the function that switches the warning
 # The group is the operator's name, also for its backward and inner forms: _embedding_bag_backward.
 WARNING = re.compile(r"There is a performance drop because .* batching rule for aten::_?(\w+?)(_backward)?\.")
 INSIDE = (  # torch's warnings about the way kedge calls a user's module
@@ -33,7 +31,7 @@ class WarningSwitch:
         """Change the number of active runs by `runs`; with no active run the warning is on."""
         with self.lock:
             self.runs += runs
-            FUNCTORCH._set_vmap_fallback_warning_enabled(self.runs == 0)
+            set_vmap_fallback_warning(self.runs == 0)
 
 
 SWITCH = WarningSwitch()
@@ -57,7 +55,7 @@ def collect_fallback_operators() -> Iterator[list[str]]:
     operators: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        FUNCTORCH._set_vmap_fallback_warning_enabled(True)
+        set_vmap_fallback_warning(True)
         try:
             yield operators
         finally:

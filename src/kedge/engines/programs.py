@@ -19,6 +19,7 @@ from kedge.core.tree import Leaves, Tree, finite_rows, tree_map, where
 from kedge.data.federation import Federation
 from kedge.engines.cuda.tracing import without_advice
 from kedge.engines.engine import Totals, lr_times, weighted_totals
+from kedge.torch_private import dynamo_config, trace_random_functions
 
 BUCKETS = (1, 2, 4, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 512, 1024)
 
@@ -163,19 +164,15 @@ def cpu_keeps_rounding() -> bool:
 
 def never_fall_back() -> None:
     """A hit of dynamo's limit is an error, not eager work without a word; torch keeps this by thread."""
-    import torch._dynamo  # not before something is compiled: it takes a second
-
-    torch._dynamo.config.recompile_limit = 1024
-    torch._dynamo.config.fail_on_recompile_limit_hit = True
+    config = dynamo_config()  # not before something is compiled: it takes a second
+    config.recompile_limit = 1024
+    config.fail_on_recompile_limit_hit = True
 
 
 def trace_everything() -> None:
     """Let dynamo trace kedge's recurrent layers, and the random functions that `KeyedFunctions` replaces."""
-    import torch._dynamo
-    from torch._dynamo.variables.torch import get_overridable_functions
-
-    torch._dynamo.config.allow_rnn = True
-    get_overridable_functions().update({torch.rand_like, torch.randn_like, torch.normal})
+    dynamo_config().allow_rnn = True
+    trace_random_functions()
 
 
 def bucket(count: int) -> int:

@@ -11,18 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.modules.activation import _is_make_fx_tracing
 
 from kedge.core.errors import RequestError
 from kedge.nn.gpu.operators import is_row
 from kedge.nn.keyed import Drop, KeyedLayer, drop
+from kedge.torch_private import is_make_fx_tracing
 
 Attended = tuple[Tensor, Tensor | None]
 
 
 def is_traced() -> bool:
     """Whether torch.compile or make_fx is tracing now."""
-    return torch.compiler.is_compiling() or bool(_is_make_fx_tracing())  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return torch.compiler.is_compiling() or is_make_fx_tracing()
 
 
 def attend(
@@ -200,7 +200,7 @@ class KeyedAttention(KeyedLayer, nn.MultiheadAttention):
             self.bias_k, self.bias_v, self.add_zero_attn, self.dropout, self.out_proj.weight,
             self.out_proj.bias, training=self.training, key_padding_mask=key_padding_mask,
             need_weights=need_weights, attn_mask=attn_mask, average_attn_weights=average_attn_weights,
-            is_causal=is_causal, **({} if self._qkv_same_embed_dim else separate),
+            is_causal=is_causal, **(separate if self.in_proj_weight is None else {}),
         )  # fmt: skip
         if draws:
             self.end_call()

@@ -25,6 +25,7 @@ from kedge.nn.gpu.pooling import stacked_pooling
 from kedge.nn.keyed import KeyedRReLU
 from kedge.nn.normalization import add_float32_hooks
 from kedge.nn.recurrent import KeyedGRU, KeyedLSTM, KeyedRNN, PlainGRUCell, PlainLSTMCell, PlainRNNCell
+from kedge.torch_private import AnyBatchNorm, AnyDropout, AnyInstanceNorm, forward_pre_hooks
 
 
 class MaskedBatchNorm(nn.Module):
@@ -160,7 +161,7 @@ KEYED: dict[type[nn.Module], type[nn.Module]] = {
 def private_copy(module: nn.Module) -> nn.Module:
     """A deep copy of the module; raises if it contains the old nn.utils.weight_norm."""
     for name, layer in module.named_modules():
-        if any(isinstance(hook, WeightNorm) for hook in layer._forward_pre_hooks.values()):
+        if any(isinstance(hook, WeightNorm) for hook in forward_pre_hooks(layer)):
             raise RequestError(
                 f"{name or 'the module'} ({type(layer).__name__}): nn.utils.weight_norm makes a module that "
                 "cannot be copied. Use nn.utils.parametrizations.weight_norm."
@@ -184,11 +185,11 @@ def exchange_layers(module: nn.Module, frozen_statistics: bool) -> tuple[list[st
             layer.frozen_statistics = frozen_statistics
             layer.register_buffer("sample_weight", torch.ones(1), persistent=False)
             weights.append(path + "sample_weight")
-        elif isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        elif isinstance(layer, AnyBatchNorm):
             raise RequestError(
                 f"{name}: {type(layer).__name__} is not supported; use BatchNorm1d/2d/3d or GroupNorm."
             )
-        elif isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats:
+        elif isinstance(layer, AnyInstanceNorm) and layer.track_running_stats:
             raise RequestError(f"{name}: InstanceNorm with track_running_stats=True is not supported.")
         elif type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros":
             layer.__class__ = StackedConv2d
@@ -202,7 +203,7 @@ def exchange_layers(module: nn.Module, frozen_statistics: bool) -> tuple[list[st
             layer.whole_channels = whole
             layer.register_buffer("key", torch.zeros(3, dtype=torch.int64), persistent=False)
             keys.append(path + "key")
-        elif isinstance(layer, nn.modules.dropout._DropoutNd):
+        elif isinstance(layer, AnyDropout):
             raise RequestError(f"{name}: {type(layer).__name__} is not supported; use nn.Dropout.")
         elif type(layer) in KEYED:
             layer.__class__ = KEYED[type(layer)]

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from kedge.nn.transforms import under_transform
+from kedge.torch_private import AnyInstanceNorm
 
-NORMS = (nn.LayerNorm, nn.modules.instancenorm._InstanceNorm)
+NORMS = (nn.LayerNorm, AnyInstanceNorm)
 
 
 def add_float32_hooks(module: nn.Module) -> None:

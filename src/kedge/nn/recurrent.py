@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from kedge.core.errors import RequestError
 from kedge.nn.attention import is_stacked, is_traced
 from kedge.nn.keyed import KeyedLayer, drop
+from kedge.torch_private import has_dispatch_mode
 
 State = tuple[Tensor, ...]  # h, and c of an LSTM
 Step = Callable[[Tensor, State], State]  # (input gates, state) -> the next state
@@ -58,7 +58,7 @@ def has_own_operator(layer: nn.Module, x: Tensor) -> bool:
 
     Not while a dispatch mode or a tracer is active (`kedge cost`, a capture): these must see the products.
     """
-    if x.device.type != "cpu" or is_traced() or _get_current_dispatch_mode() is not None:
+    if x.device.type != "cpu" or is_traced() or has_dispatch_mode():
         return False
     tensors = [x, *layer.parameters()]
     tracked = torch.is_grad_enabled() and any(v.requires_grad for v in tensors)

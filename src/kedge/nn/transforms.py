@@ -7,9 +7,9 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch._C._functorch import CInterpreter, TransformType, peek_interpreter_stack
-from torch._functorch.pyfunctorch import coerce_cinterpreter
 from torch.func import grad
+
+from kedge.torch_private import CInterpreter, TransformType, coerce_cinterpreter, peek_interpreter_stack
 
 T = TypeVar("T")
 

@@ -17,16 +17,17 @@ from typing import Literal
 from torch import nn
 
 from kedge.core.errors import RequestError, nearest
+from kedge.torch_private import AnyBatchNorm, AnyInstanceNorm
 
 Granularity = Literal["listed", "layer", "module", "block"]  # "listed": what the module lists, else "layer"
 Units = tuple[tuple[str, ...], ...]
 
 KINDS = ("layer", "module", "block")
 NORMS = (
-    nn.modules.batchnorm._BatchNorm,
+    AnyBatchNorm,
     nn.GroupNorm,
     nn.LayerNorm,
-    nn.modules.instancenorm._InstanceNorm,
+    AnyInstanceNorm,
 )
 
 

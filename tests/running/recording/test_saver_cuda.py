@@ -8,8 +8,9 @@ import safetensors.torch
 import torch
 
 from kedge.engines.cuda.graphs import captured
+from kedge.engines.cuda.host_copies import copy_stream
 from kedge.running.folders import checkpoint
-from kedge.running.recording.saver import copy_stream, written
+from kedge.running.recording.saver import written
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 STREAMS = 32  # of one priority: torch.cuda.Stream() hands them out in turn

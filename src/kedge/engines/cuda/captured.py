@@ -15,7 +15,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from kedge.core.algorithm import Stage, Tune
 from kedge.core.client import Carry
@@ -31,6 +30,7 @@ from kedge.engines.engine import Order, ran_out, staged, trainable
 from kedge.engines.programs import stacked_step
 from kedge.engines.round_start import Begun, Coming, Known
 from kedge.engines.stacked import Stacked
+from kedge.torch_private import tree_leaves, tree_map_only
 
 Result = TypeVar("Result")
 Ahead = Callable[[int], Sequence[int]]  # number of a round -> who will take part

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from kedge.engines.compiling import explain_capture_errors
 from kedge.engines.cuda.tracing import traced
+from kedge.torch_private import foreach_copy_, tree_map_only
 
 
 def captured(
@@ -117,7 +117,7 @@ def put(places: Any, values: Any) -> None:
         else:
             place.copy_(value)
     for pairs in alike.values():
-        torch._foreach_copy_([place for place, _ in pairs], [value for _, value in pairs])
+        foreach_copy_([place for place, _ in pairs], [value for _, value in pairs])
 
 
 def paired(place: Any, value: Any) -> list[tuple[Tensor, Tensor]]:

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from kedge.core.client import Carry
 from kedge.core.tree import tree_map
@@ -20,6 +19,7 @@ from kedge.engines.compiling import explain_capture_errors
 from kedge.engines.cuda.graphs import captured, in_place, put
 from kedge.engines.cuda.rounding import reading_copies, rounded
 from kedge.engines.cuda.tracing import compiled, written_down
+from kedge.torch_private import foreach_copy_, tree_leaves
 
 ALL = slice(None)
 UNROLLED = 8  # steps of the longer graph that is captured beside the one of a single step
@@ -99,7 +99,7 @@ class Lanes:
             put(own, of_rows(state, part, self.common))
             lane.at.zero_()
             if self.rounded:
-                torch._foreach_copy_(lane.copies, self.copied(lane))
+                foreach_copy_(lane.copies, self.copied(lane))
 
     def prepare(self, mask: Any, function: Callable[..., Any]) -> None:
         """Make and capture what a step under this mask runs. Before `load`: a trial run moves the rows."""

@@ -11,13 +11,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from kedge.engines.cuda.frozen_inputs import make_frozen_inputs
 from kedge.engines.cuda.rewriting import rewritten
+from kedge.torch_private import (
+    FakeTensorMode,
+    TracingContext,
+    compile_graph,
+    compiler_options,
+    operator_graph,
+    tracing,
+    tree_flatten,
+    tree_leaves,
+    tree_unflatten,
+)
 
 ADVICE = r"\s*Online softmax is disabled", "TensorFloat32 tensor cores", r"`torch\.jit\."
 
@@ -35,9 +43,6 @@ def traced(function: Callable[..., Any], *arguments: Any, repeatable: bool = Tru
 
 def written_down(function: Callable[..., Any], *arguments: Any) -> GraphModule:
     """The operators of it, one after another."""
-    # Here and not above: a program that compiles nothing need not wait for torch's compiler to be read in.
-    from torch.fx.experimental.proxy_tensor import make_fx
-
     flat, form = tree_flatten(arguments)
 
     def written(*values: Tensor) -> tuple[()]:
@@ -50,7 +55,7 @@ def written_down(function: Callable[..., Any], *arguments: Any) -> GraphModule:
             old.copy_(fresh)
         return ()
 
-    return rewritten(make_fx(written, tracing_mode="fake", _allow_non_fake_inputs=True)(*flat))
+    return rewritten(operator_graph(written, flat))
 
 
 def compares_floats(graph: GraphModule) -> bool:
@@ -71,19 +76,18 @@ def compiled(graph: GraphModule, *arguments: Any, repeatable: bool = True) -> Ca
     `repeatable`: sums are cut as the shapes say, not as a trial of the moment finds fastest, so that every
     process gets the same bits.
     """
-    from torch import _inductor
-    from torch._inductor import config
+    # Here and not above: a program that compiles nothing need not wait for torch's compiler to be read in.
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     # With an (empty) environment of shapes, without which torch does not keep programs on disk.
     shapes = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True, allow_non_fake_inputs=True)
     frozen = make_frozen_inputs(graph)
     like: list[Any] = [shapes.from_tensor(v) for v in (*tree_leaves(arguments), *frozen)]
-    settings = config.patch(deterministic=repeatable, emulate_precision_casts=compares_floats(graph))
+    settings = compiler_options(deterministic=repeatable, emulate_precision_casts=compares_floats(graph))
     with warnings.catch_warnings(), tracing(TracingContext(shapes)), settings:
         warnings.simplefilter("ignore", DeprecationWarning)  # of torch, about its own deprecated parts
         without_advice()
-        program = _inductor.compile(graph, like)
+        program = compile_graph(graph, like)
 
     def run(*own: Any) -> None:
         program(*tree_leaves(own), *frozen)

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import torch
-
 from kedge.core.algorithm import Algorithm, Stage
 from kedge.core.frozen import same_frozen
 from kedge.core.server import Reply
@@ -36,6 +34,7 @@ from kedge.engines.pack.joint_programs import JointPrograms, own_end, own_totals
 from kedge.engines.pack.rows import RowCounts
 from kedge.engines.round_start import Begun, Coming, Known
 from kedge.engines.stacked import Stacked
+from kedge.torch_private import foreach_add
 
 Build = Callable[[Federation], Stacked]
 # Rows of the same kind train side by side: the number of their program, and the run's entry in `Pack.frozen`.
@@ -163,7 +162,7 @@ class Pack:
         means = [{slot: divided(*one) for slot, one in own.items()} for own in sums]
         opened = [{k for mask in set(plan.masks) for k in trainable(stack.model, mask)} for plan in plans]
         averages = [
-            tree_foreach(torch._foreach_add, a.order.shared, own[""]["delta"])
+            tree_foreach(foreach_add, a.order.shared, own[""]["delta"])
             for a, own in zip(asked, means, strict=True)
         ]
         self.held = plans, begun.plan

@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+from kedge.torch_private import TorchDispatchMode
 
 Result = TypeVar("Result")
 

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kedge.torch_private import get_unwrapped, is_batchedtensor, is_gradtrackingtensor
+
 # Kernels lie as [clients, out, window · channels], or `turned` as [clients, channels, window · out], and then
 # windows from their end.
 LIBRARY: Any = torch.library.Library("kedge", "DEF")  # type: ignore[no-untyped-call]
@@ -41,10 +43,9 @@ def stackable(x: Tensor) -> bool:
 
 def is_row(v: Tensor) -> bool:
     """Whether vmap runs over this tensor, below whatever follows its gradients."""
-    functorch = torch._C._functorch
-    while functorch.is_gradtrackingtensor(v):
-        v = functorch.get_unwrapped(v)
-    return functorch.is_batchedtensor(v)
+    while is_gradtrackingtensor(v):
+        v = get_unwrapped(v)
+    return is_batchedtensor(v)
 
 
 def in_bfloat16(x: Tensor) -> bool:

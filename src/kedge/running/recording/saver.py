@@ -2,21 +2,14 @@
 
 No tensor that a checkpoint holds is ever changed in place, so a thread can copy and write it while the next
 rounds train. One is written at a time; what could not be written is told at the next, or at the end.
-
-The main thread may capture a graph while this thread copies. `torch.cuda.Stream()` returns one of 32 streams
-in turn, so a new stream may be the capturing one, on which a copy to the host is an error and invalidates the
-capture. Streams of another priority come from another pool: this thread copies on a high-priority stream, and
-graphs are captured on streams of normal priority only.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from functools import cache
 from pathlib import Path
 
-import torch
-
 from kedge.core.tree import flatten
+from kedge.engines.cuda.host_copies import Event, copying_after, recorded_event
 from kedge.running.folders import checkpoint
 
 
@@ -37,7 +30,7 @@ class Saver:
             return
         flat = flatten(state.tensors)  # the dicts are not the thread's: a run puts others' entries into them
         on_gpu = any(v.is_cuda for v in flat.values())
-        ready = torch.cuda.current_stream().record_event() if on_gpu else None
+        ready = recorded_event() if on_gpu else None
         self.writing = self.thread.submit(written, self.folder, number, state._replace(tensors=flat), ready)
 
     def wait(self) -> None:
@@ -47,15 +40,7 @@ class Saver:
             writing.result()
 
 
-def written(folder: Path, number: int, state: checkpoint.State, ready: torch.cuda.Event | None) -> None:
+def written(folder: Path, number: int, state: checkpoint.State, ready: Event | None) -> None:
     """Write a version, in a thread; what is on a GPU is copied beside what that does next."""
-    if ready is not None:
-        ready.synchronize()
-    with torch.cuda.stream(copy_stream()) if ready else nullcontext():
+    with copying_after(ready) if ready else nullcontext():
         checkpoint.save(folder, number, state)
-
-
-@cache
-def copy_stream() -> torch.cuda.Stream:
-    """The stream on which checkpoints are copied to the host; no graph is captured on it."""
-    return torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
