@@ -4,15 +4,20 @@ import ast
 import inspect
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import click
 import pytest
 from docs.readme import readme
 from tests.test_architecture import ALLOWED
+from typer.main import get_command
 
 from kedge.algorithms import METHOD_REGISTRY
+from kedge.cli import app
 from kedge.config.document import SHIPPED, read
 from kedge.config.experiment import resolve
 from kedge.config.grid import cells
@@ -258,3 +263,46 @@ def test_attributes_that_a_page_names_exist(page: Path) -> None:
 def test_an_attribute_that_does_not_exist_is_found() -> None:
     text = "`Algorithm.schedule`, `Algorithm.shedule`, `Correction.loss(step)`, `Step.at`, `Step.on`"
     assert missing_attributes(text) == ["Algorithm.shedule", "Step.on"]
+
+
+def commands_in(text: str) -> list[list[str]]:
+    """The kedge commands of a page, word by word: from blocks of code and from code inside sentences."""
+    fences = re.findall(r"^```(\w*)\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    blocks = [block.replace("\\\n", " ") for language, block in fences if language in ("", "sh")]
+    lines = [line for block in blocks for line in block.splitlines()]
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
+    return [shlex.split(line, comments=True) for line in [*lines, *spans] if re.match(r"kedge [a-z]", line)]
+
+
+def unknown_options(words: Sequence[str]) -> list[str]:
+    """The command of these words if kedge does not have it, or the options that the command does not have."""
+    program = get_command(app)
+    assert isinstance(program, click.Group)
+    command = program.get_command(click.Context(program), words[1])
+    if command is None:
+        return [words[1]]
+    known = {name for parameter in command.params for name in (*parameter.opts, "--help")}
+    given = [word.split("=")[0] for word in words[2:] if re.match(r"--?[a-z]", word)]
+    return [option for option in given if option not in known]
+
+
+@pytest.mark.parametrize("page", OWN_PAGES, ids=lambda path: path.name)
+def test_commands_of_a_page_exist_with_their_options(page: Path) -> None:
+    wrong = {" ".join(words): unknown_options(words) for words in commands_in(page.read_text())}
+    assert not {command: options for command, options in wrong.items() if options}
+
+
+def test_a_command_that_does_not_exist_is_found() -> None:
+    text = "```\nkedge run a \\\n  --sedes 3  # no --such\n```\n`kedge fly`, `kedge cost a --plot b.png`"
+    found = commands_in(text)
+    assert [unknown_options(words) for words in found] == [["--sedes"], ["fly"], []]
+
+
+def test_the_figures_of_speed_in_the_readme_are_those_of_the_page_on_speed() -> None:
+    readme_text, page = (ROOT / "README.md").read_text(), (ROOT / "docs/performance.md").read_text()
+    table = readme_text.partition("## Speed")[2].partition("\n## ")[0]
+    figures = re.findall(r"\d[\d,]*\d\d\d|\d+\.\d+", table)
+    assert len(figures) >= 6
+    assert not [figure for figure in figures if figure not in page]
+    assert not [c for c in re.findall(r"`(kedge bench [^`]*)`", table) if c.split(" --")[0] not in page]
