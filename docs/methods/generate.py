@@ -23,6 +23,7 @@ import numpy as np
 import kedge
 from kedge.algorithms import METHOD_FACTORIES, SCHEDULE_FACTORIES
 from kedge.audit.audit import chosen
+from kedge.audit.registry.every_method import PROPERTIES
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.errors import RequestError
 from kedge.core.model import Batch, Model, Output
@@ -162,15 +163,23 @@ def usage(name: str, factory: Factory, text: Text) -> tuple[str, str]:
 
 
 def audited(name: str) -> str:
-    """The audit's checks that carry this name, and on which combinations."""
+    """The audit's checks of `name` and of its combinations; those of every method in one sentence."""
     found: dict[tuple[str, str], dict[str, None]] = {}
     try:
         for check in chosen([name]):
             found.setdefault((check.name, check.kind), {})[check.method] = None
     except RequestError:
         return "No check carries its name."
-    rows = [(*key, ", ".join(on) if len(on) <= MANY else f"{len(on)} methods") for key, on in found.items()]
-    return f"`kedge audit {name}` runs them.\n\n" + table(("check", "kind", "on"), rows)
+    general = {one.name for one in PROPERTIES}
+    rows = [
+        (*key, ", ".join(on) if len(on) <= MANY else f"{len(on)} methods")
+        for key, on in found.items()
+        if key[0] not in general
+    ]
+    count = len(general & {check for check, _ in found})
+    every = f" It also runs {count} checks that are the same for every method: `--details` lists them."
+    intro = f"`kedge audit {name}` runs these." + (every if count else "")
+    return f"{intro}\n\n" + table(("check", "kind", "on"), rows)
 
 
 def saving(schedule: Schedule) -> str:

@@ -84,7 +84,7 @@ def test_the_table_the_list_the_json_and_the_page_tell_the_same(tmp_path: Path) 
     assert (alone["method"], over["method"]) == ("top-down", "top-down+fedavg")
     assert alone["formula"] == "In local step k = 1…K the last min(M, ⌈k·M / (ratio·K)⌉) units train"
     assert alone["kinds"]["resume"] is None
-    assert over["kinds"]["frozen"] == {"checks": 2, "failed": 0, "error": None}
+    assert over["kinds"]["frozen"] == {"checks": 4, "failed": 0, "error": None}
     assert over["kinds"]["resume"] == {"checks": 1, "failed": 0, "error": 0.0}
     assert sum(k["checks"] for m in result["methods"] for k in m["kinds"].values() if k) == result["checks"]
     text = html.read_text()
@@ -124,7 +124,7 @@ def test_a_module_in_the_current_folder_is_found(file: Path, monkeypatch: pytest
     ("attribute", "message"),
     [
         ("detached", "✗ my_method.py:detached, gradient: finite differences"),
-        ("counting", "✗ my_method.py:counting, resume: stopped and taken up"),
+        ("counting", "✗ my_method.py:counting, resume: stopped and resumed"),
     ],
 )
 def test_a_broken_method_fails_and_the_message_names_the_check(

@@ -48,8 +48,5 @@ BUILT_IN: dict[str, Algorithm] = {
     "feddyn, updates": replace(feddyn(0.1), corrections=(*feddyn(0.1).corrections, Updates(()))),
 }
 
-NO_MOMENTUM = {"feddc", "scaffold", "fedpvr", "fedpvr(two)", "fedbug+scaffold"}  # refused at construction
-NO_ADAM = {*NO_MOMENTUM, "scaffold(momentum)", "fednova", "fedbug+fednova"}  # likewise
-
-OWN = os.environ.get("KEDGE_METHOD")
-ALGORITHMS = {"outside": imported_method(OWN)} if OWN else BUILT_IN
+OUTSIDE = os.environ.get("KEDGE_METHOD")
+ALGORITHMS = {"outside": imported_method(OUTSIDE)} if OUTSIDE else BUILT_IN

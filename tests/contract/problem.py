@@ -1,54 +1,39 @@
-"""Small federations of ragged clients and small networks, and how far two runs are apart."""
+"""The audit's small federations and networks with a test set, and the distance between two runs."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import nn
 
-from kedge.core.algorithm import Algorithm, LocalTraining, Stage
+from kedge.audit import problems
+from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.model import Model, Statistics
-from kedge.core.server import Server, broadcast, initial_server, server_update
-from kedge.core.tree import Tree, flatten, tree_to
+from kedge.core.server import Server
+from kedge.core.tree import Tree, flatten
 from kedge.data.datasets import synthetic
 from kedge.data.federation import Federation
-from kedge.engines.engine import Engine, Order
+from kedge.engines.engine import Engine
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
-from kedge.nn.from_module import from_module, seeded
 
-CLASSES = 3
 PLAIN = Algorithm("plain")
-IMAGE = (1, 4, 4)
-SIZES = (1, 2, 5, 9)  # one sample; short last batches; one, two and three batches of four
-EVERYBODY = [[0, 1, 2, 3]] * 3
-SOME = [[1, 3], [0, 2, 3], [0, 3]]
+CLASSES, IMAGE, SIZES = problems.CLASSES, problems.IMAGE, problems.SIZES
+EVERYBODY, SOME = problems.ALL_CLIENTS, problems.SOME_CLIENTS
 TOLERANCE = 1e-12  # float64, relative to the largest parameter, after three rounds
 
 
 def federation(
     sizes: Sequence[int] = SIZES, shape: Sequence[int] = IMAGE, dtype: torch.dtype = torch.float64
 ) -> Federation:
-    """Gaussian classes dealt out to clients of these sizes, with a common test set and no local ones."""
-    source = synthetic(sum(sizes) * 5 // 4 + 5, CLASSES, shape)
-    ends = np.cumsum(sizes)
-    clients = tuple(np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True))
-    none = (np.empty(0, dtype=np.int64),) * len(sizes)
-    return Federation(source.train, clients, none, source.test, CLASSES).to("cpu", dtype)
-
-
-def norm(kind: str, channels: int) -> list[nn.Module]:
-    kinds: dict[str, Callable[[], list[nn.Module]]] = {
-        "none": lambda: [],
-        "batch": lambda: [nn.BatchNorm2d(channels)],
-        "group": lambda: [nn.GroupNorm(2, channels)],
-    }
-    return kinds[kind]()
+    """Gaussian classes, dealt to clients with `sizes` samples, with a common test set and no local ones."""
+    test = synthetic(sum(sizes) * 5 // 4 + 5, CLASSES, shape).test
+    return replace(problems.federation(sizes, shape, dtype), test=test).to("cpu", dtype)
 
 
 def fit(algorithm: Algorithm, build: Callable[[], nn.Module], statistics: Statistics = "shared") -> Model:
-    """The network as a method wants it, weights from a fixed seed."""
-    return algorithm.adapt(from_module(seeded(lambda: algorithm.rebuild(build()), 0), statistics=statistics))
+    """The network that `build` makes, adapted to `algorithm`, with weights from a fixed seed."""
+    return problems.adapted_model(build, algorithm, statistics)
 
 
 def network(
@@ -58,16 +43,7 @@ def network(
     of: Algorithm = PLAIN,
 ) -> Model:
     """Two convolutions, each with its norm, and a classifier: three units, weights from a fixed seed."""
-
-    def build() -> nn.Module:
-        drop: list[nn.Module] = [nn.Dropout(dropout)] if dropout else []
-        return nn.Sequential(
-            nn.Conv2d(1, 2, 3, padding=1), *norm(kind, 2), nn.ReLU(), *drop,
-            nn.Conv2d(2, 4, 3), *norm(kind, 4), nn.ReLU(),
-            nn.Flatten(), *drop, nn.Linear(16, CLASSES),
-        )  # fmt: skip
-
-    return fit(of, build, statistics)
+    return problems.convolutional(of, kind, statistics, dropout)
 
 
 def perceptron(hidden: int = 6, inputs: int = 16, of: Algorithm = PLAIN) -> Model:
@@ -90,21 +66,13 @@ def play(
     data: Federation,
     cohorts: Sequence[Sequence[int]],
 ) -> Server:
-    """Rounds with these participants; the server at the end."""
-    params, buffers = (tree_to(part, data.dtype) for part in model.init(0))
-    server = initial_server(algorithm, model, params, buffers)
-    engine.begin(Stage(algorithm, len(cohorts), local), params, frozenset())
-    for round, clients in enumerate(cohorts):
-        order = Order(round, round, 7, server.shared, server.buffers, broadcast(algorithm, server))
-        reply = engine.round(order, clients)
-        assert reply.size == len(clients)
-        server = server_update(algorithm, server, reply, len(data.clients), round)
-    return server
+    """The server after a round with each of these cohorts."""
+    return problems.train_rounds(algorithm, local, engine, model, data, cohorts)
 
 
 def everything(server: Server, engine: Engine) -> dict[str, Tree]:
     """All state of a run: the server's, and every client's memory."""
-    return {"server": server._asdict(), "clients": engine.save()}
+    return problems.run_state(server, engine)
 
 
 def distance(left: Tree, right: Tree) -> float:

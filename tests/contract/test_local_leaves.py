@@ -5,27 +5,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.contract.algorithms import ALGORITHMS
-from tests.contract.problem import EVERYBODY, SOME, TOLERANCE, disagreement, federation, network, play
+from tests.contract.problem import EVERYBODY, federation, network, play
 
 from kedge.algorithms import fedavg
 from kedge.config.task import Task
 from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.optimizers import SGD
-from kedge.core.selections import Selection, body, head
+from kedge.core.selections import body, head
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.running.runner import run
 
 LOCAL = LocalTraining(2, 4, SGD(0.1, weight_decay=1e-2), clip=1.0)
 each_engine = pytest.mark.parametrize("kind", [Sequential, Stacked])
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("shared", [body, head])
-def test_engines_agree_when_only_a_part_is_shared(name: str, shared: Selection) -> None:
-    algorithm = replace(ALGORITHMS[name], shared=shared)
-    assert disagreement(algorithm, LOCAL, network("batch", of=algorithm), federation(), SOME, 2) < TOLERANCE
 
 
 @each_engine

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.contract.algorithms import ALGORITHMS
-from tests.contract.problem import distance, federation, network, perceptron
+from tests.contract.problem import federation, network, perceptron
 
 from kedge.algorithms import fedavg, feddyn, scaffold
 from kedge.audit.bed import Given
@@ -20,21 +19,6 @@ from kedge.running.runner import run
 
 LOCAL = LocalTraining(2, 4, SGD(0.1, decay=0.7), clip=1.0)
 each_engine = pytest.mark.parametrize("kind", [Sequential, Stacked])
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-@each_engine
-def test_two_stages_of_one_method_are_one(name: str, kind: type[Sequential] | type[Stacked]) -> None:
-    """Memories, the count of rounds and with it batches and learning rate run on."""
-    algorithm, data = ALGORITHMS[name], federation()
-    model = network("batch", of=algorithm)
-    ended = []
-    for rounds in ((3,), (2, 1)):
-        engine = kind(model, data)
-        stages = [Stage(algorithm, count, LOCAL) for count in rounds]
-        server = run(Task(stages, model, data), engine).server
-        ended.append({"server": server._asdict(), "clients": engine.save()})
-    assert distance(ended[0], ended[1]) == 0
 
 
 @pytest.mark.parametrize("method", [feddyn(0.1), scaffold()], ids=lambda a: a.name)

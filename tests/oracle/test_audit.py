@@ -1,4 +1,4 @@
-"""The audit's rows, one test each, and the audit as a whole."""
+"""The audit's checks of single methods, one test each, and the audit as a whole."""
 
 import math
 
@@ -10,6 +10,7 @@ from kedge.audit.finding import KINDS, Check, Finding, Pair, Row, compared
 from kedge.audit.formulas import BETWEEN, first_formula, formula
 from kedge.audit.properties.resting import WITHOUT
 from kedge.audit.registry.checks import LAST
+from kedge.audit.registry.every_method import CONSTANTS, PROPERTIES
 from kedge.audit.registry.methods import AUDITED
 from kedge.audit.summary import summary
 from kedge.core.errors import RequestError
@@ -17,7 +18,13 @@ from kedge.core.errors import RequestError
 CHECKS = chosen(None)
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=[f"{c.kind}-{c.method}-{c.name}" for c in CHECKS])
+# The properties of every method are tested by tests/contract/test_methods.py.
+ABOUT_ONE_METHOD = [check for check in CHECKS if check.name not in {one.name for one in PROPERTIES}]
+
+
+@pytest.mark.parametrize(
+    "check", ABOUT_ONE_METHOD, ids=[f"{c.kind}-{c.method}-{c.name}" for c in ABOUT_ONE_METHOD]
+)
 def test_method_passes_its_check(check: Check) -> None:
     row = row_of(check)
     assert row.passed, row.detail
@@ -31,6 +38,8 @@ def test_every_check_has_a_name_of_its_own() -> None:
 def test_every_method_is_checked_in_every_way() -> None:
     for method in AUDITED:
         kinds = {c.kind for c in CHECKS if c.method == method}
+        names = {c.name for c in CHECKS if c.method == method} | CONSTANTS.get(method, set())
+        assert {one.name for one in PROPERTIES if one.applies(AUDITED[method])} <= names
         assert kinds >= {"reduction", "gradient", "engines", "frozen", "resume", "value"}, method
         assert ("quadratic" in kinds) != (method in WITHOUT), method
     assert set(WITHOUT) <= set(AUDITED)

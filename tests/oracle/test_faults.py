@@ -23,7 +23,7 @@ from kedge.audit.oracles.feddyn import clip_order, to_fedavg
 from kedge.audit.oracles.feddyn import feddyn as feddyn_oracle
 from kedge.audit.oracles.scaffold import mean_gradient, momentum
 from kedge.audit.oracles.scaffold import scaffold as scaffold_oracle
-from kedge.audit.properties import agreement, gradients, quadratics, reductions, values
+from kedge.audit.properties import engines, frozen_units, gradients, quadratics, reductions, values
 from kedge.audit.registry.checks import FULL, PARTIAL
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Cohort, Correction, End, Step
@@ -218,12 +218,14 @@ FAULTS: dict[str, Callable[[], Finding]] = {
     "fedbug top down": partial(update, replace(fedavg(), schedule=top_down), "bottom_up_(s,p)"),
     "fedbug vanilla": partial(update, fedavg(), "bottom_up_(s,p)"),
     "frozen leaves get weight decay": partial(
-        agreement.never_opened, with_correction(fedavg(), Leaking()), 0.0
+        frozen_units.never_opened, with_correction(fedavg(), Leaking())
     ),
     "opened late but leaking": partial(
-        agreement.opened_late, with_correction(fedbug(fedavg(), 0.8), Leaking())
+        frozen_units.opened_late, with_correction(fedbug(fedavg(), 0.8), Leaking())
     ),
-    "padding in a loss": partial(agreement.engines_agree, with_correction(fedavg(), Unweighted())),
+    "padding in a loss": partial(
+        engines.engines_agree, with_correction(fedavg(), Unweighted()), engines.Setting()
+    ),
 }
 
 

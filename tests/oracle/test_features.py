@@ -14,10 +14,9 @@ import kedge.engines.programs as programs
 import kedge.engines.sequential as sequential
 from kedge.algorithms import fedavg, fedntd, moon
 from kedge.algorithms.moon import Contrast
-from kedge.audit.bed import ENGINES
 from kedge.audit.finding import Finding
-from kedge.audit.network import federation, trained
 from kedge.audit.oracles import moon as oracle_moon
+from kedge.audit.problems import ENGINES, federation, trained
 from kedge.audit.properties import feature_objectives, gradients, reductions
 from kedge.audit.properties import sent_statistics as sent
 from kedge.core.algorithm import Algorithm, LocalTraining

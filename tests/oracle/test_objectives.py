@@ -13,10 +13,11 @@ from kedge.algorithms import feddc, feddecorr, feddyn, feddyn_no_h, feddyn_no_re
 from kedge.algorithms.feddc import Drift
 from kedge.algorithms.feddecorr import Decorrelation, decorrelation
 from kedge.algorithms.fedntd import NotTrueDistillation
-from kedge.audit.bed import ENGINES, bed_q, local_q, moments
+from kedge.audit.bed import bed_q, local_q, moments
 from kedge.audit.finding import Finding
 from kedge.audit.oracles import feddyn as oracle_feddyn
 from kedge.audit.oracles import objectives as oracle
+from kedge.audit.problems import ENGINES
 from kedge.audit.properties import gradients, quadratics
 from kedge.audit.registry.checks import FULL
 from kedge.audit.registry.client_terms import TAU_1, TAU_3

@@ -14,10 +14,10 @@ from kedge.algorithms.fedrep import HeadThenBody
 from kedge.algorithms.fedrod import PERSONAL, balanced, with_personal_head
 from kedge.algorithms.layer_expansion import vanilla
 from kedge.audit.finding import Finding
-from kedge.audit.network import perceptron
 from kedge.audit.oracles import fedrod as oracle_fedrod
 from kedge.audit.oracles import personal as two
-from kedge.audit.properties import agreement, feature_objectives, gradients
+from kedge.audit.problems import perceptron
+from kedge.audit.properties import feature_objectives, frozen_units, gradients
 from kedge.audit.properties import personal_reductions as alone
 from kedge.audit.registry.personalization import BY_SIZE, UNIFORM
 from kedge.core.algorithm import Algorithm, Tune, logits
@@ -149,7 +149,7 @@ FAULTS: dict[str, Callable[[], Finding]] = {
     "fedrep uniform": partial(two.fedrep, fedrep(weights="uniform")),
     "fedbabu trains its head": partial(two.fedbabu, fedavg()),
     "fedbabu decays its head": partial(alone.one_client, DECAYING, alone.base_alone),
-    "fedbabu decays its head, frozen": partial(agreement.never_opened, DECAYING, 0.0),
+    "fedbabu decays its head, frozen": partial(frozen_units.never_opened, DECAYING),
     "fedbabu decays its head, moves": partial(alone.head_moves, DECAYING, False),
     "fedbabu uniform": partial(two.fedbabu, fedbabu("uniform")),
     "fedbabu tunes the head alone": partial(tuned_as, "head", fedbabu()),

@@ -12,10 +12,11 @@ from kedge.algorithms.fedprox import Proximal
 from kedge.algorithms.layer_expansion import Thaw
 from kedge.audit.audit import row_of
 from kedge.audit.finding import Finding
-from kedge.audit.properties import agreement, differences, resuming
+from kedge.audit.properties import finite_differences as differences
+from kedge.audit.properties import frozen_units, resuming
+from kedge.audit.properties.optimizers import takes_momentum
 from kedge.audit.properties.values import is_value
-from kedge.audit.registry.checks import CONSTANTS
-from kedge.audit.registry.universal import takes_momentum, universal
+from kedge.audit.registry.every_method import CONSTANTS, property_checks
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Cohort, Correction, End, Step
 from kedge.core.losses import weighted_mean
@@ -137,7 +138,7 @@ FAULTS: dict[str, Callable[[], Finding]] = {
     "a count in its module": partial(resuming.resumes, having(InItsModule())),
     "detached": partial(differences.finite_differences, having(Detached(0.3))),
     "one leaf detached": partial(differences.finite_differences, having(OneLeaf(0.01))),
-    "memory of closed leaves": partial(agreement.never_opened, having(Shifted()), 0.0),
+    "memory of closed leaves": partial(frozen_units.never_opened, having(Shifted())),
 }
 
 
@@ -170,7 +171,7 @@ RIGHT = {
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_method_passes_everything(name: str) -> None:
-    rows = [row_of(check) for check in universal(name, RIGHT[name])]
+    rows = [row_of(check) for check in property_checks(name, RIGHT[name])]
     assert {row.kind for row in rows} >= {"reduction", "engines", "frozen", "resume", "value"}
     assert not [row for row in rows if not row.passed]
 

@@ -26,13 +26,10 @@ from kedge.core.tree import Leaves, Tree
 from kedge.data.dataset import Dataset
 from kedge.data.federation import Federation, federation_from_datasets
 from kedge.engines.engine import Engine
-from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
 from kedge.nn.from_module import from_module
 from kedge.running.runner import run
 
 ORACLES: dict[str, Any] = json.loads(files("kedge.audit").joinpath("oracles.json").read_text())
-ENGINES: dict[str, Callable[[Model, Federation], Engine]] = {"sequential": Sequential, "stacked": Stacked}
 
 
 class Numbers(nn.Module):

@@ -88,3 +88,8 @@ def apart(left: Tensor, right: Tensor) -> float:
 def holds(right: bool, detail: str) -> Finding:
     """A property without a number."""
     return Finding(right, None, detail)
+
+
+def worst(*findings: Finding) -> Finding:
+    """The worst of several findings: the first that fails, else the one with the largest error."""
+    return min(findings, key=lambda one: (one.passed, -(one.error or 0.0)))

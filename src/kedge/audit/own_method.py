@@ -9,8 +9,8 @@ from typing import NamedTuple
 from kedge.audit.finding import Check
 from kedge.audit.formulas import first_formula
 from kedge.audit.properties import gradients
-from kedge.audit.properties.differences import has_objective
-from kedge.audit.registry.universal import universal
+from kedge.audit.properties.finite_differences import has_objective
+from kedge.audit.registry.every_method import property_checks
 from kedge.config.imports import imported, imported_method, module_of
 from kedge.core.errors import RequestError
 from kedge.core.schedules import all_units
@@ -51,7 +51,7 @@ def own_methods(given: Sequence[str], objective: str | None) -> list[Own]:
 def own_method(given: str, name: str, objective: gradients.Objective | None) -> Own:
     """The checks of one; an objective written out takes the place of finite differences."""
     algorithm = imported_method(given)
-    checks, note = universal(name, algorithm), None
+    checks, note = property_checks(name, algorithm), None
     if objective is not None:
         opened = 3 if algorithm.schedule is all_units else 2
         look = partial(gradients.local_gradient, algorithm, objective, opened)

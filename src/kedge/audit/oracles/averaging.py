@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from kedge.audit.bed import ENGINES, ORACLES, Moment, bed_q, local_q, moments
+from kedge.audit.bed import ORACLES, Moment, bed_q, local_q, moments
 from kedge.audit.finding import Finding, Pair, compared
+from kedge.audit.problems import ENGINES
 from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.optimizers import SGD
 

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from kedge.algorithms import fedavg
-from kedge.audit.bed import ENGINES, ORACLES, quadratics
+from kedge.audit.bed import ORACLES, quadratics
 from kedge.audit.finding import Finding, Pair, compared
+from kedge.audit.problems import ENGINES
 from kedge.config.task import Task
 from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.optimizers import SGD

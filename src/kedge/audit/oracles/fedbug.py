@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kedge.audit.bed import ENGINES, ORACLES, Bed, moments
+from kedge.audit.bed import ORACLES, Bed, moments
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.oracles.averaging import TOLERANCE
+from kedge.audit.problems import ENGINES
 from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.correction import Step
 from kedge.core.losses import weighted_mean

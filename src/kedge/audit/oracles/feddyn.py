@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from kedge.audit.bed import ENGINES, ORACLES, Moment, bed_q, local_q, moments
+from kedge.audit.bed import ORACLES, Moment, bed_q, local_q, moments
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.oracles.averaging import TOLERANCE
+from kedge.audit.problems import ENGINES
 from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.client import initial_carry, local_step
 from kedge.core.correction import Step

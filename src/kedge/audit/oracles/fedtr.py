@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kedge.audit.bed import ENGINES, ORACLES, Bed, Given, Witness, bed_q, local_q, moments
+from kedge.audit.bed import ORACLES, Bed, Given, Witness, bed_q, local_q, moments
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.oracles.averaging import TOLERANCE
+from kedge.audit.problems import ENGINES
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.correction import Step

@@ -15,9 +15,10 @@ from torch import Tensor
 from kedge.algorithms.fedavg import fedavg
 from kedge.algorithms.fedbabu import fedbabu
 from kedge.algorithms.fedbug import BottomUp
-from kedge.audit.bed import ENGINES, ORACLES, Bed, Numbers, moments
+from kedge.audit.bed import ORACLES, Bed, Numbers, moments
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.oracles.averaging import TOLERANCE
+from kedge.audit.problems import ENGINES
 from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.correction import Step
 from kedge.core.losses import weighted_mean

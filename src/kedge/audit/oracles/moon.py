@@ -7,11 +7,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kedge.audit.bed import ENGINES, ORACLES, Given, Witness
+from kedge.audit.bed import ORACLES, Given, Witness
 from kedge.audit.finding import Finding, Pair, apart, compared
-from kedge.audit.network import federation, perceptron
 from kedge.audit.oracles.averaging import TOLERANCE
 from kedge.audit.oracles.objectives import term
+from kedge.audit.problems import ENGINES, federation, perceptron
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.correction import Step

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kedge.audit.bed import ENGINES, ORACLES, bed_q, local_q, moments
+from kedge.audit.bed import ORACLES, bed_q, local_q, moments
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.oracles.averaging import TOLERANCE
+from kedge.audit.problems import ENGINES
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Step
 from kedge.core.losses import cross_entropy

@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 import torch
 
-from kedge.audit.bed import ENGINES, ORACLES, Bed, Given, moments
+from kedge.audit.bed import ORACLES, Bed, Given, moments
 from kedge.audit.finding import Finding, Pair, apart, compared
 from kedge.audit.oracles.averaging import TOLERANCE
 from kedge.audit.oracles.fedbug import Product, squared
+from kedge.audit.problems import ENGINES
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage, Tune
 from kedge.core.model import Model

@@ -6,9 +6,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from kedge.audit.bed import ENGINES, ORACLES, bed_q, local_q, moments, quadratics
+from kedge.audit.bed import ORACLES, bed_q, local_q, moments, quadratics
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.oracles.averaging import TOLERANCE
+from kedge.audit.problems import ENGINES
 from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.client import unit_gradient_distance
 from kedge.core.correction import Step

@@ -9,10 +9,11 @@ from itertools import accumulate
 
 from torch import Tensor
 
-from kedge.audit.bed import ENGINES, ORACLES, Moment, moments, quadratics
+from kedge.audit.bed import ORACLES, Moment, moments, quadratics
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.oracles.averaging import TOLERANCE
 from kedge.audit.oracles.scaffold import linear
+from kedge.audit.problems import ENGINES
 from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.optimizers import SGD
 from kedge.core.tree import Leaves

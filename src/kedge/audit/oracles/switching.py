@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
-from kedge.audit.bed import ENGINES, ORACLES, Given, bed_q, local_q, moments
+from kedge.audit.bed import ORACLES, Given, bed_q, local_q, moments
 from kedge.audit.finding import Finding, Pair, compared
 from kedge.audit.oracles.averaging import TOLERANCE
+from kedge.audit.problems import ENGINES
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Stage
 from kedge.core.model import Model

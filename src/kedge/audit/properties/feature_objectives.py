@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kedge.audit.network import CLASSES
+from kedge.audit.problems import CLASSES
 from kedge.audit.properties.reductions import features, forward
 from kedge.core.tree import Leaves
 

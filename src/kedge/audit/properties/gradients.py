@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kedge.audit.finding import Finding, agreed
-from kedge.audit.network import CLASSES, RAGGED, federation, perceptron, trained
+from kedge.audit.problems import CLASSES, RAGGED, federation, perceptron, trained
 from kedge.audit.properties.reductions import features, forward
 from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.client import Carry, Differentiate, gradient_by_transform, initial_carry, local_step

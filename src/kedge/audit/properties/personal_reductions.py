@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kedge.algorithms.fedavg import fedavg
-from kedge.audit.bed import ENGINES, Witness
+from kedge.audit.bed import Witness
 from kedge.audit.finding import Finding, agreed, holds
-from kedge.audit.network import CLASSES, RAGGED, federation, perceptron, trained
-from kedge.audit.properties.agreement import last
+from kedge.audit.problems import CLASSES, ENGINES, RAGGED, federation, perceptron, trained
+from kedge.audit.properties.frozen_units import last
 from kedge.audit.properties.reductions import (
     LOCAL,
     TOLERANCE,

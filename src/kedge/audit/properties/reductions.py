@@ -10,16 +10,14 @@ from torch.nn import functional as F
 
 from kedge.algorithms import fedavg, fedbug, feddyn, fedprox
 from kedge.audit.finding import Finding, agreed
-from kedge.audit.network import RAGGED, federation, perceptron, trained
-from kedge.config.task import Task
-from kedge.core.algorithm import Algorithm, LocalTraining, Stage
+from kedge.audit.problems import RAGGED, federation, perceptron, trained
+from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.model import Model
 from kedge.core.optimizers import SGD
 from kedge.core.tree import Leaves
 from kedge.data.batches import plan
 from kedge.data.federation import Federation
 from kedge.engines.sequential import Sequential
-from kedge.running.runner import run
 
 TOLERANCE = 1e-12
 LOCAL = LocalTraining(2, 4, SGD(0.1, weight_decay=1e-2), clip=1.0)
@@ -44,16 +42,6 @@ def same(
     """Two methods that must agree."""
     want = after(right, local, rounds, sizes)
     return agreed(want, after(left, local, rounds, sizes), want, TOLERANCE)
-
-
-def two_stages(algorithm: Algorithm) -> Finding:
-    """Two stages of one method are one: memories, round and learning rate run on."""
-    model, data = perceptron(algorithm), federation(RAGGED)
-    local = replace(LOCAL, optimizer=SGD(0.1, decay=0.8))
-    want = trained(algorithm, local, 3, data, model, Sequential(model, data)).server
-    stages = (Stage(algorithm, 2, local), Stage(algorithm, 1, local))
-    got = run(Task(stages, model, data), Sequential(model, data)).server
-    return agreed(want._asdict(), got._asdict(), want.shared, 0.0)
 
 
 def fedprox_without_mu() -> Finding:

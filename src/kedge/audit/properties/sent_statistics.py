@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kedge.audit.bed import ENGINES
 from kedge.audit.finding import Finding, agreed
-from kedge.audit.network import CLASSES, convolutions, federation, normalized, trained
 from kedge.audit.oracles.averaging import TOLERANCE
+from kedge.audit.problems import CLASSES, ENGINES, IMAGE, convolutional, convolutions, federation, trained
 from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.model import Statistics
 from kedge.core.optimizers import SGD
@@ -60,7 +59,7 @@ def with_weights(network: nn.Module, state: Leaves) -> nn.Module:
 
 def by_hand(term: Term, statistics: Statistics) -> dict[str, Leaves]:
     """The server's parameters and statistics, and those each client is left with."""
-    data, network = federation(SIZES, (1, 5, 5)), seeded(convolutions, 0)
+    data, network = federation(SIZES, IMAGE), seeded(lambda: convolutions().double(), 0)
     weights = [n / sum(SIZES) for n in SIZES]
     kept: list[nn.Module | None] = [None] * len(SIZES)
     for _ in range(ROUNDS):
@@ -104,7 +103,7 @@ def statistics_of(network: nn.Module) -> Leaves:
 def sent_statistics(algorithm: Algorithm, term: Term, statistics: Statistics) -> Finding:
     """Both engines against the plain modules: parameters and statistics after three rounds of three steps."""
     want, got = {}, {}
-    model, data = normalized(algorithm, statistics), federation(SIZES, (1, 5, 5))
+    model, data = convolutional(algorithm, statistics=statistics), federation(SIZES, IMAGE)
     expected = by_hand(term, statistics)
     for name, engine in ENGINES.items():
         place = engine(model, data)

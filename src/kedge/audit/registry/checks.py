@@ -7,7 +7,6 @@ from kedge.algorithms import fedavg, fedbug, feddyn, fedprox, scaffold
 from kedge.algorithms.fedbug import bottom_up
 from kedge.audit.bed import ORACLES
 from kedge.audit.finding import Check, Finding, Kind
-from kedge.audit.network import perceptron
 from kedge.audit.oracles import averaging as oracle_averaging
 from kedge.audit.oracles import cost as oracle_cost
 from kedge.audit.oracles import drift as oracle_drift
@@ -17,11 +16,12 @@ from kedge.audit.oracles import feddyn as oracle_feddyn
 from kedge.audit.oracles import linear as oracle_linear
 from kedge.audit.oracles import protocol as oracle_protocol
 from kedge.audit.oracles import scaffold as oracle_scaffold
+from kedge.audit.problems import perceptron
 from kedge.audit.properties import feature_objectives, gradients, reductions
 from kedge.audit.properties.resting import resting
 from kedge.audit.registry import client_terms, feature_terms, personalization, server_rules
-from kedge.audit.registry.methods import AUDITED, parts
-from kedge.audit.registry.universal import universal
+from kedge.audit.registry.every_method import property_checks
+from kedge.audit.registry.methods import AUDITED
 from kedge.core.schedules import all_units
 
 FULL, PARTIAL = "full_participation_2_rounds", "partial_round1_client0_round2_client1"
@@ -41,7 +41,6 @@ OBJECTIVES: dict[str, gradients.Objective] = {
     "released-drift": feature_objectives.tracked,
     "fedrod": feature_objectives.balanced,
 }
-CONSTANTS = {"fedrod"}  # a part of the objective is held on purpose, so that its slopes are not the gradient
 
 
 def oracles() -> list[Check]:
@@ -171,6 +170,5 @@ def derived() -> list[Check]:
             corrected = ("t",) if method == "fedpvr" else ("s", "t")
             look = partial(oracle_scaffold.mean_gradient, algorithm, corrected)
             add(method, "c_i is the mean gradient", "gradient", look)
-        held = CONSTANTS & parts(method)
-        checks += [c for c in universal(method, algorithm) if not held or c.name != "finite differences"]
+        checks += property_checks(method, algorithm)
     return checks

@@ -16,7 +16,7 @@ MEANINGS = {
     "quadratic": "where the method comes to rest on quadratics, against the closed form",
     "engines": "one client after another and all at once: the same numbers",
     "frozen": "leaves that do not train keep every bit",
-    "resume": "a run stopped and taken up again is the run that went through, bit for bit",
+    "resume": "a run that was stopped and resumed ends as the run that went through, bit for bit",
     "value": "the method pickles, compares, hashes and prints its hyper-parameters",
 }
 

@@ -1,0 +1,73 @@
+"""A frozen backbone (requires_grad=False) is the same run as the backbone's outputs taken as the data."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from kedge.audit.finding import Finding, agreed, worst
+from kedge.audit.problems import CLASSES, ENGINES, IMAGE, SOME_CLIENTS, federation
+from kedge.audit.properties.engines import TOLERANCE, state_after
+from kedge.core.algorithm import Algorithm, LocalTraining
+from kedge.core.frozen import place_frozen
+from kedge.core.model import Model
+from kedge.core.optimizers import SGD
+from kedge.data.dataset import Dataset
+from kedge.data.federation import Federation
+from kedge.nn.from_module import from_module, seeded
+
+LOCAL = LocalTraining(2, 4, SGD(0.1, weight_decay=1e-2, decay=0.9), clip=1.0)
+
+
+class Layers(nn.Module):
+    """Three linear layers on six features, or on the six outputs of a backbone."""
+
+    def __init__(self, backbone: nn.Module | None = None) -> None:
+        super().__init__()
+        self.backbone = backbone or nn.Identity()
+        self.a, self.b, self.c = nn.Linear(6, 5), nn.Linear(5, 4), nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.c(torch.tanh(self.b(torch.tanh(self.a(self.backbone(x))))))
+        return logits
+
+
+def modules() -> tuple[Layers, Layers]:
+    """The layers alone, and the same layers behind a frozen backbone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        alone = Layers().double()
+        backbone = nn.Sequential(nn.Flatten(), nn.Linear(16, 6), nn.Tanh()).requires_grad_(False)
+        whole = Layers(backbone).double()
+        whole.load_state_dict({**whole.state_dict(), **alone.state_dict()})
+        return alone, whole
+
+
+def model_of(algorithm: Algorithm, module: nn.Module) -> Model:
+    """The module, adapted to `algorithm`, with its frozen parameters in float64."""
+    built = seeded(lambda: algorithm.rebuild(module), 0)
+    return place_frozen(algorithm.adapt(from_module(built)), torch.float64)
+
+
+def with_and_without_backbone(
+    algorithm: Algorithm,
+) -> tuple[tuple[Model, Federation], tuple[Model, Federation]]:
+    """The layers on features, and the whole network on the images that the features were made from."""
+    alone, whole = modules()
+    data = federation(shape=IMAGE)
+    with torch.no_grad():
+        features = whole.backbone(data.prepare(data.pool.x))
+    on_features = replace(data, pool=Dataset(features, data.pool.y))
+    return (model_of(algorithm, alone), on_features), (model_of(algorithm, whole), data)
+
+
+def backbone_is_data(algorithm: Algorithm) -> Finding:
+    """Both runs end in the same state, so that no server, upload or memory contains a frozen parameter."""
+    findings = []
+    for engine in ENGINES.values():
+        on_features, whole = (
+            state_after(algorithm, LOCAL, engine(model, data), model, data, SOME_CLIENTS)
+            for model, data in with_and_without_backbone(algorithm)
+        )
+        findings.append(agreed(on_features, whole, on_features["server"]["shared"], TOLERANCE))
+    return worst(*findings)

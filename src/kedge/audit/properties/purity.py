@@ -1,0 +1,207 @@
+"""Hooks, engines and the server do not modify their arguments, and hooks return the right layout."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from kedge.audit.finding import Finding, holds
+from kedge.audit.problems import CLASSES, ENGINES, IMAGE, SIZES, convolutional, federation, perceptron
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage
+from kedge.core.correction import ClassMeans, Cohort, Correction, End, Step, within
+from kedge.core.model import Batch, Output
+from kedge.core.optimizers import SGD
+from kedge.core.server import broadcast, initial_server, server_update
+from kedge.core.tree import Leaves, Tree, flatten, scale, sub, tree_to
+from kedge.engines.engine import Order
+
+LOCAL = LocalTraining(2, 4, SGD(0.1, weight_decay=1e-2), clip=1.0)
+Layout = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+def layout(tree: Tree) -> Layout:
+    """Name, shape and dtype of every tensor."""
+    return {k: (tuple(v.shape), v.dtype) for k, v in flatten(tree).items()}
+
+
+def random_like(tree: Tree, seed: int) -> dict[str, Any]:
+    """Random numbers in the layout of a tree."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def fill(part: Tree) -> dict[str, Any]:
+        return {
+            k: torch.randn(v.shape, generator=generator, dtype=v.dtype)
+            if isinstance(v, torch.Tensor)
+            else fill(v)
+            for k, v in part.items()
+        }
+
+    return fill(tree)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of every hook, filled with random numbers."""
+
+    params: Leaves
+    anchor: Leaves
+    grads: Leaves
+    state: dict[str, Any]
+    server: dict[str, Any]
+    step: Step
+    end: End
+
+    def tensors(self) -> Leaves:
+        """Every tensor that a hook could modify."""
+        parts = {"params": self.params, "anchor": self.anchor, "grads": self.grads, "delta": self.end.delta}
+        rest = {
+            "state": self.state,
+            "server": self.server,
+            "broadcast": self.end.broadcast,
+            "times": self.end.lr_time,
+        }
+        return flatten({**parts, **rest})
+
+
+def arguments(correction: Correction, dtype: torch.dtype) -> Arguments:
+    """Arguments for the hooks of `correction`, on the perceptron and four samples."""
+    data, model = federation(dtype=dtype), perceptron()
+    start = tree_to(model.init(0)[0], dtype)
+    params, anchor, grads = (random_like(start, seed) for seed in (1, 2, 3))
+    known = within(correction, model, anchor, {})
+    state, server = (
+        random_like(correction.init_client(known), 4),
+        random_like(correction.init_server(known), 5),
+    )
+    facts = {k: v[2] for k, v in data.facts().items()}
+    rows = torch.arange(4)
+    x = data.prepare(data.pool.x[rows])
+    batch = Batch(x, data.pool.y[rows], torch.ones(4, dtype=dtype), torch.zeros(2, dtype=torch.int64))
+    out = model.apply(params, {}, batch, True)[0]
+
+    def at(leaves: Leaves) -> Output:
+        return model.apply({**params, **leaves}, {}, batch, False)[0]
+
+    sent = correction.broadcast(server)
+    step = Step(params, anchor, batch, out, at, state, sent, facts, tuple(start))
+    lr = torch.tensor(0.1, dtype=dtype)
+    # The last leaf was frozen in all steps of the round.
+    times = {k: lr * (0 if k == list(start)[-1] else 3) for k in start}
+    delta = sub(params, anchor)
+    means = ClassMeans(torch.ones(CLASSES, out.features.shape[1], dtype=dtype), facts["class_counts"])
+    end = End(params, anchor, delta, lr, torch.tensor(3.0, dtype=dtype), times, state, sent, facts, means)
+    return Arguments(params, anchor, grads, state, server, step, end)
+
+
+class Returned(NamedTuple):
+    """The tree that a hook returned, and the layout that it must have."""
+
+    hook: str
+    tree: Tree
+    required: Layout
+
+
+def call_hooks(correction: Correction, given: Arguments) -> list[Returned]:
+    """Call every hook that returns trees."""
+    shared, delta = layout(given.anchor), layout(given.end.delta)
+    some = dict(list(given.grads.items())[:2])  # a schedule may leave few leaves to train
+    unclipped = correction.unclipped_gradient(given.step)
+    memory, upload = correction.finish(given.end)
+    cohort = Cohort(0, 2, len(SIZES), given.anchor)
+    update, server = correction.server(given.end.delta, upload, given.server, cohort)
+    views = correction.views(given.anchor, given.server)
+    return [
+        *(Returned("gradient", correction.gradient(g, given.step), layout(g)) for g in (given.grads, some)),
+        Returned(
+            "unclipped_gradient",
+            unclipped,
+            {k: v for k, v in layout(given.params).items() if k in unclipped},
+        ),
+        Returned("advance", correction.advance(given.step), layout(given.state)),
+        Returned("finish", memory, layout(given.state)),
+        Returned("send", correction.send(given.end.delta, given.end), delta),
+        Returned("broadcast", correction.broadcast(given.server), layout(given.end.broadcast)),
+        Returned("server", update, delta),
+        Returned("server", server, layout(given.server)),
+        *(Returned("views", leaves, shared) for leaves in views.values()),
+    ]
+
+
+def hooks_keep_layout(algorithm: Algorithm) -> Finding:
+    """Every hook of every correction returns the names, shapes and dtypes it must, in float32 and float64."""
+    wrong: list[str] = []
+    for correction in algorithm.corrections:
+        for dtype in (torch.float32, torch.float64):
+            given = arguments(correction, dtype)
+            returned = call_hooks(correction, given)
+            wrong += [f"{correction.name}.{hook}" for hook, tree, need in returned if layout(tree) != need]
+            loss = correction.loss(given.step)
+            if isinstance(loss, torch.Tensor) and (loss.shape, loss.dtype) != ((), dtype):
+                wrong.append(f"{correction.name}.loss")
+            upload = layout(correction.finish(given.end)[1])
+            if not {kind for _, kind in upload.values()} <= {dtype}:
+                wrong.append(f"{correction.name}.finish, upload")
+    return holds(not wrong, f"{hook_count(algorithm)}; wrong: {', '.join(wrong) or 'none'}")
+
+
+def hook_count(algorithm: Algorithm) -> str:
+    """The number of corrections, in words."""
+    return f"every hook of {len(algorithm.corrections)} corrections"
+
+
+def hooks_modify_nothing(algorithm: Algorithm) -> Finding:
+    """After every hook of a correction was called, all of their arguments are bit for bit as before."""
+    wrong = []
+    for correction in algorithm.corrections:
+        given = arguments(correction, torch.float64)
+        before = {k: v.clone() for k, v in given.tensors().items()}
+        correction.loss(given.step)
+        call_hooks(correction, given)
+        after = given.tensors()
+        wrong += [f"{correction.name}: {k}" for k, v in before.items() if not torch.equal(v, after[k])]
+    return holds(not wrong, f"{hook_count(algorithm)}; modified: {', '.join(wrong) or 'none'}")
+
+
+def memories_start_equal(algorithm: Algorithm) -> Finding:
+    """Memories start with zeros for any model, so that a client that joins late starts as the others did."""
+    wrong = []
+    for correction in algorithm.corrections:
+        anchor = within(correction, perceptron(), arguments(correction, torch.float64).anchor, {})
+        first, later = correction.init_client(anchor), correction.init_client(scale(2.0, anchor))
+        if layout(first) != layout(later) or any(v.any() for v in flatten(first).values()):
+            wrong.append(correction.name)
+    return holds(not wrong, f"{len(algorithm.corrections)} corrections; wrong: {', '.join(wrong) or 'none'}")
+
+
+def copied(tree: Tree) -> Leaves:
+    """A flat copy of every tensor."""
+    return {k: v.clone() for k, v in flatten(tree).items()}
+
+
+def rounds_modify_nothing(algorithm: Algorithm) -> Finding:
+    """A round changes no bit of the server state, memories, samples and facts, on both engines."""
+    data, model = federation(shape=IMAGE), convolutional(algorithm, statistics="local")
+    wrong = []
+    for name, make in ENGINES.items():
+        engine = make(model, data)
+        params, buffers = (tree_to(part, torch.float64) for part in model.init(0))
+        server = initial_server(algorithm, model, params, buffers)
+        engine.begin(Stage(algorithm, 3, LOCAL), params, frozenset())
+        for round in range(3):
+            order = Order(round, round, 0, server.shared, server.buffers, broadcast(algorithm, server))
+            given = {
+                "server": server._asdict(),
+                "memories": engine.save(),
+                "params": params,
+                "pool": {"x": data.pool.x},
+                "facts": engine.facts,
+            }
+            before = copied(given)
+            reply = engine.round(order, [0, 2, 3])
+            mean = copied(reply.mean)
+            after = server_update(algorithm, server, reply, len(SIZES), round)
+            wrong += [f"{name}, {k}" for k, v in flatten(given).items() if not torch.equal(v, before[k])]
+            wrong += [f"{name}, {k}" for k, v in flatten(reply.mean).items() if not torch.equal(v, mean[k])]
+            server = after
+    return holds(not wrong, f"three rounds on both engines; modified: {', '.join(wrong[:4]) or 'none'}")

@@ -1,0 +1,34 @@
+"""Every method has every property of the audit that needs no knowledge of the method."""
+
+import pytest
+from tests.contract.algorithms import ALGORITHMS, OUTSIDE
+
+from kedge.audit.finding import Check
+from kedge.audit.registry.every_method import PROPERTIES, property_checks
+
+CHECKS = [check for name, algorithm in ALGORITHMS.items() for check in property_checks(name, algorithm)]
+# Together these methods use every hook, every kind of memory and every way to share a part of the model.
+# `make check` runs them alone, `make test` runs all.
+QUICK = {"fedavg", "scaffold", "fedtr", "fedrod", "fedper", "fedbug+feddyn", "moon(strong)"}
+
+
+def case(check: Check) -> object:
+    """A test case; slow where the method is not among the few of `make check`."""
+    marks = () if OUTSIDE or check.method in QUICK else pytest.mark.slow
+    return pytest.param(check, id=f"{check.method}-{check.name}", marks=marks)
+
+
+@pytest.mark.parametrize("check", [case(check) for check in CHECKS])
+def test_method_has_property(check: Check) -> None:
+    finding = check.look()
+    assert finding.passed, finding.detail
+
+
+def test_every_property_is_tested_on_a_quick_method() -> None:
+    quick = {check.name for check in CHECKS if OUTSIDE or check.method in QUICK}
+    missing = {one.name for one in PROPERTIES} - quick
+    assert not missing or OUTSIDE
+
+
+def test_methods_are_different_values() -> None:
+    assert len(set(ALGORITHMS.values())) == len(ALGORITHMS)
