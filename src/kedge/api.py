@@ -40,9 +40,9 @@ from kedge.data.federation import federation_from_datasets
 from kedge.measure.last_models import LastModels
 from kedge.measure.settings import Measure
 from kedge.nn.from_module import from_module, seeded
-from kedge.nn.layers import private_copy
 from kedge.nn.naming import FORWARD_ERRORS, error_text
 from kedge.nn.precision import DTYPES, Precision, in_precision
+from kedge.nn.replacement import private_copy
 from kedge.nn.units import Granularity
 from kedge.running.bar import Bar
 from kedge.running.execute import execute, run_locked

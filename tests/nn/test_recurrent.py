@@ -13,7 +13,7 @@ from kedge.core.errors import RequestError
 from kedge.measure.cost.macs import count_macs
 from kedge.nn import recurrent
 from kedge.nn.from_module import from_module
-from kedge.nn.layers import KEYED, exchange_layers
+from kedge.nn.replacement import KEYED, replace_layers
 
 KINDS: dict[str, Callable[..., nn.RNNBase]] = {
     "lstm": nn.LSTM,
@@ -35,7 +35,7 @@ TIMES, SAMPLES, INPUTS, HIDDEN = 6, 4, 3, 5
 @pytest.fixture
 def always_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain products on a CPU too, as on a GPU or compiled."""
-    monkeypatch.setattr(recurrent, "has_own_operator", lambda layer, x: False)
+    monkeypatch.setattr(recurrent, "uses_torch_operator", lambda layer, x: False)
 
 
 def layers(kind: str, options: str) -> tuple[nn.RNNBase, nn.RNNBase]:
@@ -43,7 +43,7 @@ def layers(kind: str, options: str) -> tuple[nn.RNNBase, nn.RNNBase]:
     own = KINDS[kind](INPUTS, HIDDEN, **OPTIONS[options]).double()
     plain = KINDS[kind](INPUTS, HIDDEN, **OPTIONS[options]).double()
     plain.load_state_dict(own.state_dict())
-    exchange_layers(nn.Sequential(plain), False)
+    replace_layers(nn.Sequential(plain), False)
     assert type(plain) is KEYED[type(own)]
     return own, plain
 
@@ -82,7 +82,7 @@ def test_plain_products_are_torchs_layer(kind: str, options: str, given: bool, b
 def test_plain_cells_are_torchs(kind: Any, given: bool) -> None:
     own, plain = kind(INPUTS, HIDDEN).double(), kind(INPUTS, HIDDEN).double()
     plain.load_state_dict(own.state_dict())
-    exchange_layers(nn.Sequential(plain), False)
+    replace_layers(nn.Sequential(plain), False)
     h = drawn(SAMPLES, HIDDEN, seed=5)
     first = ((h, drawn(SAMPLES, HIDDEN, seed=6)) if kind is nn.LSTMCell else h,) if given else ()
     x = drawn(SAMPLES, INPUTS)
@@ -182,7 +182,7 @@ def test_a_packed_sequence_is_refused_with_what_to_do() -> None:
 def test_a_state_of_another_shape_is_refused_as_torch_does() -> None:
     _, plain = layers("gru", "plain")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recurrent, "has_own_operator", lambda layer, x: False)
+        patch.setattr(recurrent, "uses_torch_operator", lambda layer, x: False)
         with pytest.raises(RuntimeError, match="Expected hidden size"):
             plain(drawn(TIMES, SAMPLES, INPUTS), drawn(1, SAMPLES + 1, HIDDEN))
 
@@ -191,7 +191,7 @@ def test_a_state_of_another_shape_is_refused_as_torch_does() -> None:
 def test_the_multiply_adds_of_a_layer_are_counted(kind: Callable[..., nn.RNNBase], gates: int) -> None:
     """Every gate of every time step sees inputs and states. In float32 torch's LSTM is one operator."""
     layer = kind(INPUTS, HIDDEN)
-    exchange_layers(nn.Sequential(layer), False)
+    replace_layers(nn.Sequential(layer), False)
     with torch.no_grad():
         macs, _ = count_macs(lambda: layer(torch.zeros(TIMES, SAMPLES, INPUTS)))
     assert macs == TIMES * SAMPLES * gates * HIDDEN * (INPUTS + HIDDEN)

@@ -1,1 +1,1 @@
-"""Networks as pure functions: layers that draw from a key, know padding, and stack well."""
+"""Networks as pure functions: layers that draw from a key, ignore padding, and are fast in a stack."""

@@ -1,6 +1,6 @@
 """from_module: the pure model of an nn.Module.
 
-Layers that keep state or do not know padding are replaced in a private copy of the module (`layers.py`).
+Layers that keep state or do not ignore padding are replaced in a private copy of the module (replacement.py).
 """
 
 import copy
@@ -13,8 +13,8 @@ from torch.func import functional_call
 from kedge.core.model import Batch, Model, Output, Statistics
 from kedge.core.random import Purpose, words
 from kedge.core.tree import Leaves
-from kedge.nn.layers import exchange_layers, private_copy, tap_features
-from kedge.nn.units import Granularity, check_trainable, only_trainable, units_of
+from kedge.nn.replacement import private_copy, replace_layers, tap_features
+from kedge.nn.units import Granularity, check_trainable, trainable_units, units_of
 
 
 def from_module(
@@ -23,13 +23,13 @@ def from_module(
     statistics: Statistics = "shared",
     units: Granularity = "listed",
 ) -> Model:
-    """The pure model of a module; `build` makes a fresh one for each seed, else its weights are kept.
+    """The pure model of a module; `init` returns the weights of `module`, or those of `build()` for the seed.
 
-    Parameters with requires_grad=False are frozen: not in `init` and `units`, but read by `apply`.
+    Parameters with requires_grad=False are frozen: `init` and `units` leave them out, `apply` reads them.
     """
     check_trainable(module)
     own = private_copy(module)
-    weight_names, key_names = exchange_layers(own, frozen_statistics=statistics == "frozen")
+    weight_names, key_names = replace_layers(own, frozen_statistics=statistics == "frozen")
     tapped = tap_features(own)
     injected = {*weight_names, *key_names, *((tapped,) if tapped else ())}
     modes = {True: own.train(), False: copy.deepcopy(own).eval()}
@@ -54,7 +54,7 @@ def from_module(
             state[name] = torch.cat([batch.key, batch.key.new_full((1,), number)])
         if tapped:
             state[tapped] = batch.weight
-        # functional_call writes attributes that forward() assigned (statistics, features) back into `state`.
+        # functional_call copies attributes that forward() assigned (statistics, features) back into `state`.
         out = functional_call(modes[train], state, (batch.x,))
         moved = {k: state[k].detach() for k in buffers}
         if isinstance(out, Output):
@@ -65,7 +65,7 @@ def from_module(
     return Model(
         init=init,
         apply=apply,
-        units=only_trainable(units_of(module, units), frozen),  # not of `own`: its norm layers are replaced
+        units=trainable_units(units_of(module, units), frozen),  # not of `own`: its norm layers are replaced
         statistics=statistics,
         random=bool(key_names),
         classifier=classifier_of(own, tapped),
@@ -77,14 +77,14 @@ def from_module(
 
 
 def tied_names(module: nn.Module) -> tuple[tuple[str, str], ...]:
-    """Pairs (further name, first name) of the tensors with several names in the state_dict."""
+    """Pairs (other name, first name) of the tensors that have several names in the state_dict."""
     first = {id(v): k for k, v in (*module.named_parameters(), *module.named_buffers())}
     every = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
     return tuple((k, first[id(v)]) for k, v in every if first[id(v)] != k)
 
 
 def classifier_of(module: nn.Module, tapped: str | None) -> tuple[str, ...]:
-    """The parameters of the layer whose input was tapped."""
+    """The weight and bias of the layer that stores its input in the buffer `tapped`."""
     if tapped is None:
         return ()
     path = tapped.removesuffix("features")
@@ -92,7 +92,7 @@ def classifier_of(module: nn.Module, tapped: str | None) -> tuple[str, ...]:
 
 
 def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """A module whose initial weights depend on the seed alone."""
+    """A new module whose initial weights depend only on the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(words(seed, Purpose.INIT)[0]))
         return build()

@@ -32,5 +32,5 @@ def to_float32(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def to_float32_under_transforms(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The same, but only under vmap or a gradient transform."""
+    """The inputs as `to_float32` returns them, but only under vmap or a gradient transform."""
     return to_float32(layer, inputs) if under_transform() else inputs

@@ -1,4 +1,4 @@
-"""What is computed in: fp64, fp32, tf32 (products on tensor cores), bf16 (autocast, weights in fp32)."""
+"""Precisions: fp64, fp32, tf32 (matrix products on tensor cores), bf16 (autocast, weights in fp32)."""
 
 from __future__ import annotations  # so dynamo does not evaluate annotations of inner functions
 
@@ -18,15 +18,15 @@ DTYPES: dict[str, torch.dtype] = {
     "fp64": torch.float64,
     "fp32": torch.float32,
     "tf32": torch.float32,
-    "bf16": torch.float32,  # of weights, statistics and everything between the layers' products
+    "bf16": torch.float32,  # weights, statistics and everything except matrix products and convolutions
 }
 
 
 @contextmanager
 def computing_in(precision: Precision) -> Iterator[None]:
-    """Set what the GPU's products may round to, and that they sum in one order; put back afterwards.
+    """In this context a GPU computes products in `precision`, with deterministic convolutions.
 
-    torch rounds convolutions to tf32 unless told not to.
+    Without it torch would round the inputs of convolutions to tf32.
     """
     cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = cuda.allow_tf32, cudnn.allow_tf32, cudnn.deterministic
@@ -39,7 +39,7 @@ def computing_in(precision: Precision) -> Iterator[None]:
 
 
 def in_precision(model: Model, precision: Precision) -> Model:
-    """The model with its products in this precision; what it is given and gives stays as it is."""
+    """The model with its products in this precision; the dtypes of its inputs and outputs do not change."""
     if precision != "bf16":
         return model
 

@@ -53,7 +53,7 @@ def time_step(mode: str, w_hh: Tensor, b_hh: Tensor | None, w_hr: Tensor | None 
     return {"LSTM": lstm, "GRU": gru, "RNN_TANH": rnn_tanh, "RNN_RELU": rnn_relu}[mode]
 
 
-def has_own_operator(layer: nn.Module, x: Tensor) -> bool:
+def uses_torch_operator(layer: nn.Module, x: Tensor) -> bool:
     """Whether to call torch's recurrent operator: on a CPU; in a stack only where gradients are computed.
 
     Not while a dispatch mode or a tracer is active (`kedge cost`, a capture): these must see the products.
@@ -72,7 +72,7 @@ class Recurrent(KeyedLayer, nn.RNNBase):
         if isinstance(input, PackedSequence):
             raise RequestError(PACKED)
         draws = self.training and self.dropout > 0 and self.num_layers > 1
-        if not draws and has_own_operator(self, input):
+        if not draws and uses_torch_operator(self, input):
             return super().forward(input, hx)
         batched = input.dim() == 3
         x = input if batched else input.unsqueeze(0 if self.batch_first else 1)
@@ -153,7 +153,7 @@ class Cell(nn.RNNCellBase):
     """The common forward pass of LSTMCell, GRUCell and RNNCell."""
 
     def forward(self, input: Tensor, hx: Any = None) -> Any:
-        if has_own_operator(self, input):
+        if uses_torch_operator(self, input):
             return super().forward(input, hx)
         lstm = isinstance(self, nn.LSTMCell)
         zeros = input.new_zeros(*input.shape[:-1], self.hidden_size)

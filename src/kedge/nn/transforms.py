@@ -37,5 +37,5 @@ def call_with_autocast_first(function: Callable[[], T], like: Tensor) -> T:
         with torch.no_grad():
             return zero, function()
 
-    found: T = grad(constant, has_aux=True)(like.new_zeros(()))[1]
-    return found
+    result: T = grad(constant, has_aux=True)(like.new_zeros(()))[1]
+    return result

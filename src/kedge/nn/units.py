@@ -1,13 +1,13 @@
-"""Units: what a schedule freezes and opens. Every parameter is in exactly one, input side first, head last.
+"""Units: the groups of parameters that a schedule freezes, from the input side to the head.
 
-Units do not contain parameters with requires_grad=False (`only_trainable`). A layer with only such parameters
-is no unit.
+Every parameter is in exactly one unit, except for parameters with requires_grad=False (`trainable_units`). A
+layer with only such parameters is no unit.
 
-A module has units at up to three granularities. "layer": each layer with parameters. "module" and "block",
-for residual networks, which are known by their children layer1, layer2, …, each an nn.Sequential of blocks:
-{stem, layer1} | layer2 | … | {last layer, classifier}, and the same with the blocks of the layers.
-A module may list its units itself: `units = [["stem", "blocks.0"], ["blocks.1", "fc"]]`, names of modules or
-parameters for each unit, or `units = {"layer": […], "block": […]}`, one such list a granularity.
+A module has units at up to three granularities. "layer": each layer with parameters. "module" and "block":
+only for residual networks, whose children layer1, layer2, … are nn.Sequential of blocks. Their modules are
+{stem, layer1} | layer2 | … | {last layer, classifier}; their blocks are divided in the same way.
+A module may list its units itself: `units = [["stem", "blocks.0"], ["blocks.1", "fc"]]`, the names of modules
+or parameters in each unit, or `units = {"layer": […], "block": […]}`, one such list per granularity.
 """
 
 import re
@@ -19,7 +19,7 @@ from torch import nn
 from kedge.core.errors import RequestError, nearest
 from kedge.torch_private import AnyBatchNorm, AnyInstanceNorm
 
-Granularity = Literal["listed", "layer", "module", "block"]  # "listed": what the module lists, else "layer"
+Granularity = Literal["listed", "layer", "module", "block"]  # "listed": the module's own list, else "layer"
 Units = tuple[tuple[str, ...], ...]
 
 KINDS = ("layer", "module", "block")
@@ -32,31 +32,31 @@ NORMS = (
 
 
 def units_of(module: nn.Module, granularity: Granularity = "listed") -> Units:
-    """The parameters of each unit, by name; what the module lists goes before what its structure tells."""
-    lists, openings = lists_of(module), openings_of(module)
+    """The names of the parameters in each unit; a list in the module overrides its structure."""
+    lists, boundaries = unit_lists(module), residual_boundaries(module)
     if granularity in lists:
         return listed_units(module, granularity, lists[granularity])
-    if granularity in openings:
-        return opened_at(module, openings[granularity])
+    if granularity in boundaries:
+        return units_between(module, boundaries[granularity])
     if granularity in ("listed", "layer"):
         return layer_units(module)
-    there = list(dict.fromkeys(["listed", "layer", *openings, *lists]))
+    known = list(dict.fromkeys(["listed", "layer", *boundaries, *lists]))
     raise RequestError(
-        f"units = {granularity!r}: {type(module).__name__} has no such units.{nearest(granularity, there)} "
-        f"It has: {', '.join(there)}. Residual networks whose children layer1, layer2, … are nn.Sequential "
+        f"units = {granularity!r}: {type(module).__name__} has no such units.{nearest(granularity, known)} "
+        f"It has: {', '.join(known)}. Residual networks whose children layer1, layer2, … are nn.Sequential "
         'have "module", and "block" where these hold blocks; any module may list its own: '
         'self.units = {"block": [["stem", "blocks.0"], ["blocks.1", "fc"]]}.'
     )
 
 
-def only_trainable(units: Units, frozen: Collection[str]) -> Units:
-    """The units without the frozen parameters, and without the units that are then empty."""
+def trainable_units(units: Units, frozen: Collection[str]) -> Units:
+    """The units without their frozen parameters; units that are then empty are dropped."""
     kept = (tuple(k for k in unit if k not in frozen) for unit in units)
     return tuple(unit for unit in kept if unit)
 
 
 def check_trainable(module: nn.Module) -> None:
-    """Raise if a module has no parameter that trains."""
+    """Raise RequestError if no parameter of the module trains."""
     parameters = list(module.parameters())
     if not parameters:
         raise RequestError(f"{type(module).__name__} has no parameters: there is nothing to train.")
@@ -67,8 +67,8 @@ def check_trainable(module: nn.Module) -> None:
         )
 
 
-def lists_of(module: nn.Module) -> dict[str, Sequence[Sequence[str]]]:
-    """What a module lists, by granularity; an attribute `units` that is neither list nor mapping is none."""
+def unit_lists(module: nn.Module) -> dict[str, Sequence[Sequence[str]]]:
+    """The lists in the module's `units`, by granularity; empty if `units` is neither list nor mapping."""
     written = getattr(module, "units", None)
     if isinstance(written, list | tuple):
         return {"listed": written}
@@ -83,7 +83,7 @@ def lists_of(module: nn.Module) -> dict[str, Sequence[Sequence[str]]]:
 
 
 def listed_units(module: nn.Module, granularity: str, lists: Sequence[Sequence[str]]) -> Units:
-    """The units of a list of module or parameter names for each."""
+    """The units of `lists`, which has the names of modules or parameters of each unit."""
     nested = isinstance(lists, list | tuple) and all(isinstance(unit, list | tuple) for unit in lists)
     if not nested or not all(isinstance(name, str) for unit in lists for name in unit):
         raise RequestError(
@@ -106,10 +106,10 @@ def listed_units(module: nn.Module, granularity: str, lists: Sequence[Sequence[s
 
 
 def layer_units(module: nn.Module) -> Units:
-    """The layers with parameters, in order; a norm layer belongs to the layer before it."""
+    """One unit for each layer with parameters, in order; a norm layer belongs to the layer before it."""
     names = {k for k, _ in module.named_parameters()}
     found: list[list[str]] = []
-    joins = False  # a norm at the very front takes the layer after it along
+    joins = False  # a norm in front of all layers is in one unit with the layer after it
     for prefix, layer in module.named_modules():
         own = [f"{prefix}.{k}" if prefix else k for k, _ in layer.named_parameters(recurse=False)]
         own = [k for k in own if k in names]
@@ -124,8 +124,8 @@ def layer_units(module: nn.Module) -> Units:
     return tuple(tuple(unit) for unit in found)
 
 
-def openings_of(module: nn.Module) -> dict[str, list[str]]:
-    """Where units begin in a residual network: its layers, and their blocks; nothing for other modules."""
+def residual_boundaries(module: nn.Module) -> dict[str, list[str]]:
+    """The submodules of a residual network that start a unit: its layers, and its blocks; else nothing."""
     layers = {
         name: child
         for name, child in module.named_children()
@@ -139,16 +139,16 @@ def openings_of(module: nn.Module) -> dict[str, list[str]]:
         for name, block in child.named_children()
         if any(True for _ in block.parameters())
     }
-    # A layer1 of bare convolutions and norms, as in many a plain CNN, holds no blocks.
+    # A layer1 of convolutions and norms, as in many plain CNNs, has no blocks.
     composed = bool(blocks) and all(any(True for _ in block.children()) for block in blocks.values())
     return {"module": list(layers), **({"block": list(blocks)} if composed else {})}
 
 
-def opened_at(module: nn.Module, openings: Sequence[str]) -> Units:
-    """A unit begins at each of these; what is before the first goes with it, what follows one as well."""
-    units: list[list[str]] = [[] for _ in openings]
-    now = 0
+def units_between(module: nn.Module, boundaries: Sequence[str]) -> Units:
+    """One unit per submodule in `boundaries`, with the parameters up to the next; the first has the stem."""
+    units: list[list[str]] = [[] for _ in boundaries]
+    current = 0
     for name, _ in module.named_parameters():
-        now = next((n for n, opening in enumerate(openings) if name.startswith(opening + ".")), now)
-        units[now].append(name)
+        current = next((n for n, start in enumerate(boundaries) if name.startswith(start + ".")), current)
+        units[current].append(name)
     return tuple(tuple(unit) for unit in units if unit)

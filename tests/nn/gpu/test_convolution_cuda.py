@@ -11,8 +11,9 @@ from torch.nn import functional as F
 from kedge.nn.gpu.convolution import stacked_convolution
 from kedge.nn.gpu.first_layer import pools, stacked_pooled_convolution
 from kedge.nn.gpu.operators import has_triton, stackable
-from kedge.nn.layers import StackedMaxPool2d, exchange_layers
+from kedge.nn.layers import StackedMaxPool2d
 from kedge.nn.precision import computing_in
+from kedge.nn.replacement import replace_layers
 
 pytestmark = [
     pytest.mark.gpu,
@@ -123,7 +124,7 @@ def test_a_stack_pools_as_torch_does(relu: bool, channels: int, dtype: torch.dty
     slope = torch.randn(3, 7, channels, 5, 3, device="cuda", generator=make).to(dtype)
     layers = nn.Sequential(nn.MaxPool2d(2), *[nn.ReLU()] * relu)
     plain = deepcopy(layers)
-    exchange_layers(layers, False)
+    replace_layers(layers, False)
     assert type(layers[0]) is StackedMaxPool2d
 
     def of(pool: nn.Module) -> tuple[Tensor, Tensor]:

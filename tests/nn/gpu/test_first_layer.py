@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from kedge.nn import layers
 from kedge.nn.gpu.first_layer import PooledConvolution, pools, stacked_pooled_convolution
-from kedge.nn.layers import StackedConv2d, exchange_layers
+from kedge.nn.layers import StackedConv2d
+from kedge.nn.replacement import replace_layers
 
 
 def convolve_pool(
@@ -99,7 +100,7 @@ def network() -> nn.Sequential:
 def test_a_convolution_takes_the_pooling_behind_it_and_no_name_changes() -> None:
     plain, joined = network(), network()
     joined.load_state_dict(plain.state_dict())
-    exchange_layers(joined, False)
+    replace_layers(joined, False)
     first, second = joined[0], joined[3]
     assert isinstance(first, StackedConv2d)
     assert isinstance(second, StackedConv2d)
@@ -113,7 +114,7 @@ def test_a_convolution_takes_the_pooling_behind_it_and_no_name_changes() -> None
 def test_a_convolution_that_stands_elsewhere_too_is_left() -> None:
     shared = nn.Conv2d(3, 3, 3, padding=1)
     model = nn.Sequential(nn.Sequential(shared, nn.MaxPool2d(2)), shared)
-    exchange_layers(model, False)
+    replace_layers(model, False)
     assert isinstance(shared, StackedConv2d)
     assert not shared.pooling
 
@@ -130,7 +131,7 @@ def test_in_a_stack_the_layer_takes_the_program(monkeypatch: pytest.MonkeyPatch)
     model = nn.Sequential(nn.Conv2d(3, 6, 5), nn.MaxPool2d(2), nn.ReLU()).double()
     x = torch.randn(2, 4, 3, 12, 12, dtype=torch.float64)
     expected = torch.stack([model(own) for own in x])
-    exchange_layers(model, False)
+    replace_layers(model, False)
     params = {k: v.detach().expand(2, *v.shape) for k, v in model.named_parameters()}
     found = vmap(lambda params, x: functional_call(model, params, x))(params, x)
     assert went == [True]

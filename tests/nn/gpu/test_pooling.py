@@ -10,7 +10,8 @@ from torch.func import grad, vmap
 from torch.nn import functional as F
 
 from kedge.nn.gpu.pooling import stacked_pooling
-from kedge.nn.layers import StackedMaxPool2d, exchange_layers
+from kedge.nn.layers import StackedMaxPool2d
+from kedge.nn.replacement import replace_layers
 
 
 def largest(x: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
@@ -72,7 +73,7 @@ def test_values_and_gradients_are_torchs(relu: bool) -> None:
     ],
 )
 def test_plain_pooling_is_exchanged_and_nothing_else(layer: nn.MaxPool2d, exchanged: bool) -> None:
-    exchange_layers(nn.Sequential(layer), False)
+    replace_layers(nn.Sequential(layer), False)
     assert (type(layer) is StackedMaxPool2d) == exchanged
 
 
@@ -80,7 +81,7 @@ def test_plain_pooling_is_exchanged_and_nothing_else(layer: nn.MaxPool2d, exchan
 def test_an_exchanged_layer_alone_is_torchs(shape: tuple[int, ...]) -> None:
     layer, x = nn.MaxPool2d(2, ceil_mode=True), torch.randn(*shape)
     expected = layer(x)
-    exchange_layers(nn.Sequential(layer), False)
+    replace_layers(nn.Sequential(layer), False)
     assert torch.equal(layer(x), expected)
 
 
@@ -89,7 +90,7 @@ def test_a_pooling_takes_the_relu_behind_it_and_no_other() -> None:
     network = nn.Sequential(relu, pool, relu, nn.Tanh(), pool, nn.Tanh(), nn.MaxPool2d(3), relu)
     x = torch.randn(2, 3, 20, 20)
     expected = network(x)
-    exchange_layers(network, False)
+    replace_layers(network, False)
     kinds = [type(layer) for layer in network]
     assert kinds[:3] == [nn.ReLU, StackedMaxPool2d, nn.Identity]
     assert kinds[4:] == [StackedMaxPool2d, nn.Tanh, nn.MaxPool2d, nn.ReLU]
