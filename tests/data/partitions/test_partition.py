@@ -139,17 +139,25 @@ def test_every_partition_has_a_golden_row() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("iid", {"clients": 0}, r"Iid\(clients=0\): need an integer, clients ≥ 1\. Set clients"),
-        ("iid", {"clients": 2.5}, r"Iid\(clients=2\.5\): need an integer"),
+        ("iid", {"clients": 0}, r"Iid\(clients=0\): need a whole number of at least 1"),
+        ("iid", {"clients": 2.5}, r"Iid\(clients=2\.5\): need a whole number"),
         ("dirichlet", {"clients": 0, "alpha": 1.0}, r"Dirichlet\(clients=0\)"),
-        ("dirichlet", {"clients": 5, "alpha": 0.0}, r"alpha=0\.0\): need a finite alpha > 0\. Small alpha"),
+        ("dirichlet", {"clients": 5, "alpha": 0.0}, r"alpha=0\.0\): need 0 < alpha < inf; small alpha"),
         ("dirichlet", {"clients": 5, "alpha": math.inf}, r"alpha=inf.*use the partition 'iid'"),
         ("dirichlet", {"clients": 5, "alpha": math.nan}, r"alpha=nan"),
         ("dirichlet", {"clients": 5, "alpha": 1.0, "sigma": -1.0}, r"sigma=-1\.0\): need 0 ≤ sigma.*equal"),
         ("dirichlet-classes", {"clients": 5, "alpha": -1.0}, r"DirichletClasses\(alpha=-1\.0\)"),
-        ("dirichlet-classes", {"clients": 5, "alpha": 1.0, "minimum": 0}, r"minimum=0\): need .*minimum ≥ 1"),
+        (
+            "dirichlet-classes",
+            {"clients": 5, "alpha": 1.0, "minimum": 0},
+            r"minimum=0\): need a whole number of at least 1",
+        ),
         ("dirichlet-classes", {"clients": -1, "alpha": 1.0}, r"DirichletClasses\(clients=-1\)"),
-        ("shards", {"clients": 5, "per_client": 0}, r"Shards\(per_client=0\): need .*per_client ≥ 1"),
+        (
+            "shards",
+            {"clients": 5, "per_client": 0},
+            r"Shards\(per_client=0\): need a whole number of at least 1",
+        ),
         ("quantity", {"clients": 5, "sigma": math.nan}, r"Quantity\(sigma=nan\): need 0 ≤ sigma"),
     ],
 )

@@ -62,7 +62,7 @@ def test_images_are_resized_to_gray_squares(tmp_path: Path) -> None:
     with Image.open(path / "train/COVID-19 (12).png") as image:
         expected = image.convert("L").resize((8, 8), Image.Resampling.BILINEAR)
     np.testing.assert_array_equal(source.train.x[2, 0], np.asarray(expected))
-    with pytest.raises(RequestError, match=r"covidx\(size=0\): need an integer, size ≥ 1"):
+    with pytest.raises(RequestError, match=r"covidx\(size=0\): need a whole number of at least 1"):
         load("covidx", path=path, size=0)
 
 

@@ -1,19 +1,40 @@
-"""Random draws and checks that several partitions share.
+"""Random draws, arguments and checks that several partitions share.
 
 `Draw` gives each draw of a partition a random stream of its own, so that, for example, the clients' sizes do
 not depend on how samples are shuffled. It takes the place of the round in the random key.
 """
 
-import math
 from enum import IntEnum
+from math import inf
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from kedge.core.errors import RequestError
 from kedge.core.random import Purpose, normals, permutation
 
 Indices = NDArray[np.int64]
+Count = Annotated[int, Field(ge=1)]
+Alpha = Annotated[
+    float,
+    Field(
+        gt=0,
+        lt=inf,
+        description="small alpha (0.1) makes clients differ, large alpha (100) makes them alike; for alike "
+        "clients use the partition 'iid'",
+    ),
+]
+Sigma = Annotated[
+    float,
+    Field(
+        ge=0,
+        le=100,
+        description="sigma is the standard deviation of the log of the clients' sizes: 0 gives equal sizes, "
+        "1 sizes that differ tenfold",
+    ),
+]
 
 
 class Draw(IntEnum):
@@ -24,30 +45,6 @@ class Draw(IntEnum):
     FILL = 2
     DEAL = 3
     PROPORTIONS = 4
-
-
-def require_count(owner: str, name: str, value: int) -> None:
-    """Raise unless `value` is an integer of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise RequestError(f"{owner}({name}={value}): need an integer, {name} ≥ 1. Set {name} to 1 or more.")
-
-
-def require_alpha(owner: str, alpha: float) -> None:
-    """Raise unless `alpha` is a valid Dirichlet concentration."""
-    if not (math.isfinite(alpha) and alpha > 0):
-        raise RequestError(
-            f"{owner}(alpha={alpha}): need a finite alpha > 0. Small alpha (0.1) makes clients differ, "
-            "large alpha (100) makes them alike; for alike clients use the partition 'iid'."
-        )
-
-
-def require_sigma(owner: str, sigma: float) -> None:
-    """Raise unless `sigma`, the spread of the log sizes, is from 0 to 100."""
-    if not 0 <= sigma <= 100:
-        raise RequestError(
-            f"{owner}(sigma={sigma}): need 0 ≤ sigma ≤ 100. sigma is the standard deviation of the log of "
-            "the clients' sizes: 0 gives equal sizes, 1 sizes that differ tenfold."
-        )
 
 
 def require_labels(owner: str, labels: NDArray[np.integer]) -> None:

@@ -14,15 +14,16 @@ from numpy.typing import NDArray
 
 from kedge.core.errors import RequestError
 from kedge.core.random import Purpose, uniforms
+from kedge.core.ranges import checked
 from kedge.data.partitions.dirichlet import dirichlet
 from kedge.data.partitions.draws import (
+    Alpha,
+    Count,
     Draw,
     Indices,
+    Sigma,
     lognormal_sizes,
-    require_alpha,
-    require_count,
     require_samples,
-    require_sigma,
     shuffled_classes,
 )
 
@@ -34,6 +35,7 @@ ENTRIES_PER_CHUNK = 2**15  # proportions drawn together; the result does not dep
 Floats = NDArray[np.float64]
 
 
+@checked
 @dataclass(frozen=True)
 class Dirichlet:
     """Client i draws its classes from q_i ~ Dir(alpha·1); sizes are N/clients, log-normal if sigma > 0.
@@ -44,14 +46,9 @@ class Dirichlet:
     FedDyn's code.
     """
 
-    clients: int
-    alpha: float
-    sigma: float = 0.0
-
-    def __post_init__(self) -> None:
-        require_count("Dirichlet", "clients", self.clients)
-        require_alpha("Dirichlet", self.alpha)
-        require_sigma("Dirichlet", self.sigma)
+    clients: Count
+    alpha: Alpha
+    sigma: Sigma = 0.0
 
     def __call__(
         self, labels: NDArray[np.integer], seed: int, keys: NDArray[np.generic] | None = None
@@ -98,6 +95,7 @@ def _restricted(priors: Floats, stock: list[list[int]]) -> list[list[float]]:
     return cumulative
 
 
+@checked
 @dataclass(frozen=True)
 class DirichletClasses:
     """Class k is divided among the clients by p ~ Dir(alpha·1), redrawn until each has `minimum` samples.
@@ -107,15 +105,10 @@ class DirichletClasses:
     classes go to the clients below N/clients. All samples are assigned.
     """
 
-    clients: int
-    alpha: float
+    clients: Count
+    alpha: Alpha
     cap: bool = True
-    minimum: int = 10
-
-    def __post_init__(self) -> None:
-        require_count("DirichletClasses", "clients", self.clients)
-        require_alpha("DirichletClasses", self.alpha)
-        require_count("DirichletClasses", "minimum", self.minimum)
+    minimum: Count = 10
 
     def __call__(
         self, labels: NDArray[np.integer], seed: int, keys: NDArray[np.generic] | None = None

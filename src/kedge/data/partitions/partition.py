@@ -13,15 +13,16 @@ from numpy.typing import NDArray
 
 from kedge.core.errors import RequestError
 from kedge.core.random import Purpose, permutation
+from kedge.core.ranges import checked
 from kedge.data.partitions.draws import (
+    Count,
     Draw,
     Indices,
+    Sigma,
     equal_slices,
     lognormal_sizes,
-    require_count,
     require_labels,
     require_samples,
-    require_sigma,
     shuffled_classes,
 )
 from kedge.data.partitions.label_skew import Dirichlet, DirichletClasses
@@ -50,6 +51,7 @@ class Partition(Protocol):
         ...
 
 
+@checked
 @dataclass(frozen=True)
 class Iid:
     """Contiguous slices of the shuffled data: all samples are assigned, sizes differ by at most 1.
@@ -58,11 +60,8 @@ class Iid:
     CIFAR-100; the number of clients must then divide the size of every class.
     """
 
-    clients: int
+    clients: Count
     stratified: bool = False
-
-    def __post_init__(self) -> None:
-        require_count("Iid", "clients", self.clients)
 
     def __call__(
         self, labels: NDArray[np.integer], seed: int, keys: NDArray[np.generic] | None = None
@@ -84,6 +83,7 @@ class Iid:
         return [np.sort(indices) for indices in equal_slices(order, self.clients)]
 
 
+@checked
 @dataclass(frozen=True)
 class Shards:
     """Sort by label, cut into clients·per_client shards, assign shards at random (McMahan et al., 2017).
@@ -91,12 +91,8 @@ class Shards:
     Sizes of shards differ by at most 1; with balanced classes a client has about `per_client` classes.
     """
 
-    clients: int
-    per_client: int = 2
-
-    def __post_init__(self) -> None:
-        require_count("Shards", "clients", self.clients)
-        require_count("Shards", "per_client", self.per_client)
+    clients: Count
+    per_client: Count = 2
 
     def __call__(
         self, labels: NDArray[np.integer], seed: int, keys: NDArray[np.generic] | None = None
@@ -109,16 +105,13 @@ class Shards:
         return [np.sort(np.concatenate([shards[shard] for shard in own])) for own in assigned]
 
 
+@checked
 @dataclass(frozen=True)
 class Quantity:
     """Slices of the shuffled data with log-normal sizes of at least 1: sizes differ, class mixes do not."""
 
-    clients: int
-    sigma: float
-
-    def __post_init__(self) -> None:
-        require_count("Quantity", "clients", self.clients)
-        require_sigma("Quantity", self.sigma)
+    clients: Count
+    sigma: Sigma
 
     def __call__(
         self, labels: NDArray[np.integer], seed: int, keys: NDArray[np.generic] | None = None

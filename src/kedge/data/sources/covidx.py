@@ -7,11 +7,14 @@ with the classes positive and negative only (COVIDx8B, …) are refused.
 """
 
 from collections.abc import Iterable
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from kedge.core.errors import DataError, RequestError
+from kedge.core.errors import DataError
+from kedge.core.ranges import checked
 from kedge.data.dataset import Dataset, Source
 from kedge.data.download.archive import PathOption, existing_path
 from kedge.data.download.archive_members import Members, open_members
@@ -26,7 +29,12 @@ IMAGE_ENDINGS = (".png", ".jpg", ".jpeg")
 Line = tuple[str, str, str, str]  # patient, file, class, source
 
 
-def covidx(path: PathOption = None, size: int = 64, labels: str | None = None) -> Source:
+@checked
+def covidx(
+    path: PathOption = None,
+    size: Annotated[int, Field(ge=1, description="the side in pixels")] = 64,
+    labels: str | None = None,
+) -> Source:
     """Chest X-rays, gray, resized to `size` × `size`, 3 classes; assembled by the user; needs Pillow.
 
     `path` is a folder, zip or tar with train/, test/ and their lists train*.txt and test*.txt. If there are
@@ -34,8 +42,6 @@ def covidx(path: PathOption = None, size: int = 64, labels: str | None = None) -
     in the list are left out. Keys: patient, and source if the list has it. The decoded images are stored in
     the cache.
     """
-    if size < 1:
-        raise RequestError(f"covidx(size={size}): need an integer, size ≥ 1, the side in pixels.")
     home = cache_folder() / "covidx"
     if path is None and not (home / "train").is_dir():
         raise DataError(

@@ -16,11 +16,14 @@ UCI publishes no checksum: kedge checks that the zip is whole, stores its sha256
 
 import io
 import re
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from kedge.core.errors import DataError, RequestError
+from kedge.core.ranges import checked
 from kedge.data.dataset import Dataset, Source
 from kedge.data.download.archive import Archive, PathOption, find_archive
 from kedge.data.download.archive_members import Members, open_members
@@ -40,11 +43,12 @@ RECORDING = re.compile(r"(?:^|/)subject(\d+)\.dat$")
 Values = NDArray[np.float32]  # [rows, 27]
 
 
+@checked
 def pamap2(
     path: PathOption = None,
-    step: int = 100,
+    step: Annotated[int, Field(ge=1)] = 100,
     drop: tuple[int, ...] = (0, 5, 12),
-    test: float = 0.2,
+    test: Annotated[float, Field(gt=0, lt=1)] = 0.2,
     verify: bool = True,
 ) -> Source:
     """Windows of body sensors, 27×1×200, 10 activities, 9 subjects (about 690 MB).
@@ -56,10 +60,10 @@ def pamap2(
     one.
     """
     kept_labels = [activity for activity in PROTOCOL if activity not in drop]
-    if step < 1 or not 0 < test < 1 or not set(drop) <= set(PROTOCOL) or not kept_labels:
+    if not set(drop) <= set(PROTOCOL) or not kept_labels:
         raise RequestError(
-            f"pamap2(step={step}, drop={list(drop)}, test={test}): need step ≥ 1, 0 < test < 1, and drop "
-            f"from the activities {', '.join(map(str, PROTOCOL))}, not all of them."
+            f"pamap2(drop={list(drop)}): need activities from {', '.join(map(str, PROTOCOL))}, and "
+            "not all of them."
         )
     with open_members(find_archive("pamap2", ARCHIVE, path, verify)) as members:
         key = (sorted(members.stamps.items()), step, kept_labels, test)

@@ -1,0 +1,124 @@
+"""Ranges of arguments: declared in a signature, checked in one place.
+
+    @checked
+    def fedprox(mu: Annotated[float, Field(ge=0, description="0 is FedAvg")] = 0.01) -> Algorithm: ...
+
+`fedprox(mu=-1)` then raises "fedprox(mu=-1): need mu ≥ 0; 0 is FedAvg." A file's own checks are left for
+conditions on several arguments.
+"""
+
+import inspect
+import operator
+from collections.abc import Callable, Mapping
+from functools import cache, partial, wraps
+from numbers import Integral
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints, overload
+
+from pydantic.fields import FieldInfo
+
+from kedge.core.errors import RequestError
+
+Target = TypeVar("Target", bound=Callable[..., Any])
+COMPARISONS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
+    "ge": (operator.ge, "≥"),
+    "gt": (operator.gt, ">"),
+    "le": (operator.le, "≤"),
+    "lt": (operator.lt, "<"),
+}
+Bounds = dict[str, float]  # from names of COMPARISONS
+
+
+@overload
+def checked(target: Target) -> Target: ...
+@overload
+def checked(*, prefix: str) -> Callable[[Target], Target]: ...
+def checked(target: Any = None, *, prefix: str | None = None) -> Any:
+    """Decorate a factory or a dataclass: check its arguments against the `Field`s in its signature.
+
+    Errors name "factory(argument=value)"; with a `prefix`, such as "participation.", they name the
+    configuration key "prefix.argument = value".
+    """
+    if target is None:
+        return partial(_decorated, prefix=prefix)
+    return _decorated(target, prefix)
+
+
+def _decorated(target: Any, prefix: str | None) -> Any:
+    if isinstance(target, type):
+        dataclass: Any = target
+        dataclass.__init__ = _checking(dataclass.__init__, target.__name__, prefix)
+        return target
+    return _checking(target, target.__name__.replace("_", "-"), prefix)
+
+
+def _checking(function: Callable[..., Any], name: str, prefix: str | None) -> Callable[..., Any]:
+    """The function, with a check of its arguments before each call."""
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        try:
+            values = signature.bind(*args, **options).arguments
+        except TypeError:
+            values = {}  # the call itself raises Python's own error
+        check_ranges(function, values, name if prefix is None else "", prefix)
+        return function(*args, **options)
+
+    return call
+
+
+def check_ranges(
+    function: Callable[..., Any], values: Mapping[str, Any], name: str, prefix: str | None = None
+) -> None:
+    """Raise a RequestError for the first of `values` that is out of the range in the function's signature."""
+    for key, (kind, field) in fields(function).items():
+        value = values.get(key)
+        if value is None or in_range(value, kind, field):
+            continue
+        given = f"{name}({key}={value})" if prefix is None else f"{prefix}{key} = {value}"
+        remedy = f"; {field.description}" if field.description else ""
+        raise RequestError(f"{given}: need {requirement(key, kind, field)}{remedy}.")
+
+
+@cache
+def fields(function: Callable[..., Any]) -> dict[str, tuple[type, FieldInfo]]:
+    """Type and `Field` of the annotated arguments of a function."""
+    found: dict[str, tuple[type, FieldInfo]] = {}
+    for key, hint in get_type_hints(function, include_extras=True).items():
+        for part in (hint, *get_args(hint)):  # Annotated may be a part of `Annotated[…] | None`
+            if get_origin(part) is Annotated:
+                kind, field = get_args(part)
+                found[key] = kind, field
+    return found
+
+
+def bounds_of(field: FieldInfo) -> Bounds:
+    """The bounds of a `Field`, by the names of COMPARISONS."""
+    return {
+        name: getattr(rule, name) for rule in field.metadata for name in COMPARISONS if hasattr(rule, name)
+    }
+
+
+def in_range(value: Any, kind: type, field: FieldInfo) -> bool:
+    """Whether the value meets all bounds, and is a whole number if `kind` is int."""
+    if kind is int and (isinstance(value, bool) or not isinstance(value, Integral)):
+        return False
+    return all(COMPARISONS[name][0](value, bound) for name, bound in bounds_of(field).items())
+
+
+def requirement(key: str, kind: type, field: FieldInfo) -> str:
+    """The range in words, such as "mu ≥ 0", "0 ≤ beta < 1" or "a whole number of at least 1"."""
+    bounds = bounds_of(field)
+    if kind is int and set(bounds) <= {"ge", "le"}:
+        limits = (
+            f"from {bounds.get('ge')} to {bounds['le']}" if "le" in bounds else f"of at least {bounds['ge']}"
+        )
+        return f"a whole number {limits}"
+    lower = next(
+        (f"{bounds[name]} {sign} " for name, sign in (("ge", "≤"), ("gt", "<")) if name in bounds), ""
+    )
+    upper = next((f" {COMPARISONS[name][1]} {bounds[name]}" for name in ("le", "lt") if name in bounds), "")
+    if upper:
+        return f"{lower}{key}{upper}"
+    [(name, bound)] = bounds.items()
+    return f"{key} {COMPARISONS[name][1]} {bound}"
