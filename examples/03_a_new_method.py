@@ -6,27 +6,27 @@ import torch
 from torch import nn
 
 import kedge
-from kedge.core.algorithm import Algorithm
-from kedge.core.correction import Cohort, Correction
-from kedge.core.tree import Leaves, Tree, axpy, zeros
+from kedge import tree
 
 
 @dataclass(frozen=True)
-class ServerMomentum(Correction):
+class ServerMomentum(kedge.Correction):
     """v ← β v + mean delta; w ← w + v."""
 
     beta: float
     name = "momentum"
 
-    def init_server(self, shared: Leaves) -> Tree:
-        return {"v": zeros(shared)}
+    def init_server(self, shared: tree.Leaves) -> tree.Tree:
+        return {"v": tree.zeros(shared)}
 
-    def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
-        v = axpy(self.beta, state["v"], update)
+    def server(
+        self, update: tree.Leaves, mean: tree.Tree, state: tree.Tree, cohort: kedge.Cohort
+    ) -> tuple[tree.Leaves, tree.Tree]:
+        v = tree.axpy(self.beta, state["v"], update)
         return v, {"v": v}
 
 
-def with_momentum(base: Algorithm, beta: float = 0.5) -> Algorithm:
+def with_momentum(base: kedge.Algorithm, beta: float = 0.5) -> kedge.Algorithm:
     """Any method, with momentum on the server."""
     name = f"momentum+{base.name}"
     return replace(base, name=name, corrections=(*base.corrections, ServerMomentum(beta)))

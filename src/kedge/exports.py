@@ -4,7 +4,9 @@ from typing import Any
 
 from kedge.algorithms import fedbug, method_factories, scheduled
 from kedge.api import run, train
-from kedge.core.algorithm import Tune
+from kedge.core import tree
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage, Tune
+from kedge.core.correction import Cohort, Correction, End, Step
 from kedge.core.errors import CheckpointError, DataError, Diverged, RequestError
 from kedge.core.model import Output
 from kedge.core.optimizers import SGD, Adam
@@ -17,14 +19,21 @@ from kedge.version import __version__
 __all__ = [
     "SGD",
     "Adam",
+    "Algorithm",
     "CheckpointError",
+    "Cohort",
+    "Correction",
     "DataError",
     "Dataset",
     "Diverged",
+    "End",
+    "LocalTraining",
     "Measure",
     "Output",
     "RequestError",
     "Result",
+    "Stage",
+    "Step",
     "Tune",
     "__version__",
     "fedbug",
@@ -34,6 +43,7 @@ __all__ = [
     "scheduled",
     "threshold_of",
     "train",
+    "tree",
 ]
 
 

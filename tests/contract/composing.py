@@ -11,8 +11,9 @@ from tests.contract.problem import PLAIN, distance, everything, federation, netw
 
 from kedge.algorithms import SCHEDULE_FACTORIES
 from kedge.audit.bed import Given
-from kedge.config.assemble import adapted, algorithm_of, check_schedules, rebuilding
+from kedge.config.checks import check_schedules
 from kedge.config.experiment import factory_table
+from kedge.config.stages import adapted, algorithm_of, rebuilding
 from kedge.config.task import History, Task
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.model import Model, Statistics

@@ -12,8 +12,10 @@ from torch import nn
 
 import kedge
 from kedge.algorithms import METHOD_REGISTRY, fedavg, fedbabu, feddyn, fedprox, moon, scaffold
-from kedge.config.assemble import adapted, assemble, check_schedules, rebuilding
+from kedge.config.assemble import assemble
+from kedge.config.checks import check_schedules
 from kedge.config.experiment import resolve
+from kedge.config.stages import adapted, rebuilding
 from kedge.core.algorithm import Algorithm, Stage
 from kedge.core.errors import RequestError
 from kedge.core.schedules import Clock, Mask, over

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-from kedge.config.assemble import rebuilding, stages_of
 from kedge.config.document import override, written
 from kedge.config.experiment import Experiment, options_of, resolve
 from kedge.config.factories import factory_of
+from kedge.config.stages import observed, rebuilding, stages_of
 from kedge.core.errors import RequestError
 from kedge.data.partitions.partition import PARTITIONS
 
@@ -123,7 +123,7 @@ def flat(table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 def check(experiment: Experiment) -> None:
     """Make what can be made without data, for the sake of its errors."""
-    rebuilding(stages_of(experiment))
+    rebuilding(observed(stages_of(experiment), experiment.evaluation.all))
     factory_of("partition", PARTITIONS, experiment.partition["name"])(**options_of(experiment.partition))
 
 

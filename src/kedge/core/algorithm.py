@@ -64,6 +64,9 @@ class LocalTraining:
             raise RequestError(f"clip = {self.clip}: need a positive norm; leave it out for no clipping.")
 
 
+DEFAULT_LOCAL = LocalTraining()
+
+
 @dataclass(frozen=True)
 class Tune:
     """Personalise a copy of the model on a client's own data, to be measured and discarded."""
@@ -113,7 +116,7 @@ class Stage:
 
     algorithm: Algorithm
     rounds: int
-    local: LocalTraining = LocalTraining()
+    local: LocalTraining = DEFAULT_LOCAL  # in kedge.train, if left out: that of the call
     until: Callable[[Sequence[Mapping[str, Any]]], bool] | None = None  # end early, on the stage's history
 
     def __post_init__(self) -> None:

@@ -12,8 +12,8 @@ from dataclasses import asdict
 from typing import Any
 
 from kedge.algorithms import METHOD_REGISTRY, SCHEDULE_REGISTRY
-from kedge.config.assemble import algorithm_of
 from kedge.config.experiment import Experiment
+from kedge.config.stages import algorithm_of
 from kedge.config.task import Task
 from kedge.core.algorithm import Stage, fitted
 from kedge.core.client import step_part

@@ -1,0 +1,88 @@
+"""Stages, algorithms and local training from the tables of an experiment."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from kedge.algorithms import METHOD_FACTORIES, SCHEDULE_FACTORIES
+from kedge.config.document import OPTIMIZERS
+from kedge.config.experiment import Experiment, label_of, options_of
+from kedge.config.factories import factory_of
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage, with_schedule
+from kedge.core.errors import RequestError
+from kedge.core.model import Model
+from kedge.core.optimizers import Optimizer
+from kedge.measure.last_models import LastModels
+from kedge.rules import RULES
+
+
+def stages_of(experiment: Experiment, optimizer: Optimizer | None = None) -> tuple[Stage, ...]:
+    """The stages of an experiment; `optimizer` replaces the table [optimizer]."""
+    local = local_of(experiment, optimizer)
+    return tuple(
+        Stage(
+            algorithm_of(method, schedule),
+            rounds,
+            local,
+            factory_of("when", RULES, rule["name"])(**options_of(rule)) if rule else None,
+        )
+        for method, schedule, rounds, rule in experiment.stages
+    )
+
+
+def observed(stages: Sequence[Stage], last_models: bool) -> tuple[Stage, ...]:
+    """The stages with corrections that only measure: for the rules that end them, and for the `all` model."""
+    found = []
+    for stage in stages:
+        watch = getattr(stage.until, "watched", None)  # a plain function may be a rule, too
+        algorithm = watch(stage.algorithm) if watch else stage.algorithm
+        if last_models:
+            algorithm = replace(algorithm, corrections=(*algorithm.corrections, LastModels()))
+        found.append(replace(stage, algorithm=algorithm))
+    return tuple(found)
+
+
+def rebuilding(stages: Sequence[Stage]) -> Callable[[nn.Module], nn.Module]:
+    """The function by which the methods change the network; raises if stages differ in it."""
+    ways = {stage.algorithm.rebuild: stage.algorithm.name for stage in stages}
+    if len(ways) > 1:
+        raise RequestError(
+            f"{' -> '.join(stage.algorithm.name for stage in stages)}: these methods train different "
+            "networks, so none can follow another. For moon, projection = 0 leaves the network as it is."
+        )
+    return next(iter(ways))
+
+
+def adapted(model: Model, stages: Sequence[Stage]) -> Model:
+    """The model with the heads that the methods of all stages add."""
+    for adapt in dict.fromkeys(stage.algorithm.adapt for stage in stages):
+        model = adapt(model)
+    unknown = set(model.extra) - {k for stage in stages for k in stage.algorithm.heads}
+    if unknown:
+        raise RequestError(f"heads that no method lists: {', '.join(sorted(unknown))}. Set Algorithm.heads.")
+    return model
+
+
+def algorithm_of(method: dict[str, Any], schedule: dict[str, Any]) -> Algorithm:
+    """The method under the schedule; if the method has its own, a unit trains when both open it."""
+    base = factory_of("method", METHOD_FACTORIES, method["name"])(**options_of(method))
+    if not isinstance(base, Algorithm):
+        raise RequestError(
+            f"method.name = {method['name']!r}: it returns a {type(base).__name__}, no Algorithm."
+        )
+    if schedule["name"] == "all":
+        return base
+    named = factory_of("schedule", SCHEDULE_FACTORIES, schedule["name"])(**options_of(schedule))
+    return with_schedule(base, named, label_of(method, schedule))
+
+
+def local_of(experiment: Experiment, optimizer: Optimizer | None = None) -> LocalTraining:
+    """Local training of all stages; `optimizer` replaces the table [optimizer]."""
+    training = experiment.training
+    if optimizer is None:
+        factory = factory_of("optimizer", OPTIMIZERS, experiment.optimizer["name"])
+        optimizer = factory(**options_of(experiment.optimizer))
+    clip = None if training.clip == "off" else training.clip
+    return LocalTraining(training.epochs, training.batch, optimizer, clip, training.drop_last)

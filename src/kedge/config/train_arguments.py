@@ -1,0 +1,125 @@
+"""The arguments of kedge.train as a configuration: the same keys, defaults and checks as a TOML file's."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from numbers import Integral
+from typing import Any
+
+from kedge.config.document import BY_METHOD
+from kedge.config.experiment import Experiment
+from kedge.config.schema import parameters
+from kedge.config.stages import local_of, stages_of
+from kedge.core.algorithm import DEFAULT_LOCAL, Algorithm, Stage, Tune
+from kedge.core.errors import RequestError, nearest
+from kedge.core.optimizers import Optimizer
+from kedge.measure.settings import Measure
+
+Method = Algorithm | str | Sequence[Stage] | None  # the argument `method` of kedge.train
+
+KEYS = {  # argument of kedge.train -> key of a configuration
+    "rounds": "rounds",
+    "seed": "seed",
+    "sampling": "participation.rule",
+    "per_round": "participation.per_round",
+    "share": "participation.share",
+    "epochs": "training.epochs",
+    "batch": "training.batch",
+    "clip": "training.clip",
+    "drop_last": "training.drop_last",
+    "augment": "training.augment",
+    "statistics": "training.statistics",
+    "units": "training.units",
+    "on_divergence": "training.on_divergence",
+    "evaluate_every": "evaluation.every",
+    "all": "evaluation.all",
+    "tune_every": "evaluation.tune_every",
+    "headline": "evaluation.headline",
+    "checkpoint_every": "checkpoint.every",
+    "engine": "engine.name",
+    "device": "engine.device",
+    "precision": "engine.precision",
+    "compile": "engine.compile",
+}
+WHOLE = {  # whole numbers, with the least and the greatest value
+    "rounds": (1, None),
+    "epochs": (1, None),
+    "batch": (1, None),
+    "per_round": (1, None),
+    "evaluate_every": (1, None),
+    "tune_every": (0, None),
+    "checkpoint_every": (1, None),
+    "seed": (0, 2**32 - 1),
+}
+ABSENT = {  # keys of a configuration that kedge.train does not have
+    "name": "The run's folder is the argument out.",
+    "protocol": "A protocol says how a published experiment divides its dataset: use kedge.run.",
+    "data": "The data are the argument clients.",
+    "partition": "The data are the argument clients, one dataset each.",
+    "model": "The model is the argument module.",
+}
+ROUNDS = 100  # the default of kedge.train
+
+
+def train_document(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The document of a configuration that these arguments of kedge.train describe."""
+    document: dict[str, Any] = {"name": "train"}
+    for name, key in KEYS.items():
+        value = arguments[name]
+        if name in WHOLE and not (name == "per_round" and value is None):
+            value = whole(name, value, *WHOLE[name])
+        folder, _, inner = key.rpartition(".")
+        (document.setdefault(folder, {}) if folder else document)[inner] = value
+    tune = arguments["tune"]
+    how = {"tune": tune.what, "tune_epochs": tune.epochs} if isinstance(tune, Tune) else {"tune": tune}
+    document["evaluation"] |= how
+    document["measure"] = asdict(arguments["measure"] or Measure())
+    texts = {key: arguments[key] for key in ("method", "optimizer") if isinstance(arguments[key], str)}
+    return document | texts
+
+
+def whole(name: str, value: object, least: int = 1, most: int | None = None) -> int:
+    """The value of the argument `name` as an int; raise if it is no integer or out of bounds."""
+    number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+    if number is not None and least <= number and (most is None or number <= most):
+        return number
+    bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+    raise RequestError(f"{name} = {value!r}: need a whole number {bounds}.")
+
+
+def check_settings(settings: Mapping[str, Any], arguments: Sequence[str], method: Method) -> None:
+    """Raise if one of the further `settings` is no key of a configuration, or contradicts the arguments."""
+    keys = [key for key in parameters(Experiment) if key not in ABSENT]
+    for name in settings:
+        first = name.partition(".")[0]
+        if first in ABSENT:
+            raise RequestError(f"{name}: kedge.train has no such key. {ABSENT[first]}")
+        if first not in keys:
+            raise RequestError(
+                f"{name}: kedge.train has no such argument.{nearest(name, [*arguments, *keys])} Allowed: its "
+                f"arguments, and the keys of a configuration: {', '.join(keys)}."
+            )
+        if first in BY_METHOD and not isinstance(method, str):
+            raise RequestError(
+                f"{name}: it belongs to a method string, and method is a Python object. Use "
+                "kedge.fedbug(…), kedge.scheduled(…), or a list of kedge.Stage."
+            )
+
+
+def train_stages(method: Method, experiment: Experiment, optimizer: Optimizer | None) -> tuple[Stage, ...]:
+    """The stages of the argument `method`; FedAvg if it is None. `optimizer` replaces the experiment's."""
+    if method is None or isinstance(method, str):
+        return stages_of(experiment, optimizer)
+    local = local_of(experiment, optimizer)
+    if isinstance(method, Algorithm):
+        return (Stage(method, experiment.rounds, local),)
+    given = [stage for stage in method if isinstance(stage, Stage)] if isinstance(method, Sequence) else []
+    if not given or len(given) < len(method):
+        raise RequestError(
+            f"method = {method!r}: need a method string, an Algorithm, or a list of at least one kedge.Stage."
+        )
+    total = sum(stage.rounds for stage in given)
+    if experiment.rounds not in (total, ROUNDS):
+        raise RequestError(
+            f"rounds = {experiment.rounds}, but the stages have {total} rounds together. Leave rounds out."
+        )
+    return tuple(replace(one, local=local) if one.local is DEFAULT_LOCAL else one for one in given)
