@@ -22,13 +22,13 @@ from kedge.measure.settings import Measure
 from kedge.nn.precision import Precision
 from kedge.nn.replacement import private_copy
 from kedge.nn.units import Granularity
-from kedge.running.bar import Bar
 from kedge.running.execute import execute, run_locked
 from kedge.running.folders.folder import check_free, create, locked
 from kedge.running.folders.marker import Marker
 from kedge.running.folders.resumed_code import update_record, use_code
 from kedge.running.folders.sources import CodeChoice, contents, own_names
 from kedge.running.folders.train_record import call_record, check_same_call, train_identity
+from kedge.running.progress_bar import Bar
 from kedge.running.result import Result
 
 

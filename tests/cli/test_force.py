@@ -13,7 +13,7 @@ import pytest
 from filelock import lock_descriptor
 from tests.cli.command import kedge
 from tests.cli.grids import written
-from tests.running.short import experiment
+from tests.running.short_runs import experiment
 
 from kedge.core.errors import RequestError
 from kedge.running.execute import execute

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from tests.cli.command import kedge
 from tests.cli.grids import CELLS, FILE, GRID, written
 
-from kedge.running.recording import measuring, recorder
+from kedge.running.recording import evaluation, recorder
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -112,14 +112,14 @@ def test_a_cell_that_fails_is_told_and_tried_again(tmp_path: Path) -> None:
 def test_a_mistake_of_the_program_shows_its_traceback_and_spares_the_others(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    evaluate = measuring.measured
+    evaluate = evaluation.start_evaluation
 
     def broken(task: Any, *rest: Any) -> Any:
         if task.seed == 1:
             raise ZeroDivisionError("as if")
         return evaluate(task, *rest)
 
-    monkeypatch.setattr(recorder, "measured", broken)
+    monkeypatch.setattr(recorder, "start_evaluation", broken)
     answer = kedge(
         "sweep", written(tmp_path, 'method = ["fedavg"]'), "--seeds", "3", "--out", tmp_path / "out", "--json"
     )

@@ -54,7 +54,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(method: str, tmp_path: Path) -> 
     norm = "batch" if METHODS[method] else "none"
     engine = ("sequential", "stacked")[number % 2]
     config.write_text(EXPERIMENT.format(method=method, training=METHODS[method], norm=norm, engine=engine))
-    script = Path(__file__).with_name("killing.py")
+    script = Path(__file__).with_name("killed_runs.py")
     killed = subprocess.run(
         [sys.executable, str(script), str(tmp_path / "killed"), str(config), str(KILLS), str(number)],
         capture_output=True,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.running.short import distance, errors_of, experiment, members
+from tests.running.short_runs import distance, errors_of, experiment, members
 from torch import nn
 
 import kedge
@@ -22,7 +22,7 @@ from kedge.engines.pack.pack import Pack
 from kedge.measure.cost.macs import chain_macs
 from kedge.nn.from_module import from_module, seeded
 from kedge.running.execute import execute, resume
-from kedge.running.recording.costing import planned
+from kedge.running.recording.round_costs import predicted_lines
 
 SOURCE = """
 import torch
@@ -120,7 +120,7 @@ TRAINED = 8 * 5 + 5 * 3 + 3
 def test_costs_leave_frozen_parameters_out(algorithm: Algorithm, sent: int) -> None:
     """By hand: forward through all layers, no gradient for and below what is frozen, four bytes a number."""
     stage = Stage(algorithm, 1, LocalTraining(epochs=2, batch=5, drop_last=True))
-    (line,) = planned(Task((stage,), from_module(chain()), federation()))
+    (line,) = predicted_lines(Task((stage,), from_module(chain()), federation()))
     samples = 2 * (10 + 10)
     assert line["cost"] == {
         "parameters": TRAINED,
@@ -136,7 +136,7 @@ def test_costs_leave_frozen_parameters_out(algorithm: Algorithm, sent: int) -> N
 def test_a_run_s_costs_are_those_told_before() -> None:
     stage = Stage(fedavg(), 2, LocalTraining(1, 5))
     task = Task((stage,), from_module(chain()), federation())
-    told = [line["cost"] for line in planned(task)]
+    told = [line["cost"] for line in predicted_lines(task)]
     x, y = task.federation.pool.x, task.federation.pool.y
     clients = [kedge.Dataset(x[i], y[i]) for i in map(torch.from_numpy, task.federation.clients)]
     result = kedge.train(chain(), clients, rounds=2, batch=5, engine="stacked", compile="off")

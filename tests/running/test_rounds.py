@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from tests.cli.command import SMALL, kedge
-from tests.running.short import experiment
+from tests.running.short_runs import experiment
 from torch import nn
 
 import kedge as library

@@ -5,7 +5,7 @@ from threading import Thread, current_thread, main_thread
 from typing import Any
 
 import pytest
-from tests.running.short import errors_of, experiment, members
+from tests.running.short_runs import errors_of, experiment, members
 
 from kedge.core.errors import RequestError
 from kedge.running.folders.folder import locked

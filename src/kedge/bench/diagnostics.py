@@ -22,7 +22,7 @@ from kedge.engines.engine import Engine
 from kedge.engines.stacked import Stacked
 from kedge.measure.local_drift import drift_correction, local_drift
 from kedge.measure.settings import Measure
-from kedge.running.recording.probing import watcher
+from kedge.running.recording.diagnostics import updates_correction
 
 BOUND = 1.1  # of a round's time
 METHODS: dict[str, Algorithm] = {"fedavg": fedavg(), "feddyn": feddyn()}
@@ -86,7 +86,7 @@ def measured(work: Workload, algorithm: Algorithm, device: str) -> Round:
     looking = observed(algorithm, model, Measure(drift=True))
     task = task_of(work, looking, device)
     facts = task.federation.facts()
-    own, source = watcher(looking), drift_correction(looking)
+    own, source = updates_correction(looking), drift_correction(looking)
     assert own is not None
 
     def tell(server: Server, engine: Engine) -> None:

@@ -18,7 +18,7 @@ from kedge.report.plots.cost import cost_figure
 from kedge.report.plots.png import png
 from kedge.report.tables.cost import WHAT, phase_table
 from kedge.running.folders.folder import write
-from kedge.running.recording.costing import planned, tuned
+from kedge.running.recording.round_costs import fine_tuning_cost, predicted_lines
 
 PAPERS = "papers' count: the parameters updated if all clients took part in every round, as papers count them"
 
@@ -91,8 +91,12 @@ class Priced:
         self.clients = len(task.federation.clients)
         self.ruled = [stage.algorithm.name for stage in task.stages if stage.until]
         self.frozen = sum(v.numel() for v in task.model.frozen.values())
-        self.lines = list(planned(task, papers_count))
-        self.phases, self.total, self.tuning = phases(self.lines), total(self.lines) or {}, tuned(task)
+        self.lines = list(predicted_lines(task, papers_count))
+        self.phases, self.total, self.tuning = (
+            phases(self.lines),
+            total(self.lines) or {},
+            fine_tuning_cost(task),
+        )
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""

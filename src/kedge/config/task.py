@@ -29,7 +29,7 @@ class Task:
     tune: Tune | Literal["method", "off"] = "method"  # fine-tuning before personal models are measured
     tune_every: int = 0  # 0: after the last round
     headline: Literal["all", "seen"] = "all"  # whether clients never sampled count in personal means
-    measure: Measure = Measure()  # what else is measured; the stages have what that needs (probing.py)
+    measure: Measure = Measure()  # what else is measured; the stages have what that needs (diagnostics.py)
     precision: Precision = "fp32"  # what the model computes in
 
     def __post_init__(self) -> None:

@@ -17,7 +17,7 @@ from kedge.config.task import Task
 from kedge.core.errors import DataError
 from kedge.engines.choose import Choice, choose
 from kedge.running.folders.folder import write
-from kedge.running.recording.saving import frozen_digest
+from kedge.running.recording.run_state import frozen_digest
 from kedge.version import __version__
 
 FILE = "environment.json"

@@ -31,12 +31,12 @@ from kedge.running.engine_settings import (
 from kedge.running.folders.checkpoint import newest_facts
 from kedge.running.folders.folder import check_free, create, locked
 from kedge.running.folders.identity import check_identity, experiment_identity
-from kedge.running.folders.kept_partition import check_kept
 from kedge.running.folders.marker import Marker, read_marker
+from kedge.running.folders.partition_check import check_partition
 from kedge.running.folders.resumed_code import update_record, use_code
 from kedge.running.folders.sources import CodeChoice, contents, own_names
 from kedge.running.progress import Observer
-from kedge.running.recording.history import history_problem, whole_rounds
+from kedge.running.recording.history import complete_rounds, history_problem
 from kedge.running.result import Result, result_of
 from kedge.running.runner import run
 
@@ -103,7 +103,7 @@ def load_run(folder: Path, code: CodeChoice = "same") -> tuple[Experiment, Task]
             )
         task = assemble(experiment)
         update_record(folder, code, own_names(experiment))
-    check_kept(folder, holdings_of(experiment, task.federation))
+    check_partition(folder, holdings_of(experiment, task.federation))
     return experiment, task
 
 
@@ -160,7 +160,7 @@ def run_is_finished(folder: Path) -> bool:
     config = folder / "config.toml"
     if not config.is_file() or not (folder / "model.safetensors").is_file():
         return False
-    rounds = whole_rounds(folder)
+    rounds = complete_rounds(folder)
     if rounds is None or rounds != read(config).get("rounds"):
         return False
     facts = newest_facts(folder / "checkpoint")

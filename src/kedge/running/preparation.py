@@ -58,7 +58,7 @@ def with_shared_frozen(model: Model, others: Sequence[Model]) -> Model:
 
 
 def check_matches_list(request: RunRequest, found: Experiment) -> None:
-    """Raise if the run in a folder is not the one that the list of runs names for it."""
+    """Raise if the run in a folder is not the run that the list of runs has for this folder."""
     changed = differences(experiment_identity(request.experiment), experiment_identity(found))
     if changed:
         raise RequestError(

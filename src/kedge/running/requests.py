@@ -1,4 +1,4 @@
-"""RunRequest and Outcome: a run that a command asks for, and how that run ended; Controls of the command."""
+"""RunRequest, a run that a command starts; Outcome, its end; Controls, shared by all runs of a command."""
 
 import traceback
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class RunRequest(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How a run ended: well, or with an error, its traceback, and whether memory ran out."""
+    """The end of a run: its error (None: it finished), the traceback, and whether memory ran out."""
 
     request: RunRequest
     error: Exception | None = None

@@ -1,4 +1,4 @@
-"""What a finished run hands back: its history, its models and what ran them."""
+"""Result: the history, the models and the engine settings of a finished run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,30 +12,30 @@ from kedge.core.tree import Leaves
 from kedge.engines.engine import Engine
 from kedge.measure.cells import Summary, cell_names, cell_summary
 from kedge.running.progress import Progress
-from kedge.running.recording.saving import last_algorithm, state_dict_of, whole
+from kedge.running.recording.final_models import complete_leaves, last_algorithm, state_dict_of
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
     """A finished run.
 
-    `model` and `personal` are state_dicts. Where a method changes the network (moon), they are the changed
-    network's: they load into `method.rebuild(module)`, as in kedge.moon().rebuild(module). Heads that a
-    method adds for each client (fedrod) stand in `personal` only.
+    `model` and `personal` contain state_dicts. If the method changes the network (moon), they are for the
+    changed network: load them into `method.rebuild(module)`, as in kedge.moon().rebuild(module). Heads that a
+    method adds for each client (fedrod) are in `personal` only.
     """
 
     name: str
     method: str  # of the last round
     seed: int
-    history: History  # one dict a round
+    history: History  # one dict per round
     model: dict[str, Tensor]  # the distributed model
-    personal: dict[int, dict[str, Tensor]]  # client -> its own model, where clients keep something of it
-    engine: dict[str, Any]  # what ran, and why
+    personal: dict[int, dict[str, Tensor]]  # client -> its own model, if clients keep leaves or statistics
+    engine: dict[str, Any]  # the engine's settings, and the reason for the choice
     folder: Path | None = None
 
     @property
     def accuracy(self) -> float:
-        """The distributed model's last accuracy, on the common test set (else on local tests)."""
+        """Last accuracy of the distributed model, on the common test set, or else on the local tests."""
         return self._distributed().last
 
     @property
@@ -45,21 +45,21 @@ class Result:
         return found.best_round, found.best
 
     def metric(self, name: str) -> Summary:
-        """Any cell of the evaluation matrix: last, best, best_round, last_round.
+        """A cell of the evaluation matrix: its last and best value and their rounds.
 
-        result.metric("personal.local.accuracy.tuned").last; `result.cells` lists the names.
+        result.metric("personal.local.accuracy.tuned").last is a number; `result.cells` lists the names.
         """
         return cell_summary(self.history, name)
 
     @property
     def cells(self) -> list[str]:
-        """The names of the cells that were measured."""
+        """Names of the measured cells."""
         return cell_names(self.history)
 
     def _distributed(self) -> Summary:
-        there = self.cells
+        measured = self.cells
         for metric in ("distributed.global.accuracy", "distributed.local.accuracy"):
-            if metric in there:
+            if metric in measured:
                 return self.metric(metric)
         raise RequestError(
             "the run has no test data: give a common test set or local tests to get an accuracy."
@@ -67,9 +67,14 @@ class Result:
 
 
 def result_of(
-    task: Task, engine: Engine, progress: Progress, name: str, chosen: dict[str, Any], folder: Path | None
+    task: Task,
+    engine: Engine,
+    progress: Progress,
+    name: str,
+    engine_settings: dict[str, Any],
+    folder: Path | None,
 ) -> Result:
-    """The result, with models as state_dicts on the CPU."""
+    """The result of a finished run, with models on the CPU."""
     server, model, algorithm = progress.server, task.model, last_algorithm(task, progress)
     kept = any(k not in model.extra or k in algorithm.heads for k in server.own)
 
@@ -83,8 +88,8 @@ def result_of(
         method=algorithm.name,
         seed=task.seed,
         history=progress.history,
-        model=state_dict(whole(model, server, server.shared), server.buffers),
+        model=state_dict(complete_leaves(model, server, server.shared), server.buffers),
         personal={c: state_dict(*engine.personal(c, server.shared, server.buffers)) for c in clients},
-        engine=chosen,
+        engine=engine_settings,
         folder=folder,
     )

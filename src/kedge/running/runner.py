@@ -15,8 +15,8 @@ from kedge.config.task import Task
 from kedge.core.server import Reply, broadcast, next_stage_server, server_update
 from kedge.engines.engine import Assignment, Engine, Order, Rounds, drive
 from kedge.running.progress import Observer, Progress, is_finished, stage_is_over
-from kedge.running.recording.recorder import Recorder
-from kedge.running.recording.saving import write_models
+from kedge.running.recording.final_models import write_models
+from kedge.running.recording.recorder import Recorder, Saving
 from kedge.running.start import start_run
 
 
@@ -25,11 +25,11 @@ def run(
     engine: Engine,
     folder: Path | None = None,
     checkpoint_every: int = 10,
-    chosen: dict[str, Any] | None = None,
+    engine_settings: dict[str, Any] | None = None,
     observer: Observer | None = None,
 ) -> Progress:
     """Train all rounds on one engine, from the newest checkpoint in `folder` if it has one."""
-    return drive(rounds(task, engine, folder, checkpoint_every, chosen, observer), engine)
+    return drive(rounds(task, engine, folder, checkpoint_every, engine_settings, observer), engine)
 
 
 def rounds(
@@ -37,14 +37,15 @@ def rounds(
     engine: Engine,
     folder: Path | None = None,
     checkpoint_every: int = 10,
-    chosen: dict[str, Any] | None = None,
+    engine_settings: dict[str, Any] | None = None,
     observer: Observer | None = None,
 ) -> Rounds[Progress]:
-    """A run as a generator of assignments. `chosen` are the settings of the engine, kept in checkpoints."""
+    """A run as a generator of assignments; checkpoints contain `engine_settings`."""
     observer = observer or Observer()
+    saving = Saving(folder, checkpoint_every, engine_settings)
     start = start_run(task, engine, folder, observer.say)
     progress = start.progress
-    with Recorder(task, engine, start, folder, checkpoint_every, chosen, observer) as recorder:
+    with Recorder(task, engine, start, saving, observer) as recorder:
         while not is_finished(task, progress):
             if stage_is_over(task, progress):
                 progress = next_stage(task, engine, progress)
@@ -61,7 +62,7 @@ def rounds(
 
 
 def next_assignment(task: Task, progress: Progress) -> Assignment:
-    """The clients of the next round, and what the server sends them."""
+    """The clients of the next round, and the order that the server sends them."""
     server = progress.server
     order = Order(
         progress.round,
@@ -75,7 +76,7 @@ def next_assignment(task: Task, progress: Progress) -> Assignment:
 
 
 def advance(task: Task, progress: Progress, assignment: Assignment, reply: Reply) -> Progress:
-    """The progress after the server's update with a reply; without any upload the server stays as it is."""
+    """Progress after the server's update with a reply; the server does not change without uploads."""
     server = progress.server
     if reply.size:
         algorithm, population = task.stages[progress.stage].algorithm, len(task.federation.clients)
@@ -90,7 +91,7 @@ def advance(task: Task, progress: Progress, assignment: Assignment, reply: Reply
 
 
 def next_stage(task: Task, engine: Engine, progress: Progress) -> Progress:
-    """Begin the next stage, if there is one: its server takes over the model, and its engine the memories."""
+    """Start the next stage, if any, on the engine; return the progress at its start."""
     number = progress.stage + 1
     if number == len(task.stages):
         return replace(progress, stage=number, stage_round=0)

@@ -2,10 +2,10 @@
 
 from contextlib import ExitStack
 
-from kedge.running.bar import Bar
 from kedge.running.execute import run_locked
 from kedge.running.preparation import PreparedRun, prepare_run
 from kedge.running.progress import Interrupted, Observer
+from kedge.running.progress_bar import Bar
 from kedge.running.requests import Controls, Outcome, RunRequest, failure
 
 

@@ -11,23 +11,23 @@ from kedge.core.tree import tree_to
 from kedge.engines.engine import Engine
 from kedge.running.folders.identity import digest_in
 from kedge.running.progress import Progress
-from kedge.running.recording.saving import load_newest, restored
+from kedge.running.recording.run_state import load_newest, restore_progress
 
 
 class Start(NamedTuple):
     """The state that a run starts from."""
 
     progress: Progress
-    lengths: dict[str, int]  # the bytes of each history file that belong to it
+    lengths: dict[str, int]  # of each history file, in bytes, up to this state
     identity: str | None  # the digest of the run's identity, for its checkpoints
 
 
 def start_run(task: Task, engine: Engine, folder: Path | None, say: Callable[[str], None]) -> Start:
-    """Begin the first stage on the engine, or restore the newest checkpoint in `folder`."""
+    """Start the first stage on the engine, or restore the newest checkpoint in `folder`."""
     identity = digest_in(folder)
     saved = load_newest(folder, identity, say) if folder else None
     if saved:
-        progress = restored(task, engine, saved, folder)
+        progress = restore_progress(task, engine, saved, folder)
         check_rounds(task, progress, folder)
         return Start(progress, saved.facts["lengths"], identity)
     first, data = task.stages[0], task.federation

@@ -17,7 +17,7 @@ import pytest
 import torch
 from tests.cli.command import kedge as command
 from tests.golden.write_folders import document
-from tests.running.short import experiment
+from tests.running.short_runs import experiment
 from torch import nn
 
 import kedge

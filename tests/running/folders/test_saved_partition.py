@@ -110,7 +110,7 @@ def test_a_run_whose_data_have_changed_does_not_go_on(tmp_path: Path) -> None:
         mine(tmp_path, labels.astype(np.int64))
         answer = kedge("run", "--resume", run)
         assert answer.code == 3, answer
-        assert f"{run} cannot go on, for the data have changed since it began: {message}" in answer.err
+        assert f"{run} cannot resume, because the data have changed since it started: {message}" in answer.err
     assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
     mine(tmp_path, np.arange(90) % 3)
     assert kedge("run", "--resume", run).code == 0
@@ -127,7 +127,10 @@ def test_a_run_whose_samples_have_changed_does_not_go_on(tmp_path: Path, part: s
     np.savez(tmp_path / "mine.npz", **arrays)
     answer = kedge("run", "--resume", run)
     assert answer.code == 3, answer
-    assert f"{run} cannot go on, for the data have changed since it began: the samples or the" in answer.err
+    assert (
+        f"{run} cannot resume, because the data have changed since it started: the samples or the"
+        in answer.err
+    )
     arrays[part] = first
     np.savez(tmp_path / "mine.npz", **arrays)
     assert kedge("run", "--resume", run).code == 0
@@ -173,7 +176,7 @@ def test_a_run_of_before_there_were_saved_partitions_goes_on(tmp_path: Path) -> 
 def test_a_damaged_partition_is_told_with_the_way_out(tmp_path: Path) -> None:
     run = begun(tmp_path)
     (run / PARTITION_FILE).write_bytes(b"PK")
-    with pytest.raises(DataError, match=r"partition\.npz: damaged.* delete the file: the run goes on"):
+    with pytest.raises(DataError, match=r"partition\.npz: damaged.* delete the file: the run resumes"):
         resume(run)
 
 

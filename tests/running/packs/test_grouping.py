@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.running.short import experiment, members
+from tests.running.short_runs import experiment, members
 
 from kedge.config.assemble import assemble
 from kedge.running.packs.grouping import even_pack_size, groups, program_key, runs_that_fit

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.running.short import distance, errors_of, experiment, lines, members
+from tests.running.short_runs import distance, errors_of, experiment, lines, members
 
 from kedge.config.task import Task
 from kedge.core.errors import Diverged, RequestError
@@ -17,15 +17,15 @@ from kedge.data.federation import Federation
 from kedge.engines.choose import Choice
 from kedge.engines.pack.pack import Pack
 from kedge.running import engine_settings
-from kedge.running.bar import PackBar
 from kedge.running.engine_settings import read_engine_settings
 from kedge.running.execute import execute, run_is_finished
 from kedge.running.folders.folder import locked
 from kedge.running.packs.pack_thread import PackThread
 from kedge.running.preparation import PreparedRun
 from kedge.running.progress import Abandoned, Interrupted, Progress
+from kedge.running.progress_bar import PackBar
 from kedge.running.recording import recorder
-from kedge.running.recording.measuring import measured
+from kedge.running.recording.evaluation import start_evaluation
 from kedge.running.requests import Outcome, RunRequest
 from kedge.running.several_runs import run_all
 
@@ -188,9 +188,9 @@ def test_runs_without_memory_beside_the_stack_go_on_in_smaller_packs(
         if progress.round == 3 and task.seed in full:
             full.remove(task.seed)
             raise RuntimeError("capture was broken off") from torch.OutOfMemoryError("as if")
-        return measured(task, engine, stage, progress, tests)
+        return start_evaluation(task, engine, stage, progress, tests)
 
-    monkeypatch.setattr(recorder, "measured", short)
+    monkeypatch.setattr(recorder, "start_evaluation", short)
     said: list[str] = []
     ended = errors_of(members(tmp_path, experiments), say=said.append)
     assert ended == {f"run{number}": None for number in range(4)}
@@ -205,7 +205,7 @@ def test_a_run_alone_without_memory_fails(monkeypatch: pytest.MonkeyPatch, tmp_p
     def short(*_: Any) -> Any:
         raise torch.OutOfMemoryError("as if")
 
-    monkeypatch.setattr(recorder, "measured", short)
+    monkeypatch.setattr(recorder, "start_evaluation", short)
     said: list[str] = []
     ended = errors_of(members(tmp_path, [experiment(seed=seed) for seed in range(4)]), say=said.append)
     assert [str(ended[f"run{number}"]) for number in range(4)] == ["as if"] * 4

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.cli.command import kedge
-from tests.running.short import experiment
+from tests.running.short_runs import experiment
 
 from kedge.running.execute import execute, run_is_finished
 from kedge.running.folders.folder import Lines

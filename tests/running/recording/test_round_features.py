@@ -18,7 +18,7 @@ from kedge.engines.stacked import Stacked
 from kedge.measure.activations import model_features, unit_outputs
 from kedge.measure.features import interaction
 from kedge.measure.similarity import linear_cka
-from kedge.running.recording.round_features import trained
+from kedge.running.recording.round_features import local_models
 from kedge.running.runner import run
 
 MEASURE = kedge.Measure(features_every=1, components=3, correlation=0.8)
@@ -43,7 +43,7 @@ def test_the_numbers_are_those_of_the_round_s_models() -> None:
     order = Order(0, 0, 0, params, buffers, broadcast(task.stages[0].algorithm, server))
     place = Sequential(model, task.federation)
     place.begin(task.stages[0], params)
-    local = [*trained(task, place, task.stages[0], order, [0, 1, 2], server)]
+    local = [*local_models(task, place, task.stages[0], order, [0, 1, 2], server)]
     models = [(params, buffers), *local, (after.shared, after.buffers), (after.average, after.buffers)]
     features = [model_features(model, *one, test.x, task.federation.prepare) for one in models]
 
@@ -70,7 +70,7 @@ def test_local_models_are_those_that_the_round_averages() -> None:
     params, buffers = (tree_to(v, torch.float64) for v in task.model.init(0))
     server = initial_server(task.stages[0].algorithm, task.model, params, buffers)
     order = Order(0, 0, 0, params, buffers, {})
-    local = [own for own, _ in trained(task, place, task.stages[0], order, [0, 1, 2], server)]
+    local = [own for own, _ in local_models(task, place, task.stages[0], order, [0, 1, 2], server)]
     mean = scale(1 / 3, add(add(sub(local[0], params), sub(local[1], params)), sub(local[2], params)))
     worst = max(float((after.average[k] - params[k] - v).abs().max()) for k, v in mean.items())
     assert worst < 1e-12
@@ -83,7 +83,7 @@ def test_a_personal_head_is_the_client_s_own() -> None:
     progress = run(task, place)
     server = progress.server
     order = Order(2, 2, 0, server.shared, server.buffers, {})
-    (own, _), (other, _) = trained(task, place, task.stages[0], order, [0, 1], server)
+    (own, _), (other, _) = local_models(task, place, task.stages[0], order, [0, 1], server)
     head = task.model.units[-1][0]
     assert not own[head].equal(other[head])
     assert not own[head].equal(place.personal(0, server.shared, server.buffers)[0][head])  # a round further

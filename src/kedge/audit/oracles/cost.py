@@ -27,7 +27,7 @@ from kedge.measure.cost.cost import Cost, relative_cost
 from kedge.measure.cost.macs import chain_macs, forward_macs
 from kedge.models.cnn import shallow_cnn
 from kedge.nn.from_module import from_module, seeded
-from kedge.running.recording.costing import planned
+from kedge.running.recording.round_costs import predicted_lines
 
 THAW = (0, 100, 200)
 PHASES = (0, 100, 200)  # the first round of each, counted from 0
@@ -59,7 +59,7 @@ def costs(algorithm: Algorithm, active: int) -> tuple[Cost, ...]:
         Federation(pool, own, none, None, 10),
         Participation(per_round=active),
     )
-    return tuple(Cost(**line["cost"]) for line in planned(task))
+    return tuple(Cost(**line["cost"]) for line in predicted_lines(task))
 
 
 def updated(algorithm: Algorithm, active: int = CLIENTS) -> int:

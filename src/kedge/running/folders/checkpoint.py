@@ -1,6 +1,6 @@
-"""Checkpoints: the two newest complete states of a run, each checked by its sha256 before it is trusted.
+"""Checkpoints: the two newest complete states of a run; their checksums are compared before they are used.
 
-checkpoint/000120/ holds tensors as safetensors, the rest as JSON, and a manifest with the checksum of
+checkpoint/000120/ contains tensors as safetensors, the rest as JSON, and a manifest with the checksum of
 each file and the lengths of the histories at that round. It is written to a temporary folder, synced,
 renamed.
 """
@@ -26,7 +26,7 @@ KEEP = 2
 
 
 class State(NamedTuple):
-    """Everything a run needs to go on as if it had never stopped."""
+    """Everything a run needs to resume as if it had never stopped."""
 
     # round, stage, stage_round, lengths and checksums of the histories, `auto`'s choice, the run's identity
     facts: dict[str, Any]
@@ -34,7 +34,7 @@ class State(NamedTuple):
 
 
 def save(folder: Path, number: int, state: State) -> None:
-    """Write a version; the oldest beyond KEEP go only after the new one stands."""
+    """Write a version, and then delete the oldest versions beyond KEEP."""
     folder.mkdir(exist_ok=True)
     final, temporary = folder / f"{number:06d}", folder / f".{number:06d}.tmp"
     for leftover in folder.glob(".*.tmp"):
@@ -42,7 +42,7 @@ def save(folder: Path, number: int, state: State) -> None:
     try:
         temporary.mkdir()
         write(temporary / "state.json", json.dumps(state.facts, indent=1).encode())
-        write_tensors(temporary / "tensors.safetensors", packed(state.tensors))
+        write_tensors(temporary / "tensors.safetensors", cpu_copies(state.tensors))
         shutil.copymode(temporary / "state.json", temporary / "tensors.safetensors")
         manifest = {path.name: checksum(path) for path in sorted(temporary.iterdir())}
         write(
@@ -56,11 +56,11 @@ def save(folder: Path, number: int, state: State) -> None:
         raise
     sync_folder(folder)
     for old in [version for version in versions(folder) if version.name <= final.name][KEEP:]:
-        shutil.rmtree(old)  # later ones do not count: they were put there by hand, or passed over
+        shutil.rmtree(old)  # later versions were copied here by hand, or skipped at the start
 
 
 def write_tensors(path: Path, tensors: Leaves) -> None:
-    """The file, lastingly; written without a copy in memory, and other threads go on meanwhile."""
+    """Write and sync the file, without a copy in memory and without blocking other threads."""
     try:
         safetensors.torch.save_file(tensors, path)
     except SafetensorError as error:
@@ -78,13 +78,13 @@ def checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def packed(tree: Tree) -> Leaves:
-    """Flat tensors that own their memory, as the file format wants them."""
+def cpu_copies(tree: Tree) -> Leaves:
+    """Contiguous copies on the CPU, flat, as the file format requires."""
     return {k: v.detach().to("cpu", copy=True).contiguous() for k, v in flatten(tree).items()}
 
 
 def versions(folder: Path) -> list[Path]:
-    """The versions there are, newest first."""
+    """The existing versions, newest first."""
     return sorted((p for p in folder.glob("[0-9]*") if p.is_dir()), reverse=True) if folder.exists() else []
 
 
@@ -93,15 +93,16 @@ def load(
     say: Callable[[str], None],
     objection: Callable[[State], str | None] = lambda state: None,
 ) -> State | None:
-    """The newest version that is whole and fits its run; None if nothing was ever saved.
+    """Load the newest version that is complete and fits its run; None if nothing was ever saved.
 
-    `say` reports skipped versions. `objection` returns why a whole version does not fit, or None.
+    `say` reports skipped versions. `objection` returns the reason why a complete version does not
+    fit, or None.
     """
     found = versions(folder)
     damaged = 0
     for version in found:
         try:
-            state = read(version)
+            state = read_version(version)
         except CheckpointError as error:
             say(f"{error} It is skipped.")
             damaged += 1
@@ -129,8 +130,8 @@ def load(
     return None
 
 
-def read(version: Path) -> State:
-    """A version, after its checksums were compared."""
+def read_version(version: Path) -> State:
+    """Read a version, and compare its checksums."""
     try:
         manifest = json.loads((version / "manifest.json").read_bytes())["sha256"]
         contents = {name: (version / name).read_bytes() for name in manifest}
@@ -157,6 +158,6 @@ def newest_facts(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def same_device(tree: Tree, like: torch.Tensor) -> dict[str, Any]:
-    """Loaded tensors, on the device the run computes on."""
+def on_device(tree: Tree, like: torch.Tensor) -> dict[str, Any]:
+    """Loaded tensors, copied to the device of `like`."""
     return unflatten({k: v.to(like.device) for k, v in flatten(tree).items()})

@@ -22,7 +22,7 @@ BLOCK = 1 << 20  # bytes read at once
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file that is either the old one or the new one, whatever happens."""
+    """Write a file atomically: after a crash it has either the old or the new content."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -37,7 +37,7 @@ def write(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in this folder lasting."""
+    """Sync a folder, so that renames in it survive a crash."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -157,7 +157,7 @@ def lock_all(folder: Path, locks: ExitStack) -> None:
 
 
 class Lines:
-    """A file of JSON lines that only grows, and can be cut back to a length it had."""
+    """A file of JSON lines that only grows, and can be truncated to an earlier length."""
 
     def __init__(self, path: Path, length: int = 0) -> None:
         self.path = path
@@ -167,7 +167,7 @@ class Lines:
         self.file.seek(0, os.SEEK_END)
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Add a line and hand it to the operating system."""
+        """Write a line, and flush it to the operating system."""
         content = json.dumps(line, allow_nan=False).encode() + b"\n"
         self.file.write(content)
         self.file.flush()
@@ -188,7 +188,7 @@ class Lines:
         return self.hash.hexdigest()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self.file.close()
 
 

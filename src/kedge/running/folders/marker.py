@@ -23,7 +23,7 @@ class Marker:
     """The content of kedge.json."""
 
     kind: Kind
-    identity: dict[str, Any] = field(default_factory=dict)  # what determines a run's numbers (identity.py)
+    identity: dict[str, Any] = field(default_factory=dict)  # of the run (identity.py)
     kedge: str = __version__
     format: int = FORMAT
 
@@ -34,7 +34,7 @@ class Marker:
 
 
 def read_marker(folder: Path) -> Marker | None:
-    """Read kedge.json; None for a folder of version 0.1 or one that kedge did not make."""
+    """Read kedge.json; None for a folder of version 0.1, or if kedge did not make the folder."""
     file = folder / FILE
     if not file.is_file():
         return None

@@ -47,7 +47,7 @@ def check_replaceable(folder: Path) -> None:
 
 
 def objection(folder: Path) -> str | None:
-    """Why this folder may not be replaced; None if it may."""
+    """The reason why this folder may not be replaced, or None."""
     if folder.is_symlink():
         return f"it is a link to {folder.resolve()}"
     if not folder.is_dir():

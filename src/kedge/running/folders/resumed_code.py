@@ -58,7 +58,7 @@ def use_code(folder: Path, choice: CodeChoice = "same") -> Iterator[None]:
             check_unchanged(folder, record, places)
         unload_stale_modules(record, set(places.values()))
         pins = {name: pin_of(places[stored], record, stored) for name, stored in record.names.items()}
-        imports = nothing_else()
+        imports = unchanged_imports()
     tokens = PINNED.set(pins), ACTIVE.set(Active(folder, choice, record))
     try:
         with imports:
@@ -69,8 +69,8 @@ def use_code(folder: Path, choice: CodeChoice = "same") -> Iterator[None]:
 
 
 @contextmanager
-def nothing_else() -> Iterator[None]:
-    """Imports as ever."""
+def unchanged_imports() -> Iterator[None]:
+    """A context without effect: modules are imported as usual."""
     yield
 
 
@@ -81,7 +81,7 @@ def unload_stale_modules(record: Record, paths: set[Path]) -> None:
     stale = {path for module, path in loaded if source_of(module) != now.get(path)}
     if not stale:
         return
-    for path in stale:  # Python tells an edit by second and size: one as long, in the same second, is missed
+    for path in stale:  # its compiled file looks valid if size and second of the change are equal
         Path(cache_from_source(str(path))).unlink(missing_ok=True)
     tops, every = top_names(record), {id(module) for module, _ in loaded}
     for name in [name for name, m in sys.modules.items() if id(m) in every or name.partition(".")[0] in tops]:
@@ -107,17 +107,17 @@ def import_from_copies(record: Record, roots: Sequence[Path]) -> Iterator[None]:
     """In this context, import the modules of a record from the folders `roots`; restore sys.modules after."""
     tops = top_names(record)
 
-    def taken() -> dict[str, Any]:
+    def remove_modules() -> dict[str, Any]:
         names = [name for name in sys.modules if name.partition(".")[0] in tops]
         return {name: sys.modules.pop(name) for name in names}
 
-    path, before, compiled = list(sys.path), taken(), sys.dont_write_bytecode
+    path, before, compiled = list(sys.path), remove_modules(), sys.dont_write_bytecode
     sys.path[:0] = [str(root) for root in dict.fromkeys(roots)]
     sys.dont_write_bytecode = True  # write no __pycache__ into the run's folder
     try:
         yield
     finally:
-        taken()
+        remove_modules()
         sys.modules.update(before)
         sys.path[:] = path
         sys.dont_write_bytecode = compiled
@@ -182,12 +182,12 @@ def check_unchanged(folder: Path, record: Record, places: Mapping[str, Path]) ->
             changed[file] = now
     if not changed:
         return
-    told = {
+    messages = {
         f"{places[file.stored]} has changed since {folder} started:\n{difference(folder / file.stored, now)}"
         for file, now in changed.items()
     }
     raise RequestError(
-        "\n".join(sorted(told))
+        "\n".join(sorted(messages))
         + "\nRestore the original; or resume with the changed code: --accept-changed-code (in Python: "
         f"code='changed'; {FILE} records it); or execute the copy in {folder / FOLDER}: --use-stored-code "
         "(in Python: code='stored')."
@@ -228,11 +228,11 @@ def store_late(folder: Path, choice: CodeChoice, names: Sequence[str]) -> None:
     record, copies = collect_code(names, FOLDER)
     if not record.files:
         return
-    told = f"{folder} was started by a version of kedge that did not store the user's code"
+    reason = f"{folder} was started by a version of kedge that did not store the user's code"
     if choice == "stored":
         raise RequestError(
-            f"{told}, so there is no copy to execute. Resume it without --use-stored-code: kedge then uses "
+            f"{reason}, so there is no copy to execute. Resume it without --use-stored-code: kedge then uses "
             f"the current code of {', '.join(names)}."
         )
-    say(f"{told}: kedge cannot compare {', '.join(names)} and resumes with the current code")
+    say(f"{reason}: kedge cannot compare {', '.join(names)} and resumes with the current code")
     store(folder, record, copies)

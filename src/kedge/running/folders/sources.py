@@ -19,7 +19,7 @@ from kedge.running.folders.folder import write
 
 FILE = "sources.json"
 FOLDER = "sources"
-# What a resumed run executes: the unchanged files; the files, changed or not; the stored copies.
+# A resumed run executes the unchanged files; the files, changed or not; or the stored copies.
 CodeChoice = Literal["same", "changed", "stored"]
 
 

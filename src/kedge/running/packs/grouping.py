@@ -1,7 +1,7 @@
-"""Which runs can train in one pack, and how many of them fit into memory.
+"""Groups of runs that can train in one pack, and the number of runs that fit into memory.
 
 Runs of a pack have the same network, data, training and engine, and the same program of an optimizer step:
-what a client computes by method and schedule, the kind of optimizer, the measurements. Server rules, seed,
+method and schedule of the clients, the kind of optimizer, the measurements. Server rules, seed,
 learning rate, partition, participation, rounds and evaluation may differ. Runs with different programs would
 only wait for each other.
 """

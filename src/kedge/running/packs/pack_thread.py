@@ -16,10 +16,10 @@ from kedge.engines.fallback import without_torch_warnings
 from kedge.engines.pack.pack import Pack
 from kedge.engines.programs import never_fall_back
 from kedge.nn.precision import computing_in
-from kedge.running.bar import PackBar
 from kedge.running.engine_settings import preserve_thread_count, read_engine_settings, write_environment
 from kedge.running.preparation import PreparedRun
 from kedge.running.progress import Abandoned, Interrupted, Observer, Progress
+from kedge.running.progress_bar import PackBar
 from kedge.running.requests import Controls, Outcome, without_frames
 from kedge.running.runner import rounds
 

@@ -1,1 +1,1 @@
-"""What a run records: evaluations, costs, history, checkpoints."""
+"""The records of a run: evaluations, costs, history, checkpoints."""

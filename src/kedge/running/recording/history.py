@@ -14,13 +14,13 @@ from kedge.core.errors import CheckpointError, DataError
 from kedge.measure.cost.cost import Cost
 from kedge.running.folders.folder import Lines, hash_of, line_of, read_lines
 from kedge.running.progress import Observer
-from kedge.running.recording.measuring import Measured, number
+from kedge.running.recording.evaluation import PendingResults, finite_or_none
 
 FILES = ("history", "clients")
 
 
 def history_problem(folder: Path, facts: Mapping[str, Any]) -> str | None:
-    """Why the histories in `folder` do not match the `facts` of a checkpoint; None if they match.
+    """The mismatch between the histories in `folder` and the `facts` of a checkpoint, or None.
 
     Compares lengths and checksums. A checkpoint of version 0.1 has no checksums: then checks the lines.
     """
@@ -57,8 +57,8 @@ def check_lines(path: Path, name: str, rounds: int | None = None, length: int | 
         raise DataError(f"{path} is damaged: its rounds are not in order")
 
 
-def whole_rounds(folder: Path) -> int | None:
-    """The number of rounds in a run's histories; None if a history is missing or damaged."""
+def complete_rounds(folder: Path) -> int | None:
+    """The number of rounds in a run's histories; None if a file is missing or damaged."""
     try:
         for name in FILES:
             if not (folder / f"{name}.jsonl").is_file():
@@ -74,7 +74,7 @@ class UnfinishedLine(NamedTuple):
     """A line of the history, except for the results of its evaluation."""
 
     values: dict[str, Any]
-    evaluated: Measured | None  # waits for the results and returns them; None: the round is not evaluated
+    evaluated: PendingResults | None  # None: the round is not evaluated
     time: dict[str, float]
     cost: Cost
 
@@ -91,7 +91,7 @@ class HistoryWriter:
         self.waiting: UnfinishedLine | None = None
 
     def add(self, line: UnfinishedLine, overlapped: bool = False) -> None:
-        """Write the line before, and keep this one until its results are there."""
+        """Write the line before, and keep this line until its results are complete."""
         self.flush(overlapped)
         self.waiting = line
 
@@ -110,7 +110,7 @@ class HistoryWriter:
         seconds = unfinished.time["seconds"] + (0 if overlapped else waited)
         line = {
             **unfinished.values,
-            **{k: number(v) for k, v in metrics.items()},
+            **{k: finite_or_none(v) for k, v in metrics.items()},
             "time": {**unfinished.time, "seconds": seconds},
             "cost": unfinished.cost._asdict(),
         }

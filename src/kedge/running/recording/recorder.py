@@ -2,8 +2,8 @@
 
 On an engine that can overlap work with training (`engine.beside`), a finished round is pending until the next
 round trains: the engine calls `finish_pending` as its `on_busy` when its device is busy. All of this happens
-in the thread of the run; only checkpoints are written by another thread (saver.py). The recorder never
-changes the progress of the run.
+in the thread of the run. Only checkpoints are written by another thread (checkpoint_writer.py). The recorder
+never changes the progress of the run.
 """
 
 import time
@@ -20,12 +20,12 @@ from kedge.engines.engine import Assignment, Engine, Order, Rounds, do_nothing
 from kedge.measure.evaluation import EvaluationSets
 from kedge.measure.settings import Measure
 from kedge.running.progress import Interrupted, Observer, Progress, is_last_round, stage_is_over
-from kedge.running.recording.costing import Ledger, Place
+from kedge.running.recording.checkpoint_writer import CheckpointWriter
+from kedge.running.recording.diagnostics import BeforeRound, drift_values, measure_before_round
+from kedge.running.recording.evaluation import evaluation_due, finite_or_none, start_evaluation
 from kedge.running.recording.history import HistoryWriter, UnfinishedLine
-from kedge.running.recording.measuring import evaluates, measured, number
-from kedge.running.recording.probing import Probed, before_round, drift
-from kedge.running.recording.saver import Saver
-from kedge.running.recording.saving import state_of
+from kedge.running.recording.round_costs import CostCounter, Place
+from kedge.running.recording.run_state import checkpoint_state
 from kedge.running.start import Start
 
 
@@ -36,8 +36,16 @@ class FinishedRound(NamedTuple):
     order: Order
     line: dict[str, Any]
     reply: Reply
-    probed: Probed
+    before: BeforeRound
     train_seconds: float
+
+
+class Saving(NamedTuple):
+    """The folder of a run (None: nothing is written), and the settings of its checkpoints."""
+
+    folder: Path | None
+    checkpoint_every: int  # rounds; 0: no checkpoints
+    engine_settings: dict[str, Any] | None
 
 
 class Recorder:
@@ -48,16 +56,14 @@ class Recorder:
         task: Task,
         engine: Engine,
         start: Start,
-        folder: Path | None,
-        checkpoint_every: int,
-        chosen: dict[str, Any] | None,
+        saving: Saving,
         observer: Observer,
     ) -> None:
         self.task, self.engine, self.observer = task, engine, observer
-        self.every, self.chosen, self.identity = checkpoint_every, chosen, start.identity
-        self.ledger, self.tests = Ledger(task, start.progress.history), EvaluationSets(task.federation)
-        writes = folder is not None and checkpoint_every > 0
-        self.saver = Saver(folder / "checkpoint", engine.beside) if folder and writes else None
+        self.saving, self.identity, folder = saving, start.identity, saving.folder
+        self.costs, self.tests = CostCounter(task, start.progress.history), EvaluationSets(task.federation)
+        writes = folder is not None and saving.checkpoint_every > 0
+        self.writer = CheckpointWriter(folder / "checkpoint", engine.beside) if folder and writes else None
         self.history = HistoryWriter(folder, start.lengths, start.progress.history, observer)
         self.pending: FinishedRound | None = None
         self.error: BaseException | None = None  # of the pending round, raised by `check`
@@ -85,7 +91,9 @@ class Recorder:
         """Start the clock of a round, and take the measurements before it; probes are assignments, too."""
         self.began = time.perf_counter()
         stage = self.task.stages[progress.stage]
-        self.probed = yield from before_round(self.task, self.engine, stage, assignment, progress.server)
+        self.before = yield from measure_before_round(
+            self.task, self.engine, stage, assignment, progress.server
+        )
 
     def check(self, progress: Progress, assignment: Assignment, reply: Reply) -> None:
         """Finish the round before, unless the engine did so; raise its error, or Diverged for this reply."""
@@ -94,10 +102,10 @@ class Recorder:
             self.fail(self.line_of(progress.stage, assignment, reply), reply)
 
     def record(self, progress: Progress, assignment: Assignment, reply: Reply) -> None:
-        """Record a round now or during the next one; raise Interrupted if the observer asks to stop."""
-        seconds = time.perf_counter() - self.began - self.probed.seconds
+        """Record a round now or during the next one; raise Interrupted if the observer stops the run."""
+        seconds = time.perf_counter() - self.began - self.before.seconds
         line = self.line_of(progress.stage, assignment, reply)
-        done = FinishedRound(progress, assignment.order, line, reply, self.probed, seconds)
+        done = FinishedRound(progress, assignment.order, line, reply, self.before, seconds)
         if self.can_overlap(progress):
             stop = self.observer.stop()
             if not stop:
@@ -113,7 +121,7 @@ class Recorder:
             raise Interrupted
 
     def finish_pending(self) -> None:
-        """Write the pending round, if there is one; its error is kept for `check`: this round goes on."""
+        """Write the pending round, if any; `check` raises its error when the current round is done."""
         done, self.pending = self.pending, None
         if done is None:
             return
@@ -124,7 +132,7 @@ class Recorder:
             self.error = error
 
     def raise_pending(self) -> None:
-        """Write the pending round, if there is one, and raise its error."""
+        """Write the pending round, if any, and raise its error."""
         self.finish_pending()
         error, self.error = self.error, None
         if error is not None:
@@ -133,7 +141,7 @@ class Recorder:
     def can_overlap(self, progress: Progress) -> bool:
         """Whether a round may be written while the next one trains.
 
-        The first round of a stage may not: the programs that evaluate it are compiled then.
+        The first round of a stage may not, because the programs that evaluate it are compiled then.
         """
         task, stage = self.task, self.task.stages[progress.stage]
         tunes = bool(task.tune_every and progress.round % task.tune_every == 0)
@@ -149,29 +157,29 @@ class Recorder:
     def write(self, done: FinishedRound, overlapped: bool) -> None:
         """Evaluate a round and add its line to the history; `overlapped`: while the next round trains.
 
-        The line is written at once where something depends on it: a checkpoint, a rule, the end of a stage.
+        The line is written at once if a checkpoint, a rule or the end of a stage depends on it.
         """
         task, progress, server = self.task, done.progress, done.progress.server
         stage, began = task.stages[progress.stage], time.perf_counter()
         if not finite({"shared": server.shared, "buffers": server.buffers, "slots": server.slots}):
             self.fail(done.line, done.reply)
-        line = done.line | {k: number(v) for k, v in done.reply.metrics.items()}
-        line |= drift(task, self.engine, stage, progress, done.reply)
-        line |= done.probed.after_round(task, line, server)
+        line = done.line | {k: finite_or_none(v) for k, v in done.reply.metrics.items()}
+        line |= drift_values(task, self.engine, stage, progress, done.reply)
+        line |= done.before.after_round(task, line, server)
         evaluated = None
-        if evaluates(task, progress.round):
-            evaluated = measured(task, self.engine, stage, progress, self.tests)
+        if evaluation_due(task, progress.round):
+            evaluated = start_evaluation(task, self.engine, stage, progress, self.tests)
         clients = line["clients"]
         samples = sum(len(task.federation.clients[c]) for c in clients) * stage.local.epochs
         seconds = {
-            "seconds": done.probed.seconds
+            "seconds": done.before.seconds
             + done.train_seconds
             + (0 if overlapped else time.perf_counter() - began),
             "train_seconds": done.train_seconds,
             "samples_per_second": samples / done.train_seconds,
         }
         place = Place(progress.stage, done.order.round, done.order.stage_round)
-        cost = self.ledger.entry(place, clients, len(line["rejected"]))
+        cost = self.costs.count_round(place, clients, len(line["rejected"]))
         self.history.add(UnfinishedLine(line, evaluated, seconds, cost), overlapped)
         late = self.engine.beside and evaluated is not None
         if self.due(progress) or not late or stage.until or stage_is_over(task, progress):
@@ -182,22 +190,22 @@ class Recorder:
         progress = done.progress
         if stop:
             self.history.flush()
-        if self.saver and (self.due(progress) or stop or is_last_round(self.task, progress)):
+        if self.writer and (self.due(progress) or stop or is_last_round(self.task, progress)):
             files = self.history.files
-            state = state_of(self.engine, progress, files, self.chosen, self.identity)
-            self.saver.save(progress.round, state)
+            state = checkpoint_state(self.engine, progress, files, self.saving.engine_settings, self.identity)
+            self.writer.save(progress.round, state)
 
     def due(self, progress: Progress) -> bool:
-        """Whether a checkpoint is saved after this round by its number."""
-        return self.saver is not None and progress.round % self.every == 0
+        """Whether a checkpoint is due after this round by its number."""
+        return self.writer is not None and progress.round % self.saving.checkpoint_every == 0
 
     def wait(self) -> None:
         """Wait for the checkpoint that is being written, and raise its error."""
-        if self.saver:
-            self.saver.wait()
+        if self.writer:
+            self.writer.wait()
 
     def line_of(self, stage: int, assignment: Assignment, reply: Reply) -> dict[str, Any]:
-        """The first keys of a round's line, known when its reply is there."""
+        """The first keys of a round's line: the keys that are known before the server's update."""
         order, clients = assignment
         name, precision = self.task.stages[stage].algorithm.name, self.task.precision
         return {
@@ -221,10 +229,10 @@ class Recorder:
         )
 
 
-def note_failure(error: BaseException, what: str, write: Callable[[], None]) -> None:
-    """Call `write` while `error` ends the run; add a note to `error` if that fails, too."""
+def note_failure(error: BaseException, task: str, write: Callable[[], None]) -> None:
+    """Call `write` while `error` ends the run; if it fails, too, add a note to `error` that names `task`."""
     try:
         write()
     except Exception as other:
         if other is not error:
-            error.add_note(f"Besides, {what} could not be written: {other}")
+            error.add_note(f"Besides, {task} could not be written: {other}")

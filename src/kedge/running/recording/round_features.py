@@ -1,18 +1,17 @@
-"""Features of a round's models: what local models keep of the global one, and the next global one of it.
+"""Features of a round's models: the clusters that local models and the next global model retain.
 
-The local models of a round are made once more by an engine of their own, which takes the clients' memories
-over and is thrown away: an engine hands out averages, and the run's own is not touched. Models are taken in
-the order: the global one that was sent, the local ones, the next global one; and after them the plain average
-(before a server's correction), which greedy clusters of the others do not depend on.
+An engine gives only averages, so a second engine with copies of the clients' memories trains the local models
+once more. The order of the models is: sent global model, local models, next global model, plain average (the
+mean of the local models, before a server's correction). The greedy clusters do not depend on the last.
 
     features.models      features.clusters      features.components: connected components, the other reading
-    features.frequency        how many clusters occur in one model, in two, … in all
-    features.retained.local   clusters of the sent model that a local one has too, mean over the local ones
-    features.retained.next    … that the next global one has
+    features.frequency        the number of clusters that occur in one model, in two, … in all
+    features.retained.local   the sent model's clusters that a local model has, too; mean over local models
+    features.retained.next    … that the next global model has
     features.retained.average … that the plain average has
     features.share: the mean of Ω            features.constant: components that are no features
-    features.cka.clients.unit0: the mean linear CKA of two local models; features.cka.global.unit0: with the
-    one that was sent
+    features.cka.clients.unit0: the mean linear CKA of two local models
+    features.cka.global.unit0: the mean linear CKA of a local and the sent model
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,88 +34,88 @@ from kedge.measure.similarity import cka, gram, mean_cka, mean_or_none
 from kedge.measure.updates import Updates
 
 
-class Seen(NamedTuple):
-    """What is kept of a model."""
+class ModelFeatures(NamedTuple):
+    """The features of a model, and the Gram matrices of its units' outputs."""
 
     features: Tensor  # [samples, d]
     grams: dict[int, Tensor]  # by unit
 
     @property
     def finite(self) -> bool:
-        """Whether it can be compared."""
+        """Whether all numbers are finite, so that the model can be compared."""
         return bool(self.features.isfinite().all() and all(g.isfinite().all() for g in self.grams.values()))
 
 
 @dataclass(frozen=True, eq=False)
-class Look:
-    """The models before a round ends: the one that was sent, and the local ones that are finite."""
+class ModelsBeforeRound:
+    """The sent global model and the local models of a round, before the server's update."""
 
-    sent: Seen
-    local: list[Seen]
-    left_out: int  # local models that are not finite
+    sent: ModelFeatures
+    local: list[ModelFeatures]  # the finite ones
+    left_out: int  # number of local models that are not finite
 
-    def finished(self, task: Task, after: Server) -> dict[str, Any]:
-        """The numbers, now that the next global model is there."""
-        whole = {**after.own, **after.shared}
-        coming = seen(task, whole, after.buffers, units=False)
+    def values(self, task: Task, after: Server) -> dict[str, Any]:
+        """The values for the history's line; `after` is the server after the round."""
+        next_leaves = {**after.own, **after.shared}
+        coming = features_of(task, next_leaves, after.buffers, units=False)
         plain = coming
         if after.average is not after.shared:
-            plain = seen(task, {**after.own, **after.average}, after.buffers, units=False)
+            plain = features_of(task, {**after.own, **after.average}, after.buffers, units=False)
         models = [self.sent, *self.local, coming]
         if not all(model.finite for model in (self.sent, coming, plain)):
             return {"features.left_out": len(models)}
         found = interaction([m.features for m in (*models, plain)], task.measure.clusters)
         return {
-            **features(found, len(models)),
-            **similarities(self.sent, self.local),
+            **interaction_values(found, len(models)),
+            **similarity_values(self.sent, self.local),
             **({"features.left_out": self.left_out} if self.left_out else {}),
         }
 
 
-def looked(
+def models_before_round(
     task: Task, engine: Engine, stage: Stage, order: Order, clients: Sequence[int], server: Server
-) -> Look:
-    """The models of a round that is about to begin."""
-    sent = seen(task, {**server.own, **server.shared}, server.buffers)
-    local = [seen(task, *model) for model in trained(task, engine, stage, order, clients, server)]
-    there = [one for one in local if one.finite]
-    return Look(sent, there, len(clients) - len(there))
+) -> ModelsBeforeRound:
+    """The sent model and the local models of the round that starts next."""
+    sent = features_of(task, {**server.own, **server.shared}, server.buffers)
+    local = [features_of(task, *m) for m in local_models(task, engine, stage, order, clients, server)]
+    finite = [model for model in local if model.finite]
+    return ModelsBeforeRound(sent, finite, len(clients) - len(finite))
 
 
-def trained(
+def local_models(
     task: Task, engine: Engine, stage: Stage, order: Order, clients: Sequence[int], server: Server
 ) -> Iterator[tuple[Leaves, Leaves]]:
-    """Parameters and statistics of each client's model as its round ends; without those that diverge."""
+    """Parameters and statistics of each client's model at the end of its round, unless it diverges."""
     own = stage.algorithm.corrections
     if not any(isinstance(c, Updates) for c in own):
         own = (*own, Updates(()))
         order = order._replace(broadcast={**order.broadcast, Updates.name: {}})
-    beside = Sequential(task.model, task.federation)
+    second = Sequential(task.model, task.federation)
     stage = replace(stage, algorithm=replace(stage.algorithm, corrections=own))
-    beside.begin(stage, {**server.own, **server.shared}, frozenset(c.name for c in own))
-    beside.load(engine.save())
+    second.begin(stage, {**server.own, **server.shared}, frozenset(c.name for c in own))
+    second.load(engine.save())
     for client in clients:
-        reply = beside.round(order, [client])
+        reply = second.round(order, [client])
         if reply.size:
             delta = reply.mean["slots"][Updates.name]["delta"]
-            yield beside.personal(client, add(order.shared, delta), reply.mean["buffers"])
+            yield second.personal(client, add(order.shared, delta), reply.mean["buffers"])
 
 
-def seen(task: Task, params: Leaves, buffers: Leaves, units: bool = True) -> Seen:
-    """What a model makes of the test samples."""
+def features_of(task: Task, params: Leaves, buffers: Leaves, units: bool = True) -> ModelFeatures:
+    """The features of a model on the test samples; with Gram matrices if `units`."""
     measure, prepare = task.measure, task.federation.prepare
     x = samples(task.federation, measure)
     some = spread(x, measure.similarity_samples) if units else x[:0]
     grams = unit_outputs(task.model, params, buffers, some, prepare, gram) if len(some) else {}
-    return Seen(model_features(task.model, params, buffers, x, prepare), grams)
+    return ModelFeatures(model_features(task.model, params, buffers, x, prepare), grams)
 
 
-def features(found: Interaction, models: int) -> dict[str, Any]:
-    """Of the interaction of `models` models and, last, the plain average."""
+def interaction_values(found: Interaction, models: int) -> dict[str, Any]:
+    """The values of the interaction of `models` models and, as the last model, the plain average."""
     first = found.first(models)
     omega = first.tensor()
     sent, coming, plain = 0, models - 1, models
-    local = [found.shared(sent, one) for one in range(1, coming)]
+    local = [found.shared(sent, number) for number in range(1, coming)]
     return {
         "features.models": models,
         "features.clusters": first.clusters,
@@ -130,11 +129,11 @@ def features(found: Interaction, models: int) -> dict[str, Any]:
     }
 
 
-def similarities(sent: Seen, local: Sequence[Seen]) -> dict[str, Any]:
-    """Linear CKA by unit: of the local models with each other, and with the one that was sent."""
-    told: dict[str, Any] = {}
+def similarity_values(sent: ModelFeatures, local: Sequence[ModelFeatures]) -> dict[str, Any]:
+    """Linear CKA by unit: between local models, and between local models and the sent model."""
+    values: dict[str, Any] = {}
     for unit, own in sent.grams.items():
-        every = [one.grams[unit] for one in local]
-        told[f"features.cka.clients.unit{unit}"] = mean_cka(every)
-        told[f"features.cka.global.unit{unit}"] = mean_or_none(cka(own, other) for other in every)
-    return told
+        every = [model.grams[unit] for model in local]
+        values[f"features.cka.clients.unit{unit}"] = mean_cka(every)
+        values[f"features.cka.global.unit{unit}"] = mean_or_none(cka(own, other) for other in every)
+    return values

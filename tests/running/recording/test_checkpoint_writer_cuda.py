@@ -10,7 +10,7 @@ import torch
 from kedge.engines.cuda.graphs import captured
 from kedge.engines.cuda.host_copies import copy_stream
 from kedge.running.folders import checkpoint
-from kedge.running.recording.saver import written
+from kedge.running.recording.checkpoint_writer import write_checkpoint
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 STREAMS = 32  # of one priority: torch.cuda.Stream() hands them out in turn
@@ -33,7 +33,7 @@ def test_checkpoints_are_written_while_a_graph_is_captured(tmp_path: Path) -> No
     def write_all() -> None:
         try:
             for number in range(2 * STREAMS):
-                written(tmp_path / "checkpoint", number, state, ready)
+                write_checkpoint(tmp_path / "checkpoint", number, state, ready)
         except BaseException as error:
             errors.append(error)
 

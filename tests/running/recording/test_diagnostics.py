@@ -33,8 +33,8 @@ from kedge.engines.engine import Engine, Order, drive
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.measure.drift import client_cosine, cosine, gradient_diversity
-from kedge.running.recording.probing import probe
-from kedge.running.recording.round_features import trained
+from kedge.running.recording.diagnostics import probe
+from kedge.running.recording.round_features import local_models
 from kedge.running.runner import run
 
 Made = Callable[[Model, Federation], Engine]
@@ -100,7 +100,7 @@ def alone(task: Task, engine: Engine, round: int, clients: list[int]) -> list[An
     """The updates of clients that start a run's first round, each by itself."""
     server = first_server(task)
     order = Order(round, round, 0, server.shared, server.buffers, broadcast(task.stages[0].algorithm, server))
-    models = trained(task, engine, task.stages[0], order, clients, server)
+    models = local_models(task, engine, task.stages[0], order, clients, server)
     return [sub(only(params, server.shared), server.shared) for params, _ in models]
 
 
@@ -140,7 +140,7 @@ def test_a_probe_sees_everybody_and_leaves_the_engine_as_it_was(engine: Made, wi
     after = place.save()
     assert [*before] == [*after]
     assert all(same(before[k], after[k]) for k in before)
-    models = trained(task, place, task.stages[0], order, range(4), server)
+    models = local_models(task, place, task.stages[0], order, range(4), server)
     updates = [sub(only(params, server.shared), server.shared) for params, _ in models]
     assert found["probe.clients"] == 4
     assert found["probe.diversity"] == pytest.approx(gradient_diversity(updates), rel=1e-9)

@@ -22,7 +22,7 @@ from tests.running.plain_torch import (
     task_of,
     trained,
 )
-from tests.running.recording.test_matrix import rod
+from tests.running.recording.test_evaluation import rod
 from torch import nn
 from torch.nn import functional as F
 

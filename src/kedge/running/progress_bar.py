@@ -1,4 +1,4 @@
-"""A live progress bar on standard error; silent where there is no terminal."""
+"""Progress bars on standard error; silent if it is no terminal."""
 
 import threading
 from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """Runs an experiment in children that are killed with SIGKILL at random moments, until one gets through.
 
-Called as a script: killing.py FOLDER CONFIG KILLS SEED. Prints how many children were really killed while
+Called as a script: killed_runs.py FOLDER CONFIG KILLS SEED. Prints how many children were really killed while
 running.
 """
 

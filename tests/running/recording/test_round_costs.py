@@ -29,7 +29,7 @@ from kedge.data.federation import Federation
 from kedge.engines.engine import Order
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
-from kedge.running.recording.costing import MEASURES, Ledger, Place, planned
+from kedge.running.recording.round_costs import MEASURES, CostCounter, Place, predicted_lines
 from kedge.running.runner import run
 
 LOCAL = LocalTraining(epochs=2, batch=4)  # clients of 1, 2, 5 and 9 samples: short batches, one to six steps
@@ -95,7 +95,7 @@ def test_the_history_s_multiply_adds_are_those_of_the_sequential_kernel(name: st
 def test_what_is_told_before_a_run_is_what_its_history_has(name: str) -> None:
     task = task_of(ALGORITHMS[name], 4, participation=Participation("bernoulli", share=0.5), seed=3)
     history = run(task, Stacked(task.model, task.federation)).history
-    for told, line in zip(planned(task), history, strict=True):
+    for told, line in zip(predicted_lines(task), history, strict=True):
         assert told == {k: line[k] for k in told}
         assert set(told["cost"]) == {"parameters", "samples", "updates", "macs", "bytes_down", "bytes_up"}
 
@@ -179,9 +179,9 @@ def test_statistics_travel_as_they_are_used(statistics: Statistics, down: list[f
     """Twelve numbers; local ones go down only to clients that come for the first time."""
     cohorts = ([0, 1], [1, 2], [0, 2])
     task = task_of(fedavg(), model=network("batch", statistics))
-    ledger, trained = Ledger(task), WHOLE + 12
+    ledger, trained = CostCounter(task), WHOLE + 12
     for round, (clients, share) in enumerate(zip(cohorts, down, strict=True)):
-        cost = ledger.entry(Place(0, round, round), clients)
+        cost = ledger.count_round(Place(0, round, round), clients)
         assert cost.bytes_down == DOUBLE * 2 * (trained + share * 12)
         assert cost.bytes_up == DOUBLE * 2 * (trained + up * 12)
 
@@ -193,25 +193,25 @@ def blinking(clock: Clock, units: int) -> Mask:
 
 def test_a_leaf_that_rests_goes_down_once_to_each_client_that_lacks_it() -> None:
     """The head changed in rounds 0 and 1; who came in round 1 lacks its change, and so does a newcomer."""
-    ledger = Ledger(task_of(replace(fedavg(), schedule=blinking), 6))
+    ledger = CostCounter(task_of(replace(fedavg(), schedule=blinking), 6))
     downs = []
     for round, clients in enumerate([[0], [0], [0, 1], [0, 1], [2], [0, 1, 2]]):
-        cost = ledger.entry(Place(0, round, round), clients)
+        cost = ledger.count_round(Place(0, round, round), clients)
         downs.append(cost.bytes_down // DOUBLE)
         assert cost.bytes_up == DOUBLE * len(clients) * (HEAD if round < 2 else BODY)
     assert downs == [HEAD, HEAD, 2 * (BODY + HEAD), 2 * BODY, BODY + HEAD, 3 * BODY]
 
 
 def test_where_no_upload_was_admitted_nothing_changed() -> None:
-    ledger = Ledger(task_of(replace(fedavg(), schedule=blinking), 3))
+    ledger = CostCounter(task_of(replace(fedavg(), schedule=blinking), 3))
     for round in range(2):
-        ledger.entry(Place(0, round, round), [0, 1], rejected=2)
-    assert ledger.entry(Place(0, 2, 2), [0]).bytes_down == DOUBLE * BODY
+        ledger.count_round(Place(0, round, round), [0, 1], rejected=2)
+    assert ledger.count_round(Place(0, 2, 2), [0]).bytes_down == DOUBLE * BODY
 
 
-def staged(first: Algorithm, then: Algorithm) -> Ledger:
+def staged(first: Algorithm, then: Algorithm) -> CostCounter:
     model = then.adapt(first.adapt(network()))
-    return Ledger(Task((Stage(first, 2, LOCAL), Stage(then, 2, LOCAL)), model, federation()))
+    return CostCounter(Task((Stage(first, 2, LOCAL), Stage(then, 2, LOCAL)), model, federation()))
 
 
 @pytest.mark.parametrize(
@@ -224,20 +224,20 @@ def test_at_a_switch_every_client_gets_what_it_goes_on_with_once(second: str, ow
     ledger = staged(fedavg(), then)
     shared = {"fedper": BODY, "lg-fedavg": HEAD, "fedbabu": BODY, "fedavg": WHOLE, "fedrod": WHOLE}[second]
     for round in range(2):
-        ledger.entry(Place(0, round, round), [0, 1])
-    assert ledger.entry(Place(1, 2, 0), [0, 2]).bytes_down == DOUBLE * 2 * (shared + own)
-    assert ledger.entry(Place(1, 3, 1), [0, 1]).bytes_down == DOUBLE * (2 * shared + own)
+        ledger.count_round(Place(0, round, round), [0, 1])
+    assert ledger.count_round(Place(1, 2, 0), [0, 2]).bytes_down == DOUBLE * 2 * (shared + own)
+    assert ledger.count_round(Place(1, 3, 1), [0, 1]).bytes_down == DOUBLE * (2 * shared + own)
 
 
 def test_a_resumed_run_has_the_same_costs() -> None:
     stages = (Stage(replace(scaffold(), schedule=blinking), 3, LOCAL), Stage(ALGORITHMS["fedper"], 3, LOCAL))
     task = Task(stages, network(), federation(), Participation(per_round=2), seed=1)
-    lines = list(planned(task))
+    lines = list(predicted_lines(task))
     history = [{**line, "rejected": []} for line in lines]
     for done in range(len(lines)):
-        ledger = Ledger(task, history[:done])
+        ledger = CostCounter(task, history[:done])
         at = Place(lines[done]["stage"], done, done if done < 3 else done - 3)
-        assert ledger.entry(at, lines[done]["clients"])._asdict() == lines[done]["cost"]
+        assert ledger.count_round(at, lines[done]["clients"])._asdict() == lines[done]["cost"]
 
 
 def test_a_run_that_goes_on_from_a_checkpoint_writes_the_same_costs(tmp_path: Path) -> None:
@@ -250,9 +250,11 @@ def test_a_run_that_goes_on_from_a_checkpoint_writes_the_same_costs(tmp_path: Pa
 
 
 def test_precision_halves_the_bytes_and_nothing_else() -> None:
-    double = next(planned(task_of(feddyn(0.1), model=perceptron())))["cost"]
+    double = next(predicted_lines(task_of(feddyn(0.1), model=perceptron())))["cost"]
     single = next(
-        planned(task_of(feddyn(0.1), model=perceptron(), data=federation(SIZES, IMAGE, torch.float32)))
+        predicted_lines(
+            task_of(feddyn(0.1), model=perceptron(), data=federation(SIZES, IMAGE, torch.float32))
+        )
     )["cost"]
     assert single == {**double, "bytes_down": double["bytes_down"] // 2, "bytes_up": double["bytes_up"] // 2}
 
@@ -264,4 +266,4 @@ def test_a_run_on_a_gpu_has_the_costs_of_a_cpu(name: str) -> None:
     task = task_of(ALGORITHMS[name], 2, model=network("batch", of=ALGORITHMS[name]))
     there = replace(task, federation=task.federation.to("cuda", torch.float64))
     history = run(there, Stacked(there.model, there.federation)).history
-    assert [line["cost"] for line in history] == [line["cost"] for line in planned(task)]
+    assert [line["cost"] for line in history] == [line["cost"] for line in predicted_lines(task)]

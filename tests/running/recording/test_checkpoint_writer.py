@@ -10,7 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 from tests.contract.test_resume import stop_after
-from tests.running.late import Late
+from tests.running.overlapping_engine import Late
 from tests.running.plain_torch import NO_MOMENTUM, task_of
 
 from kedge.algorithms import fedavg, scaffold
@@ -19,7 +19,7 @@ from kedge.core.server import Rejection
 from kedge.engines.stacked import Stacked
 from kedge.running.folders import checkpoint
 from kedge.running.progress import Interrupted
-from kedge.running.recording.saver import Saver
+from kedge.running.recording.checkpoint_writer import CheckpointWriter
 from kedge.running.runner import run
 
 
@@ -67,7 +67,7 @@ def test_the_next_rounds_train_while_a_state_is_written(
 def test_what_the_run_changes_afterwards_is_not_in_it(tmp_path: Path) -> None:
     """A new stage drops the slots of the old one out of the very dicts that a state has."""
     held = threading.Event()
-    saver = Saver(tmp_path / "checkpoint", beside=True)
+    saver = CheckpointWriter(tmp_path / "checkpoint", overlap=True)
     assert saver.thread is not None
     saver.thread.submit(held.wait, 60)
     memory = {"slots": {"scaffold": {"c": torch.ones(2)}}, "local": {}, "buffers": {}}

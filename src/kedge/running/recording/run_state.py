@@ -1,4 +1,4 @@
-"""The content of a checkpoint, resuming from one, and the final models."""
+"""The state of a run in a checkpoint: how it is collected, and how a run resumes from it."""
 
 import hashlib
 import json
@@ -9,36 +9,36 @@ from typing import Any
 import safetensors.torch
 
 from kedge.config.task import Task
-from kedge.core.algorithm import Algorithm, Stage, fitted
+from kedge.core.algorithm import Stage, fitted
 from kedge.core.errors import CheckpointError
 from kedge.core.frozen import frozen_leaves
 from kedge.core.model import Model
 from kedge.core.server import Server, initial_server
-from kedge.core.tree import Leaves, Tree, flatten
+from kedge.core.tree import Tree, flatten
 from kedge.engines.engine import Engine
 from kedge.running.folders import checkpoint
-from kedge.running.folders.folder import Lines, read_lines, write
+from kedge.running.folders.folder import Lines, read_lines
 from kedge.running.progress import Progress
 from kedge.running.recording.history import history_problem
 
 
 def load_newest(folder: Path, identity: str | None, say: Callable[[str], None]) -> checkpoint.State | None:
-    """The newest checkpoint that has this identity and matches the histories; None without checkpoints."""
+    """Load the newest checkpoint with this identity that matches the histories; None without checkpoints."""
 
     def objection(state: checkpoint.State) -> str | None:
-        whose = state.facts.get("identity")  # version 0.1 saved none
-        if identity and whose and whose != identity:
+        saved_identity = state.facts.get("identity")  # version 0.1 saved none
+        if identity and saved_identity and saved_identity != identity:
             return "it belongs to another run, with other settings"
         return history_problem(folder, state.facts)
 
     saved = checkpoint.load(folder / "checkpoint", say, objection)
     if saved is None:
-        check_may_begin(folder, say)
+        check_can_start(folder, say)
     return saved
 
 
-def check_may_begin(folder: Path, say: Callable[[str], None]) -> None:
-    """A run without checkpoints starts at round 1: report it if it has a history, raise if it has ended."""
+def check_can_start(folder: Path, say: Callable[[str], None]) -> None:
+    """Raise if a run without checkpoints has ended; report that it starts again if it has a history."""
     model, history = folder / "model.safetensors", folder / "history.jsonl"
     if model.is_file():
         raise CheckpointError(
@@ -50,11 +50,11 @@ def check_may_begin(folder: Path, say: Callable[[str], None]) -> None:
         say(f"{folder} has no checkpoint: the run starts again at round 1.")
 
 
-def state_of(
+def checkpoint_state(
     engine: Engine,
     progress: Progress,
     files: dict[str, Lines],
-    chosen: dict[str, Any] | None,
+    engine_settings: dict[str, Any] | None,
     identity: str | None = None,
 ) -> checkpoint.State:
     """The content of a checkpoint; `identity` is the digest of the run's identity."""
@@ -64,16 +64,16 @@ def state_of(
         "stage_round": progress.stage_round,
         "lengths": {name: file.length() for name, file in files.items()},
         "sha256": {name: file.checksum() for name, file in files.items()},
-        "chosen": chosen or {},
+        "chosen": engine_settings or {},
         **({"identity": identity} if identity else {}),
     }
     return checkpoint.State(facts, {"server": progress.server._asdict(), "clients": engine.save()})
 
 
-def restored(task: Task, engine: Engine, saved: checkpoint.State, folder: Path | None) -> Progress:
-    """The progress a checkpoint describes; the engine takes its clients' memories up."""
+def restore_progress(task: Task, engine: Engine, saved: checkpoint.State, folder: Path | None) -> Progress:
+    """Load the clients' memories of a checkpoint into the engine, and return the progress."""
     facts = saved.facts
-    tensors = checkpoint.same_device(saved.tensors, task.federation.pool.x)
+    tensors = checkpoint.on_device(saved.tensors, task.federation.pool.x)
     if facts["stage"] >= len(task.stages):
         raise CheckpointError(
             f"the checkpoint in {folder} is of another run: it is in stage {facts['stage'] + 1}, and this "
@@ -128,33 +128,12 @@ def trained_before(task: Task, saved: Tree) -> str:
     )
 
 
-def last_algorithm(task: Task, progress: Progress) -> Algorithm:
-    """The method of the last round; stages after it may never have begun."""
-    return task.stages[min(progress.stage, len(task.stages) - 1)].algorithm
-
-
-def whole(model: Model, server: Server, leaves: Leaves) -> Leaves:
-    """These shared leaves with those a client begins with, without the heads that are added for each."""
-    every = {**server.own, **leaves}
-    names = [k for unit in model.units for k in unit]
-    return {k: every[k] for k in [*names, *(k for k in leaves if k in model.extra)]}
-
-
-def state_dict_of(model: Model, params: Leaves, buffers: Leaves) -> Leaves:
-    """The complete state_dict of a model, including frozen parameters and integer buffers.
-
-    It has the parameters first, in the network's order, and a tied tensor under each of its names.
-    """
-    every = {**params, **buffers, **dict(model.constants)}
-    every |= {k: every[first] for k, first in model.tied if first in every}
-    first = [k for k in (*model.parameters, *params) if k in every]
-    return {k: every[k] for k in dict.fromkeys([*first, *every])}
-
-
 def frozen_digest(model: Model) -> str | None:
-    """The sha256 of the frozen parameters with the module's values; None if there are none."""
+    """The sha256 of the frozen parameters with the module's values; None if no parameter is frozen."""
     leaves = frozen_leaves(model)
-    return hashlib.sha256(safetensors.torch.save(checkpoint.packed(leaves))).hexdigest() if leaves else None
+    return (
+        hashlib.sha256(safetensors.torch.save(checkpoint.cpu_copies(leaves))).hexdigest() if leaves else None
+    )
 
 
 def check_frozen(folder: Path | None, model: Model) -> None:
@@ -169,14 +148,3 @@ def check_frozen(folder: Path | None, model: Model) -> None:
             f"started (sha256 {before}, now {now}). Checkpoints do not contain them: load the original "
             "values into the module, or start a new run."
         )
-
-
-def write_models(folder: Path, task: Task, progress: Progress) -> None:
-    """The final distributed model, and the views beside it."""
-    server = progress.server
-    found = {"model": server.shared, "average": server.average}
-    for c in last_algorithm(task, progress).corrections:
-        found |= c.views(server.shared, server.slots[c.name])
-    for name, leaves in found.items():
-        every = state_dict_of(task.model, whole(task.model, server, leaves), server.buffers)
-        write(folder / f"{name}.safetensors", safetensors.torch.save(checkpoint.packed(every)))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.contract.test_resume import stop_after, written
-from tests.running.late import Late
+from tests.running.overlapping_engine import Late
 from tests.running.plain_torch import NO_MOMENTUM, also, task_of
 
 from kedge.algorithms import METHOD_FACTORIES, fedavg, fedper

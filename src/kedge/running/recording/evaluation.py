@@ -1,0 +1,176 @@
+"""The evaluation matrix of a round: models of the server and of clients, on common and on local test sets.
+
+Metrics are named {distributed, average, all, personal, a view}.{global, local}.{accuracy, loss}. The
+`personal` model of a client is the newest shared part with the leaves that the client keeps, and it predicts
+as the client does. `.tuned` is measured after fine-tuning a copy. `.seen` and `.unseen` separate clients that
+have taken part from the other clients, if there are any. All models except `personal` use the server's
+batch-norm statistics.
+
+No later round changes the tensors that an evaluation reads, so its results may be fetched after the next
+round.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from kedge.config.metrics import tune_of, views
+from kedge.config.task import Task
+from kedge.core.algorithm import Stage, logits
+from kedge.engines.engine import Engine, Order
+from kedge.measure.evaluation import (
+    ClientModel,
+    ClientScore,
+    EvaluationSets,
+    Scores,
+    client_model_scores,
+    common_metrics,
+    groups,
+    pooled_metrics,
+    rows_by_client,
+    shared_model_scores,
+    split_by_client,
+)
+from kedge.running.progress import Progress
+
+Metrics = dict[str, float]
+ByClient = dict[str, list[float | None]]
+# Waits for the results of a round's evaluation: every metric, and the accuracies by client.
+PendingResults = Callable[[], tuple[Metrics, ByClient]]
+
+
+class RoundScores(NamedTuple):
+    """Scores of the models of a round, one value per sample."""
+
+    common: list[Scores]  # of the server's models, on the common test set
+    local: list[Scores]  # of the server's models, on the local test sets
+    own: list[Scores]  # of the clients' models, one entry per group of clients
+
+
+class Evaluation(NamedTuple):
+    """An evaluation that the engine has started."""
+
+    names: Mapping[str, int]  # view -> index of its model; equal models are evaluated once
+    clients: Sequence[Sequence[int]]  # groups of clients with models of their own; empty: there are none
+    seen: frozenset[int]
+    scores: Callable[[], RoundScores]  # waits for the scores
+    tuned: dict[int, ClientScore]
+
+
+def start_evaluation(
+    task: Task, engine: Engine, stage: Stage, progress: Progress, tests: EvaluationSets
+) -> PendingResults:
+    """Start to evaluate the models of the round that has just finished."""
+    server, algorithm, model = progress.server, stage.algorithm, task.model
+    found = views(algorithm, server)
+    different = {id(leaves): leaves for leaves in found.values()}
+    models = [{**server.own, **leaves} for leaves in different.values()]
+    own: list[list[ClientModel]] = []
+    if tests.sizes and (server.own or algorithm.predict is not logits or model.statistics == "local"):
+        clients = ((c, *engine.personal(c, server.shared, server.buffers)) for c in tests.sizes)
+        own = list(groups(clients, engine.at_once))
+
+    def score() -> RoundScores:
+        score_shared = partial(shared_model_scores, model, logits, models, server.buffers, tests.data)
+        return RoundScores(
+            score_shared(tests.common(), engine.repeated),
+            score_shared(tests.local(), engine.repeated),
+            [client_model_scores(model, algorithm.predict, some, tests, engine.repeated) for some in own],
+        )
+
+    places = list(different)
+    evaluation = Evaluation(
+        names={name: places.index(id(leaves)) for name, leaves in found.items()},
+        clients=[[client for client, _, _ in some] for some in own],
+        seen=frozenset(progress.seen),
+        scores=engine.aside(score),
+        tuned=fine_tuned_scores(task, engine, stage, progress, tests),
+    )
+    return partial(finish_evaluation, task, tests, evaluation)
+
+
+def fine_tuned_scores(
+    task: Task, engine: Engine, stage: Stage, progress: Progress, tests: EvaluationSets
+) -> dict[int, ClientScore]:
+    """Scores of fine-tuned copies of clients' models on their own tests, if they are due in this round."""
+    server, algorithm = progress.server, stage.algorithm
+    tune = tune_of(task, algorithm)
+    due = progress.round == task.rounds or (task.tune_every and progress.round % task.tune_every == 0)
+    if not (tune and due and tests.sizes):
+        return {}
+    order = Order(progress.round - 1, progress.stage_round - 1, task.seed, server.shared, server.buffers, {})
+    found: dict[int, ClientScore] = {}
+    for some in groups(engine.tuned(order, list(tests.sizes), tune), engine.at_once):
+        # `aside`, although the result is needed at once: `repeated` must always be called on the same stream.
+        scores = engine.aside(
+            partial(client_model_scores, task.model, algorithm.predict, some, tests, engine.repeated)
+        )
+        found |= rows_by_client(scores(), [client for client, _, _ in some], tests.sizes)
+    return found
+
+
+def finish_evaluation(task: Task, tests: EvaluationSets, evaluation: Evaluation) -> tuple[Metrics, ByClient]:
+    """Wait for the scores of an evaluation, and compute its metrics."""
+    scores, population = evaluation.scores(), len(task.federation.clients)
+    common = [common_metrics(one) for one in scores.common]
+    local = [split_by_client(one, tests.sizes) for one in scores.local]
+    metrics: Metrics = {}
+    by_client: ByClient = {}
+    for name, number in evaluation.names.items():
+        if common:
+            metrics |= prefixed(name, common[number])
+        if local:
+            metrics |= prefixed(f"{name}.local", pooled_metrics(local[number].values()))
+            by_client |= accuracies(f"{name}.local.accuracy", local[number], population)
+    if not local:
+        return metrics, by_client
+    own = local[evaluation.names["distributed"]]
+    if evaluation.clients:
+        parts = zip(scores.own, evaluation.clients, strict=True)
+        own = {
+            client: one
+            for found, some in parts
+            for client, one in rows_by_client(found, some, tests.sizes).items()
+        }
+    metrics |= personal_metrics(task, evaluation.seen, own, "")
+    by_client |= accuracies("personal.local.accuracy", own, population)
+    if evaluation.tuned:
+        metrics |= personal_metrics(task, evaluation.seen, evaluation.tuned, ".tuned")
+        by_client |= accuracies("personal.local.accuracy.tuned", evaluation.tuned, population)
+    return metrics, by_client
+
+
+def personal_metrics(task: Task, seen: frozenset[int], own: dict[int, ClientScore], suffix: str) -> Metrics:
+    """Means over the clients, and over clients that have and have not taken part."""
+    scores_seen = [score for client, score in own.items() if client in seen]
+    scores_unseen = [score for client, score in own.items() if client not in seen]
+    headline = scores_seen if task.headline == "seen" else own.values()
+    parts = {"": headline, **({".seen": scores_seen, ".unseen": scores_unseen} if scores_unseen else {})}
+    return {
+        f"personal.local.{k}{suffix}{part}": v
+        for part, scores in parts.items()
+        for k, v in pooled_metrics(scores).items()
+    }
+
+
+def accuracies(name: str, own: dict[int, ClientScore], clients: int) -> ByClient:
+    """The accuracy of every client, under `name`; None for a client without a test set."""
+    if not own:
+        return {}
+    return {name: [own[c].correct / own[c].samples if c in own else None for c in range(clients)]}
+
+
+def prefixed(name: str, values: Metrics) -> Metrics:
+    """The values with `name` before their names."""
+    return {f"{name}.{k}": v for k, v in values.items()}
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """The value, or None if JSON has no such number."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def evaluation_due(task: Task, round: int) -> bool:
+    """Whether models are evaluated after `round` rounds."""
+    return round % task.evaluate_every == 0 or round == task.rounds
