@@ -11,7 +11,7 @@ from tests.cli.command import kedge
 
 from kedge.report.plots import png
 from kedge.report.plots.theory import theory_png
-from kedge.report.tables.theory import rendered
+from kedge.report.tables.theory import theory_table
 
 SMALL = ("--seeds", "6", "--rounds", "12")
 
@@ -36,7 +36,7 @@ def test_the_table_says_what_was_simulated_and_what_came_out() -> None:
     ]
     assert re.match(
         r"theory and simulation, fedavg: correlation 0\.99\d over 3,\d{3} rounds of 50 seeds, 0\.\d{3} in "
-        r"the first alone; \|r − theory\| \d\.\de-03 on average",
+        r"the first round alone; \|r − theory\| \d\.\de-03 on average",
         lines[8],
     )
     assert lines[9].startswith("fedbug contracts faster than fedavg in 50/50 (fedbug, 1 step), 50/50 (")
@@ -64,13 +64,14 @@ def test_the_json_has_settings_and_every_number() -> None:
 
 def test_flow_and_the_additive_model() -> None:
     flow = kedge("theory", *SMALL, "--flow")
-    assert "gradient flow to its end" in flow.out.splitlines()[0]
+    assert "gradient flow to convergence" in flow.out.splitlines()[0]
     assert (
-        "the paper's local minimum, with its extra ½, has n·v = 0.25: rounds by it end at a loss" in flow.out
+        "the paper's local minimum has an extra ½ and n·v = 0.25: with it, rounds converge to a loss"
+        in flow.out
     )
     additive = kedge("theory", *SMALL, "--model", "additive", "--clients", "4")
     assert additive.out.startswith("f = n + v, one layer and a bias; 4 clients;")
-    assert "theory says the same everywhere, so that there is no correlation" in additive.out
+    assert "theory predicts the same ratio everywhere, so there is no correlation" in additive.out
     row = next(line for line in additive.out.splitlines() if line.startswith("fedavg"))
     assert row.split()[2:5] == ["0.8750", "0.8750", "0.7500"]
 
@@ -109,7 +110,7 @@ def test_a_narrow_terminal_has_fewer_columns_and_none_cut() -> None:
     methods = kedge("theory", *SMALL, "--json").json()["methods"]
     for width, columns in ((80, 7), (139, 7), (140, 12)):
         file = StringIO()
-        Console(width=width, file=file).print(rendered(methods, width))
+        Console(width=width, file=file).print(theory_table(methods, width))
         lines = file.getvalue().splitlines()
         assert len(re.split(r"  +", lines[0].strip())) == columns
         assert "…" not in file.getvalue()

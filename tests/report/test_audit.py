@@ -1,16 +1,21 @@
 """The audit as a table for a terminal and as a page."""
 
 import re
+from io import StringIO
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from kedge.audit.audit import planned
 from kedge.audit.finding import KINDS, Row
 from kedge.audit.summary import summary
 from kedge.report.pages.audit import MEANINGS, page
-from kedge.report.tables.audit import failures, rendered, short
+from kedge.report.tables.audit import audit_table, failures, formula_table, short_error
 
 PLAN = planned()
 VERSIONS = {"kedge": "0.1.0", "torch": "2.13"}
@@ -30,7 +35,13 @@ def methods(rows: list[Row]) -> list[dict[str, Any]]:
 
 
 def lines(rows: list[Row], width: int) -> list[str]:
-    return [line.plain for line in rendered(methods(rows), width)]
+    return [line.rstrip() for line in printed(audit_table(methods(rows), width), width).splitlines()]
+
+
+def printed(table: Table, width: int, styles: bool = False) -> str:
+    out = Console(width=width, record=True, file=StringIO())
+    out.print(table)
+    return out.export_text(styles=styles)
 
 
 @pytest.mark.parametrize("width", [64, 80, 100, 140, 200])
@@ -38,8 +49,9 @@ def lines(rows: list[Row], width: int) -> list[str]:
 def test_the_table_fits_the_terminal_and_has_a_row_for_every_method(width: int, wrong: str) -> None:
     shown = lines(found(wrong), width)
     assert max(map(len, shown)) <= width
-    first = [line.split()[0] for line in shown if not line.startswith("  ")]
+    first = [line.split()[0] for line in shown]
     assert first == ["method", *dict.fromkeys(c.method for c in PLAN.checks)]
+    assert not any("…" in line for line in shown)
 
 
 def test_a_wide_table_shows_counts_errors_and_every_kind() -> None:
@@ -58,26 +70,31 @@ def test_eighty_columns_still_name_every_kind() -> None:
 
 def test_a_failure_is_red_counted_and_told() -> None:
     rows = found("finite differences")
-    row = next(line for line in rendered(methods(rows), 120) if line.plain.startswith("fedprox"))
-    assert "1/2 ✗ 5e-01" in row.plain
-    spans = {row.plain[span.start : span.end].strip(): str(span.style) for span in row.spans}
-    assert spans["1/2 ✗ 5e-01"] == "bold red"
+    table = audit_table(methods(rows), 120)
+    row = next(line for line in printed(table, 120).splitlines() if line.startswith("fedprox"))
+    assert "1/2 ✗ 5e-01" in row
+    cells = [cell for column in table.columns for cell in column.cells]
+    assert [cell.style for cell in cells if isinstance(cell, Text) and cell.plain == "1/2 ✗ 5e-01"] == [
+        "bold red"
+    ] * sum("5e-01" in line for line in printed(table, 120).splitlines())
     told = list(failures([r._asdict() for r in rows if r.method == "fedprox"]))
     assert str(told[0]) == "\n✗ fedprox, gradient: finite differences"
     assert len(told) == 2
     assert not list(failures([r._asdict() for r in found()]))
 
 
-def test_formulas_stand_under_the_names_each_once() -> None:
-    shown = lines(found(), 200)
-    prox = "  each client minimises f_i(w) + μ/2 ‖w − wᵗ‖²"
-    assert shown[shown.index(next(line for line in shown if line.startswith("fedprox"))) + 1] == prox
+def test_formulas_are_listed_below_each_once() -> None:
+    shown = printed(formula_table(methods(found())), 200).splitlines()
+    prox = "each client minimises f_i(w) + μ/2 ‖w − wᵗ‖²"
+    assert re.split(r"\s{2,}", next(line for line in shown if line.startswith("fedprox")))[1].strip() == prox
     assert sum("μ/2 ‖w − wᵗ‖²" in line for line in shown) == 1
+    narrow = printed(formula_table(methods(found())), 80).splitlines()
+    assert max(cell_len(line.rstrip()) for line in narrow) <= 80
 
 
 @pytest.mark.parametrize(("error", "text"), [(0.0, "0"), (2.4e-16, "2e-16"), (0.5, "5e-01")])
 def test_an_error_in_few_letters(error: float, text: str) -> None:
-    assert short(error) == text
+    assert short_error(error) == text
 
 
 def tree(rows: list[Row], notes: tuple[str, ...] = ()) -> ElementTree.Element:
@@ -125,5 +142,5 @@ def test_the_page_unfolds_methods_that_fail_and_colors_the_cell() -> None:
 def test_a_long_name_is_cut_in_front_where_there_is_no_room() -> None:
     kinds = {kind: {"checks": 1, "failed": 0, "error": 0.0} for kind in KINDS}
     one = {"method": "my.long.package.of.methods:mine", "formula": "", "passed": True, "kinds": kinds}
-    assert [line.plain.split()[0] for line in rendered([one], 160)][1] == one["method"]
-    assert [line.plain.split()[0] for line in rendered([one], 70)][1] == "…of.methods:mine"
+    for width, name in ((160, one["method"]), (70, "…of.methods:mine")):
+        assert printed(audit_table([one], width), width).splitlines()[1].split()[0] == name

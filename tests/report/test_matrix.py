@@ -2,17 +2,19 @@
 
 import itertools
 import json
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tomli_w
+from rich.console import Console
 
 from kedge.core.errors import RequestError
 from kedge.measure.cells import cell_summary, matrix_order
 from kedge.report.runs import Run, metric_of, read_run
 from kedge.report.tables.comparison import comparison
-from kedge.report.tables.matrix import cell_notes, metric_notes, rendered
+from kedge.report.tables.matrix import cell_notes, matrix_tables, metric_notes
 
 CELLS = (
     "distributed.global",
@@ -45,7 +47,9 @@ def full(method: str, seed: int = 0) -> Run:
 
 
 def text(rows: list[dict[str, Any]], width: int, which: Any = "last") -> list[str]:
-    return [line.plain for line in rendered(rows, width, which)]
+    out = Console(width=width, record=True, file=StringIO())
+    out.print(*matrix_tables(rows, width, which))
+    return [line.rstrip() for line in out.export_text().splitlines()]
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])

@@ -25,7 +25,7 @@ from kedge.report.partition_rows import MAX_CELLS, MAX_ROWS, heading, shown_rows
 from kedge.report.plots.colors import SCALE, shade
 from kedge.report.plots.partition import SMALLEST, partition_figure, scale
 from kedge.report.plots.png import png
-from kedge.report.tables.partition import amounts, rendered, verdict
+from kedge.report.tables.partition import amounts, partition_table, verdict
 
 VOID = {"meta"}
 
@@ -78,7 +78,7 @@ class Elements(HTMLParser):
 
 def shown(one: PartitionStatistics) -> list[list[str]]:
     out = Console(width=160, record=True, file=StringIO())
-    out.print(rendered(one))
+    out.print(partition_table(one))
     return [re.split(r"  +", line.strip()) for line in out.export_text().splitlines()]
 
 

@@ -18,7 +18,7 @@ from kedge.audit.summary import summary
 from kedge.cli.options import Debug, Json, console, guarded, show
 from kedge.core.errors import RequestError
 from kedge.report.pages.audit import page
-from kedge.report.tables.audit import failures, rendered
+from kedge.report.tables.audit import audit_table, failures, formula_table
 from kedge.running.folders.folder import write
 from kedge.running.versions import versions
 
@@ -70,8 +70,9 @@ def command(
         if details:
             out.print(listed(found))
         else:
-            for line in rendered(table, out.width):
-                out.print(line, soft_wrap=True)
+            out.print(audit_table(table, out.width))
+            out.print()
+            out.print(formula_table(table))
             for text in failures(rows):
                 out.print(text)
         for note in plan.notes:

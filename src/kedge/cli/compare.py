@@ -11,10 +11,9 @@ from kedge.core.errors import RequestError
 from kedge.report.plots.accuracy import accuracy_plot
 from kedge.report.plots.cost import cost_png
 from kedge.report.runs import Run, find_runs
-from kedge.report.tables import matrix
-from kedge.report.tables.comparison import comparison, rendered
+from kedge.report.tables.comparison import comparison, comparison_table
 from kedge.report.tables.cost import cost_notes, run_table, target_table
-from kedge.report.tables.matrix import metric_notes
+from kedge.report.tables.matrix import Which, cell_notes, matrix_tables, metric_notes
 from kedge.running.folders.folder import write
 
 
@@ -64,7 +63,7 @@ def command(
         tell_matrix(rows, best)
     else:
         out = console()
-        out.print(rendered(rows, target))
+        out.print(comparison_table(rows, target))
         notes(metric_notes(rows))
         tell_costs(rows, target)
 
@@ -90,13 +89,13 @@ def tell_costs(rows: list[dict[str, Any]], target: float | None) -> None:
 
 
 def tell_matrix(rows: list[dict[str, Any]], best: bool) -> None:
-    """The whole matrix, values of the last round and if asked for of the best."""
+    """The whole matrix: values of the last round and, with `best`, of the best rounds."""
     out = console()
-    out.print("accuracy %, last round", style="dim")
-    for line in matrix.rendered(rows, out.width):
-        out.print(line, soft_wrap=True)
+    tables: list[tuple[str, Which]] = [("accuracy %, last round", "last")]
     if best:
-        out.print("\naccuracy %, best round of each cell", style="dim")
-        for line in matrix.rendered(rows, out.width, "best"):
-            out.print(line, soft_wrap=True)
-    notes(matrix.cell_notes(rows))
+        tables.append(("accuracy %, best round of each cell", "best"))
+    for number, (title, which) in enumerate(tables):
+        out.print("\n" * (number > 0) + title, style="dim")
+        for block, table in enumerate(matrix_tables(rows, out.width, which)):
+            out.print(*[""] * (block > 0), table)
+    notes(cell_notes(rows))

@@ -16,7 +16,7 @@ from kedge.report.costs import phases, total
 from kedge.report.numbers import with_prefix
 from kedge.report.plots.cost import cost_figure
 from kedge.report.plots.png import png
-from kedge.report.tables.cost import WHAT, phase_table
+from kedge.report.tables.cost import UNITS, phase_table
 from kedge.running.folders.folder import write
 from kedge.running.recording.round_costs import fine_tuning_cost, predicted_lines
 
@@ -74,7 +74,7 @@ def command(
         return
     for one in found:
         tell(one)
-    notes([WHAT, *([PAPERS] if papers_count else [])])
+    notes([UNITS, *([PAPERS] if papers_count else [])])
     if plot is not None:
         console().print(f"written: {plot}", markup=False, highlight=False, soft_wrap=True)
 

@@ -20,7 +20,7 @@ from kedge.report.partition import PartitionStatistics, document
 from kedge.report.plots.partition import partition_figure
 from kedge.report.plots.png import png as png_of
 from kedge.report.plots.png import require_matplotlib
-from kedge.report.tables.partition import amounts, headline, rendered, verdict
+from kedge.report.tables.partition import amounts, headline, partition_table, verdict
 from kedge.running.folders.folder import write
 
 NATURAL = "The number is about labels; natural clients may differ in their features as well."
@@ -64,7 +64,7 @@ def command(
         return
     screen = console()
     screen.print(headline(found), style="bold", markup=False, highlight=False, soft_wrap=True)
-    screen.print(rendered(found))
+    screen.print(partition_table(found))
     screen.print()
     for line in lines[:2]:
         screen.print(line, markup=False, highlight=False, soft_wrap=True)

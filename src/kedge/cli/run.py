@@ -41,7 +41,7 @@ from kedge.config.experiment import Experiment, resolve
 from kedge.core.errors import RequestError
 from kedge.report.plots.accuracy import accuracy_plot
 from kedge.report.runs import Run
-from kedge.report.tables.comparison import comparison, rendered
+from kedge.report.tables.comparison import comparison, comparison_table
 from kedge.report.tables.matrix import metric_notes
 from kedge.running.execute import run_is_finished
 from kedge.running.folders.folder import check_free, create
@@ -201,7 +201,7 @@ def tell(runs: list[Run], top: Path, target: float | None, quiet: bool, as_json:
     if as_json:
         show({"folder": str(top), "plot": plot and str(plot), "runs": rows})
     elif not quiet:
-        console().print(rendered(rows, target))
+        console().print(comparison_table(rows, target))
         notes(metric_notes(rows))
         console().print(f"\n{top}" + (f"  plot: {plot}" if plot else ""), highlight=False, soft_wrap=True)
 

@@ -41,7 +41,7 @@ from kedge.config.experiment import Experiment, resolve
 from kedge.config.grid import cells, varied_keys
 from kedge.core.errors import RequestError
 from kedge.report.runs import metric_of
-from kedge.report.tables.comparison import rendered, row_of
+from kedge.report.tables.comparison import comparison_table, row_of
 from kedge.report.tables.matrix import metric_notes
 from kedge.running.folders.folder import create
 from kedge.running.folders.marker import SWEEP, Marker, planned_runs, read_marker
@@ -220,6 +220,6 @@ def tell(
         lost = [{"folder": str(one.folder), "error": one.error} for one in failed]
         show({"folder": str(top), "cells": rows, "failed": lost})
     elif not quiet:
-        console().print(rendered(rows, target, "cell"))
+        console().print(comparison_table(rows, target, "cell"))
         notes(metric_notes(rows))
         console().print(f"\n{top}", highlight=False, soft_wrap=True)

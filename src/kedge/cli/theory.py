@@ -15,7 +15,7 @@ from kedge.measure.theory.linear import LEAST, NETWORKS, NEVER, Network, Trainin
 from kedge.measure.theory.study import frozen_steps, study
 from kedge.report.plots.png import require_matplotlib
 from kedge.report.plots.theory import OTHERWISE, theory_png
-from kedge.report.tables.theory import explained, headline, rendered, verdict
+from kedge.report.tables.theory import column_notes, headline, theory_table, verdict
 
 FROZEN = ("1", "0.2", "0.4")  # where so few steps can be frozen
 LARGEST = 10**7  # numbers kept
@@ -75,11 +75,11 @@ def command(
         return
     screen = console()
     screen.print(headline(result), style="bold", markup=False, highlight=False, soft_wrap=True)
-    screen.print(rendered(result["methods"], screen.width))
+    screen.print(theory_table(result["methods"], screen.width))
     screen.print()
     for line in verdict(result):
         screen.print(line, markup=False, highlight=False, soft_wrap=True)
-    notes([*explained(result), f"simulated in {seconds:.2f} s"])
+    notes([*column_notes(result), f"simulated in {seconds:.2f} s"])
     if plot_file is not None:
         screen.print(f"written: {plot_file}", markup=False, highlight=False, soft_wrap=True)
 

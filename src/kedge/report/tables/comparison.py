@@ -10,27 +10,30 @@ from kedge.measure.cells import cell_summary, matrix_order
 from kedge.report.costs import price, price_of_target
 from kedge.report.method_texts import cells_of
 from kedge.report.runs import Run, grouped, metric_of
+from kedge.report.tables.layout import number_table
 
-NOTHING: dict[str, Any] = {"last": None, "last_std": None, "best": None, "best_std": None, "partial": False}
+NO_CELL: dict[str, Any] = {"last": None, "last_std": None, "best": None, "best_std": None, "partial": False}
 
 
 def comparison(
     runs: Sequence[Run], target: float | None = None, metric: str | None = None
 ) -> list[dict[str, Any]]:
-    """One row a group of runs: accuracy at the last and at the best round, rounds to a target, cost."""
+    """One row per group of runs: accuracy at the last and the best round, rounds to a target, cost."""
     labels = [label_of(group) for group in grouped(runs)]
     metric = metric_of(runs, metric)
     return [row_of(group, labels, target, metric) for group in grouped(runs)]
 
 
 def row_of(group: list[Run], labels: list[str], target: float | None, metric: str | None) -> dict[str, Any]:
-    """The row of runs that differ only in the seed; per-seed values beside means, and every other cell."""
+    """The row of runs that differ only in the seed: means, values per seed, and all cells."""
     measured = [run for run in group if run.curve(metric)]
     curves = [run.curve(metric) for run in measured]
     cells = {name: cell_of(group, name) for name in matrix_order(n for run in group for n in run.accuracies)}
-    shown = cells.get(metric or "", NOTHING)
+    shown = cells.get(metric or "", NO_CELL)
     label = label_of(group)
-    if labels.count(label) > 1:  # the folder tells equal methods apart; seeds have folders below it
+    if (
+        labels.count(label) > 1
+    ):  # methods of equal name are named by folder; the seeds of a run have folders below its own
         folder = group[0].folder
         label = (folder.parent if len(group) > 1 and folder.name.startswith("seed") else folder).name
     row: dict[str, Any] = {
@@ -62,12 +65,12 @@ def row_of(group: list[Run], labels: list[str], target: float | None, metric: st
 
 
 def label_of(group: Sequence[Run]) -> str:
-    """The methods of the run that came furthest: a rule may have switched one seed and not another."""
+    """The methods of the run with the most stages: a rule may end a stage for one seed only."""
     return max((run.label for run in group), key=lambda label: label.count("->"))
 
 
 def cell_of(group: Sequence[Run], name: str) -> dict[str, Any]:
-    """A cell over the seeds: last and best; `partial` where not every run has it in its last evaluation."""
+    """Last and best value over the seeds; `partial` if a run lacks the cell in its last evaluation."""
     found = [(cell_summary(run.history, name), run) for run in group if name in run.accuracies]
     last, best = [one.last for one, _ in found], [one.best for one, _ in found]
     return {
@@ -81,19 +84,18 @@ def cell_of(group: Sequence[Run], name: str) -> dict[str, Any]:
 
 
 def percent(value: float | None, spread: float | None = None, partial: bool = False) -> str:
-    """A share for reading; in parentheses where it is not of every run's last evaluation."""
+    """A fraction in percent, with its standard deviation; in parentheses if it is `partial`."""
     if value is None:
         return "–"
     text = f"{100 * value:.2f}" + (f" ± {100 * spread:.2f}" if spread is not None else "")
     return f"({text})" if partial else text
 
 
-def rendered(rows: Sequence[dict[str, Any]], target: float | None = None, first: str = "method") -> Table:
-    """The comparison as a table; `first` is what its rows are."""
-    table = Table(title=None, header_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(first, overflow="fold")
-    for name in ("runs", "rounds", "accuracy %", "best %"):
-        table.add_column(name, justify="right", no_wrap=True)
+def comparison_table(
+    rows: Sequence[dict[str, Any]], target: float | None = None, first: str = "method"
+) -> Table:
+    """The comparison as a table; `first` is the heading of the first column."""
+    table = number_table(first, "runs", "rounds", "accuracy %", "best %")
     if target is not None:
         table.add_column(f"rounds to {100 * target:g} %", justify="right")
     table.add_column("seconds", justify="right", no_wrap=True)

@@ -4,15 +4,16 @@ from rich.table import Table
 
 from kedge.report.numbers import fixed, plural, with_commas
 from kedge.report.partition import QUANTILES, PartitionStatistics
+from kedge.report.tables.layout import plain_table
 
 ALL = 40  # with more clients, only the first and the last few have a row
 ENDS = 5  # rows at each end
 HEADS = ("client", "samples", "classes", "largest", "share %", "distance", "local test")
 
 
-def rendered(partition: PartitionStatistics) -> Table:
+def partition_table(partition: PartitionStatistics) -> Table:
     """One row per client, or the first and last few; then the quantiles of every column."""
-    table = Table(header_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = plain_table()
     tested = bool(partition.tests.any())
     for head in HEADS[: 7 if tested else 6]:
         table.add_column(head, justify="right", no_wrap=True)
