@@ -8,7 +8,7 @@ import kedge.audit.audit as conduct
 from kedge.audit.audit import audit, chosen, row_of
 from kedge.audit.finding import KINDS, Check, Finding, Pair, Row, compared
 from kedge.audit.formulas import BETWEEN, first_formula, formula
-from kedge.audit.properties.resting import WITHOUT
+from kedge.audit.references.resting import WITHOUT
 from kedge.audit.registry.checks import LAST
 from kedge.audit.registry.every_method import CONSTANTS, PROPERTIES
 from kedge.audit.registry.methods import AUDITED

@@ -23,7 +23,8 @@ from kedge.audit.oracles.feddyn import clip_order, to_fedavg
 from kedge.audit.oracles.feddyn import feddyn as feddyn_oracle
 from kedge.audit.oracles.scaffold import mean_gradient, momentum
 from kedge.audit.oracles.scaffold import scaffold as scaffold_oracle
-from kedge.audit.properties import engines, frozen_units, gradients, quadratics, reductions, values
+from kedge.audit.properties import engines, frozen_units, values
+from kedge.audit.references import gradients, objectives, quadratics, reductions
 from kedge.audit.registry.checks import FULL, PARTIAL
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Cohort, Correction, End, Step
@@ -181,7 +182,7 @@ FAULTS: dict[str, Callable[[], Finding]] = {
     "feddyn without h": partial(feddyn_oracle, with_correction(DYN, Distributed(0.1)), FULL),
     "feddyn wrong sign": partial(feddyn_oracle, with_correction(DYN, Upward(0.1)), FULL),
     "feddyn wrong sign, gradient": partial(
-        gradients.local_gradient, with_correction(DYN, Upward(0.1)), gradients.dynamic, 3
+        gradients.local_gradient, with_correction(DYN, Upward(0.1)), objectives.dynamic, 3
     ),
     "feddyn another alpha": partial(feddyn_oracle, feddyn(0.2), FULL),
     "feddyn all in the clip": partial(clip_order, with_correction(DYN, InsideClip(0.1))),

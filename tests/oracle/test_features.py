@@ -17,8 +17,8 @@ from kedge.algorithms.moon import Contrast
 from kedge.audit.finding import Finding
 from kedge.audit.oracles import moon as oracle_moon
 from kedge.audit.problems import ENGINES, federation, trained
-from kedge.audit.properties import feature_objectives, gradients, reductions
-from kedge.audit.properties import sent_statistics as sent
+from kedge.audit.references import feature_objectives, gradients, reductions
+from kedge.audit.references import sent_statistics as sent
 from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.client import Carry, local_step
 from kedge.core.correction import End, Step

@@ -15,7 +15,7 @@ from kedge.algorithms.scaffold import ControlVariates
 from kedge.audit.finding import Finding
 from kedge.audit.oracles import fedtr as tr
 from kedge.audit.oracles import scaffold as oracle_scaffold
-from kedge.audit.properties import feature_objectives, gradients, reductions, resting
+from kedge.audit.references import feature_objectives, gradients, reductions, resting
 from kedge.core.algorithm import Algorithm, by_size, equal
 from kedge.core.correction import Cohort, Correction, End, Step
 from kedge.core.errors import RequestError

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kedge.audit.finding import Finding, Pair, compared
-from kedge.audit.oracles import linear as oracle
+from kedge.audit.oracles.measurements import theory as oracle
 from kedge.measure.theory.contraction import mean_cosine, paper_minimum, paper_ratio, predicted_ratio
 from kedge.measure.theory.linear import (
     ADDITIVE,

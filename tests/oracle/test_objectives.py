@@ -15,10 +15,10 @@ from kedge.algorithms.feddecorr import Decorrelation, decorrelation
 from kedge.algorithms.fedntd import NotTrueDistillation
 from kedge.audit.bed import bed_q, local_q, moments
 from kedge.audit.finding import Finding
+from kedge.audit.oracles import client_terms as oracle
 from kedge.audit.oracles import feddyn as oracle_feddyn
-from kedge.audit.oracles import objectives as oracle
 from kedge.audit.problems import ENGINES
-from kedge.audit.properties import gradients, quadratics
+from kedge.audit.references import gradients, objectives, quadratics
 from kedge.audit.registry.checks import FULL
 from kedge.audit.registry.client_terms import TAU_1, TAU_3
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage
@@ -107,17 +107,17 @@ FAULTS: dict[str, Callable[[], Finding]] = {
     "feddecorr over padding": partial(oracle.feddecorr, having(Padded(1.0), feddecorr())),
     "feddecorr another beta": partial(oracle.feddecorr, feddecorr(0.1)),
     "feddecorr as in the paper, gradient": partial(
-        gradients.local_gradient, having(PaperForm(0.5), feddecorr()), gradients.decorrelated, 3
+        gradients.local_gradient, having(PaperForm(0.5), feddecorr()), objectives.decorrelated, 3
     ),
     "fedntd the other way": partial(oracle.fedntd, having(LocalToGlobal(1.0, 1.0), NTD), TAU_1),
     "fedntd with the label": partial(oracle.fedntd, having(WithLabel(1.0, 1.0), NTD), TAU_1),
     "fedntd without tau²": partial(oracle.fedntd, having(Unscaled(1.0, 3.0), NTD), TAU_3),
     "fedntd with the label, gradient": partial(
-        gradients.local_gradient, having(WithLabel(1.0, 2.0), NTD), gradients.distilled, 3
+        gradients.local_gradient, having(WithLabel(1.0, 2.0), NTD), objectives.distilled, 3
     ),
     "feddc without the drift": partial(oracle.feddc, having(OwnAnchor(0.1), DC)),
     "feddc without the drift, gradient": partial(
-        gradients.local_gradient, having(OwnAnchor(0.1), DC), gradients.drifting, 3
+        gradients.local_gradient, having(OwnAnchor(0.1), DC), objectives.drifting, 3
     ),
     "feddc without g": partial(oracle.feddc, having(WithoutServerGradient(0.1), DC)),
     "feddc over |S|": partial(oracle.feddc_means, having(ByParticipants(0.1), DC)),

@@ -17,8 +17,9 @@ from kedge.audit.finding import Finding
 from kedge.audit.oracles import fedrod as oracle_fedrod
 from kedge.audit.oracles import personal as two
 from kedge.audit.problems import perceptron
-from kedge.audit.properties import feature_objectives, frozen_units, gradients
-from kedge.audit.properties import personal_reductions as alone
+from kedge.audit.properties import frozen_units
+from kedge.audit.references import feature_objectives, gradients
+from kedge.audit.references import personal_reductions as alone
 from kedge.audit.registry.personalization import BY_SIZE, UNIFORM
 from kedge.core.algorithm import Algorithm, Tune, logits
 from kedge.core.correction import Correction, Step

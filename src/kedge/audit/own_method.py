@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from kedge.audit.finding import Check
 from kedge.audit.formulas import first_formula
-from kedge.audit.properties import gradients
 from kedge.audit.properties.finite_differences import has_objective
+from kedge.audit.references import gradients, objectives
 from kedge.audit.registry.every_method import property_checks
 from kedge.config.imports import imported, imported_method, module_of
 from kedge.core.errors import RequestError
@@ -48,7 +48,7 @@ def own_methods(given: Sequence[str], objective: str | None) -> list[Own]:
     return [own_method(name, label, written) for name, label in zip(given, labels, strict=True)]
 
 
-def own_method(given: str, name: str, objective: gradients.Objective | None) -> Own:
+def own_method(given: str, name: str, objective: objectives.Objective | None) -> Own:
     """The checks of one; an objective written out takes the place of finite differences."""
     algorithm = imported_method(given)
     checks, note = property_checks(name, algorithm), None

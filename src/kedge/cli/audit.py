@@ -33,7 +33,7 @@ def command(
         str | None,
         typer.Option(
             help="Your method's local objective written out, my_file.py:function. It is given f(w), w, "
-            "anchor and what else is known (kedge.audit.properties.gradients says what); it returns "
+            "anchor and what else is known (kedge.audit.references.objectives lists it); it returns "
             "what clients minimise."
         ),
     ] = None,

@@ -10,7 +10,7 @@ from torch import Tensor
 from kedge.audit.bed import ORACLES, Given, Witness
 from kedge.audit.finding import Finding, Pair, apart, compared
 from kedge.audit.oracles.averaging import TOLERANCE
-from kedge.audit.oracles.objectives import term
+from kedge.audit.oracles.client_terms import term
 from kedge.audit.problems import ENGINES, federation, perceptron
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage

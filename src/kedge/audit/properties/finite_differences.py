@@ -12,8 +12,14 @@ from dataclasses import replace
 
 import torch
 
+from kedge.audit.client_step import (
+    StepArguments,
+    after_one_step,
+    leaves_of_first_units,
+    random_leaves,
+    step_arguments,
+)
 from kedge.audit.finding import Finding, holds
-from kedge.audit.properties.gradients import Scene, drawn, opened_leaves, scene, stepped
 from kedge.core.algorithm import Algorithm
 from kedge.core.client import gradient_by_autograd, gradient_by_transform, overrides
 from kedge.core.model import Batch, Model, Output
@@ -33,18 +39,18 @@ def has_objective(algorithm: Algorithm) -> bool:
 
 def finite_differences(algorithm: Algorithm) -> Finding:
     """Both ways of taking the gradient, with two and with all three units open."""
-    at = scene(algorithm)
+    at = step_arguments(algorithm)
     worst: tuple[float, str] = (0.0, "none is off")
     count = 0
     for opened in (2, 3):
-        leaves = opened_leaves(at.model, opened)
+        leaves = leaves_of_first_units(at.model, opened)
         ways = directions(only(at.w, leaves))
         shown: list[Output] = []
         value(algorithm, at._replace(model=recorded(at.model, shown)), leaves)
         slopes = [slope(algorithm, at, shown, leaves, way) for way in ways.values()]
         largest = max(map(abs, slopes)) or 1.0
         for differentiate in (gradient_by_transform, gradient_by_autograd):
-            after = stepped(algorithm, at, leaves, differentiate)["params"]
+            after = after_one_step(algorithm, at, leaves, differentiate)["params"]
             touched = [k for k, v in at.w.items() if k not in leaves and not torch.equal(v, after[k])]
             if touched:
                 return holds(False, f"leaves that do not train have a gradient: {touched}")
@@ -65,13 +71,13 @@ def finite_differences(algorithm: Algorithm) -> Finding:
 
 def directions(leaves: Leaves) -> dict[str, Leaves]:
     """Random directions of length 1: in each leaf alone, and in all together."""
-    found = {k: only(drawn(leaves, 5), [k]) for k in leaves}
-    found |= {f"direction {number + 1}": drawn(leaves, 6 + number) for number in range(JOINT)}
+    found = {k: only(random_leaves(leaves, 5), [k]) for k in leaves}
+    found |= {f"direction {number + 1}": random_leaves(leaves, 6 + number) for number in range(JOINT)}
     return {k: scale(1 / sqnorm(way).sqrt(), way) for k, way in found.items()}
 
 
 def slope(
-    algorithm: Algorithm, at: Scene, shown: Sequence[Output], leaves: tuple[str, ...], way: Leaves
+    algorithm: Algorithm, at: StepArguments, shown: Sequence[Output], leaves: tuple[str, ...], way: Leaves
 ) -> float:
     """How fast the objective grows along a direction."""
 
@@ -84,9 +90,9 @@ def slope(
     return (8 * near - far) / (12 * STEP)
 
 
-def value(algorithm: Algorithm, at: Scene, leaves: tuple[str, ...]) -> float:
+def value(algorithm: Algorithm, at: StepArguments, leaves: tuple[str, ...]) -> float:
     """The objective, as the kernel sums it up."""
-    return float(stepped(algorithm, at, leaves, gradient_by_autograd)["loss"])
+    return float(after_one_step(algorithm, at, leaves, gradient_by_autograd)["loss"])
 
 
 def recorded(model: Model, shown: list[Output]) -> Model:

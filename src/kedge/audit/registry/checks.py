@@ -8,17 +8,17 @@ from kedge.algorithms.fedbug import bottom_up
 from kedge.audit.bed import ORACLES
 from kedge.audit.finding import Check, Finding, Kind
 from kedge.audit.oracles import averaging as oracle_averaging
-from kedge.audit.oracles import cost as oracle_cost
-from kedge.audit.oracles import drift as oracle_drift
-from kedge.audit.oracles import features as oracle_features
 from kedge.audit.oracles import fedbug as oracle_fedbug
 from kedge.audit.oracles import feddyn as oracle_feddyn
-from kedge.audit.oracles import linear as oracle_linear
-from kedge.audit.oracles import protocol as oracle_protocol
 from kedge.audit.oracles import scaffold as oracle_scaffold
+from kedge.audit.oracles.measurements import cost as oracle_cost
+from kedge.audit.oracles.measurements import drift as oracle_drift
+from kedge.audit.oracles.measurements import features as oracle_features
+from kedge.audit.oracles.measurements import protocol as oracle_protocol
+from kedge.audit.oracles.measurements import theory as oracle_linear
 from kedge.audit.problems import perceptron
-from kedge.audit.properties import feature_objectives, gradients, reductions
-from kedge.audit.properties.resting import resting
+from kedge.audit.references import feature_objectives, gradients, objectives, reductions
+from kedge.audit.references.resting import resting
 from kedge.audit.registry import client_terms, feature_terms, personalization, server_rules
 from kedge.audit.registry.every_method import property_checks
 from kedge.audit.registry.methods import AUDITED
@@ -29,13 +29,13 @@ SHARED = "protocol"  # what no single method owns
 LAST = (SHARED, "drift", "features", "theory", "cost")  # rows of the audit that are no method
 UNIFORM = fedavg("uniform")
 # By the slot of a method's first correction, or by its name where it has none; else f alone.
-OBJECTIVES: dict[str, gradients.Objective] = {
-    "proximal": gradients.proximal,
-    "dynamic": gradients.dynamic,
-    "control": gradients.controlled,
-    "drift": gradients.drifting,
-    "decorrelation": gradients.decorrelated,
-    "not-true": gradients.distilled,
+OBJECTIVES: dict[str, objectives.Objective] = {
+    "proximal": objectives.proximal,
+    "dynamic": objectives.dynamic,
+    "control": objectives.controlled,
+    "drift": objectives.drifting,
+    "decorrelation": objectives.decorrelated,
+    "not-true": objectives.distilled,
     "contrast": feature_objectives.contrasted,
     "centroids": feature_objectives.tracked,
     "released-drift": feature_objectives.tracked,
@@ -157,7 +157,7 @@ def derived() -> list[Check]:
 
     for method, algorithm in AUDITED.items():
         slot = algorithm.corrections[0].name if algorithm.corrections else method
-        objective = OBJECTIVES.get(slot, gradients.plain)
+        objective = OBJECTIVES.get(slot, objectives.plain)
         opened = 2 if algorithm.schedule is not all_units else len(perceptron(algorithm).units)
         add(
             method,

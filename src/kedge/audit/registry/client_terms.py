@@ -9,9 +9,9 @@ from kedge.algorithms.feddecorr import feddecorr
 from kedge.algorithms.feddyn_ablations import feddyn_no_h, feddyn_no_reg
 from kedge.algorithms.fedntd import fedntd
 from kedge.audit.finding import Finding
+from kedge.audit.oracles import client_terms as oracle_objectives
 from kedge.audit.oracles import feddyn as oracle_feddyn
-from kedge.audit.oracles import objectives as oracle_objectives
-from kedge.audit.properties import reductions
+from kedge.audit.references import reductions
 
 Rows = list[tuple[str, str, Callable[[], Finding]]]
 

@@ -17,7 +17,7 @@ from kedge.audit.oracles import fedtr as tr
 from kedge.audit.oracles import moon as oracle_moon
 from kedge.audit.oracles import scaffold as oracle_scaffold
 from kedge.audit.oracles import switching
-from kedge.audit.properties import reductions, sent_statistics
+from kedge.audit.references import reductions, sent_statistics
 from kedge.core.algorithm import Algorithm
 from kedge.core.schedules import OnlyLast
 from kedge.rules.proposition1 import Proposition1

@@ -14,8 +14,8 @@ from kedge.algorithms.lg_fedavg import lg_fedavg
 from kedge.audit.finding import Finding
 from kedge.audit.oracles import fedrod as oracle_fedrod
 from kedge.audit.oracles import personal as two
-from kedge.audit.properties import personal_reductions as alone
-from kedge.audit.properties import reductions
+from kedge.audit.references import personal_reductions as alone
+from kedge.audit.references import reductions
 from kedge.audit.registry.methods import AUDITED
 from kedge.audit.registry.server_rules import under
 

@@ -15,8 +15,8 @@ from kedge.algorithms.top_down import top_down
 from kedge.audit.finding import Finding
 from kedge.audit.oracles import fedbug as oracle_fedbug
 from kedge.audit.oracles import schedules as oracle_schedules
-from kedge.audit.oracles import server as oracle_server
-from kedge.audit.properties import reductions
+from kedge.audit.oracles import server_rules as oracle_server
+from kedge.audit.references import reductions
 from kedge.core.algorithm import Algorithm
 from kedge.core.schedules import Schedule
 

@@ -13,17 +13,8 @@ from kedge.audit.bed import Witness
 from kedge.audit.finding import Finding, agreed, holds
 from kedge.audit.problems import CLASSES, ENGINES, RAGGED, federation, perceptron, trained
 from kedge.audit.properties.frozen_units import last
-from kedge.audit.properties.reductions import (
-    LOCAL,
-    TOLERANCE,
-    Opened,
-    after,
-    bottom_up,
-    features,
-    forward,
-    proximal,
-    torch_sgd,
-)
+from kedge.audit.references.plain_sgd import Opened, bottom_up, features, forward, proximal, torch_sgd
+from kedge.audit.references.reductions import LOCAL, TOLERANCE, after
 from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.correction import Step
 from kedge.core.losses import weighted_mean

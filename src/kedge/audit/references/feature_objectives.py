@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kedge.audit.problems import CLASSES
-from kedge.audit.properties.reductions import features, forward
+from kedge.audit.references.plain_sgd import features, forward
 from kedge.core.tree import Leaves
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from kedge.algorithms.fedtr import ReleasedDrift
 from kedge.audit.finding import Check, Finding
-from kedge.audit.properties.quadratics import (
+from kedge.audit.references.quadratics import (
     CENTERS,
     CURVATURES,
     LOCAL,

@@ -1,0 +1,74 @@
+"""One step of the kernel, for a client in the middle of a run.
+
+The rate is 1, so that the gradient that the kernel used is the difference of the parameters.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+
+from kedge.audit.problems import RAGGED, federation, perceptron, trained
+from kedge.core.algorithm import Algorithm, LocalTraining
+from kedge.core.client import Carry, Differentiate, gradient_by_transform, initial_carry, local_step
+from kedge.core.model import Batch, Model
+from kedge.core.optimizers import SGD
+from kedge.core.server import broadcast
+from kedge.core.tree import Leaves, Tree, add
+from kedge.engines.engine import trainable
+from kedge.engines.sequential import Sequential
+
+CLIENT = 3
+
+
+class StepArguments(NamedTuple):
+    """A client in the middle of a run: all that the kernel is given for a step."""
+
+    model: Model
+    w: Leaves
+    state: Tree  # memories by slot, as two rounds left them
+    batch: Batch
+    fixed: dict[str, Any]
+
+
+def step_arguments(algorithm: Algorithm) -> StepArguments:
+    """Two rounds of the small perceptron, then a client well away from what the server sent."""
+    model, data = perceptron(algorithm), federation(RAGGED)
+    engine = Sequential(model, data)
+    server = trained(algorithm, LocalTraining(2, 5, SGD(0.3), clip=1.0), 2, data, model, engine).server
+    own = engine.memories.of(CLIENT, server.shared, server.buffers)
+    rows = torch.from_numpy(data.clients[CLIENT])
+    x, y = data.prepare(data.pool.x[rows]), data.pool.y[rows]
+    batch = Batch(x, y, torch.ones(len(y), dtype=x.dtype), torch.zeros(2, dtype=torch.int64))
+    fixed = {
+        "anchor": server.shared,
+        "buffers": own["buffers"],
+        "broadcast": broadcast(algorithm, server),
+        "facts": {k: v[CLIENT] for k, v in data.facts().items()},
+        "lr": torch.ones((), dtype=x.dtype),
+    }
+    return StepArguments(
+        model, add(own["params"], random_leaves(own["params"], 2)), own["slots"], batch, fixed
+    )
+
+
+def leaves_of_first_units(model: Model, opened: int) -> tuple[str, ...]:
+    """The leaves that train while the first units are open."""
+    return trainable(model, [unit < opened for unit in range(len(model.units))])
+
+
+def after_one_step(
+    algorithm: Algorithm,
+    at: StepArguments,
+    leaves: tuple[str, ...],
+    differentiate: Differentiate = gradient_by_transform,
+) -> Carry:
+    """One kernel step of rate 1."""
+    local = LocalTraining(optimizer=SGD(1.0))
+    carry = initial_carry(local, at.w, at.fixed["buffers"], at.state)
+    return local_step(algorithm, at.model, local, leaves, carry, at.batch, at.fixed, differentiate)
+
+
+def random_leaves(leaves: Leaves, seed: int) -> Leaves:
+    """Random leaves of these shapes."""
+    chance = torch.Generator().manual_seed(seed)
+    return {k: torch.randn(v.shape, generator=chance, dtype=v.dtype) for k, v in leaves.items()}
