@@ -37,8 +37,8 @@ PARTS = 4  # each a process of its own, so that several workers share them
 def far_from_torch(folder: Path, cases: list[str]) -> dict[str, list[float]]:
     """How far the programs' values and gradients are from torch's, by the interpreter."""
     shutil.copytree(Path(kedge.__file__).parent, folder / "kedge")
-    for name in ("weigh_kernels", "first_kernels"):
-        path = folder / "kedge" / "core" / f"{name}.py"
+    for name in ("weight_gradient_kernels", "first_layer_kernels"):
+        path = folder / "kedge" / "nn" / "gpu" / f"{name}.py"
         text = path.read_text()
         assert ROUNDED in text
         path.write_text(text.replace(ROUNDED, ""))
