@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from docs.readme import readme
 from tests.test_architecture import ALLOWED
 from typer.main import get_command
 
+import kedge
 from kedge.algorithms import METHOD_REGISTRY
 from kedge.cli import app
 from kedge.config.document import SHIPPED, read
@@ -306,3 +308,32 @@ def test_the_figures_of_speed_in_the_readme_are_those_of_the_page_on_speed() -> 
     assert len(figures) >= 6
     assert not [figure for figure in figures if figure not in page]
     assert not [c for c in re.findall(r"`(kedge bench [^`]*)`", table) if c.split(" --")[0] not in page]
+
+
+def missing_names(text: str) -> list[str]:
+    """The names such as `kedge.train` in the Python of a page that kedge does not have."""
+    missing = []
+    for block in re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
+        for node in ast.walk(ast.parse(block)):
+            match node:
+                case ast.Attribute(value=ast.Name(id="kedge"), attr=name) if not hasattr(kedge, name):
+                    missing.append(f"kedge.{name}")
+    return missing
+
+
+@pytest.mark.parametrize("page", OWN_PAGES, ids=lambda path: path.name)
+def test_python_of_a_page_parses_and_names_what_kedge_has(page: Path) -> None:
+    assert not missing_names(page.read_text())
+
+
+def test_a_name_that_kedge_does_not_have_is_found() -> None:
+    assert missing_names("```python\nimport kedge\n\nkedge.trian(kedge.SGD())\n```\n") == ["kedge.trian"]
+
+
+def test_the_experiments_of_the_page_on_speed_resolve() -> None:
+    page = (ROOT / "docs/performance.md").read_text()
+    sweep, single = (
+        tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", page, flags=re.DOTALL)
+    )
+    assert len(cells(sweep | {"name": "six"})) == 6
+    assert resolve(single | {"name": "precision"}).rounds == 300
