@@ -85,7 +85,7 @@ def second_round(algorithm: Algorithm, epochs: int) -> tuple[dict[str, int], int
     for number in range(2):
         seen.clear()
         sent = broadcast(algorithm, server)
-        reply = engine.round(Order(number, number, 0, server.shared, server.buffers, sent), [0])
+        reply = engine.train(Order(number, number, 0, server.shared, server.buffers, sent), [0]).reply()
         down, up = size({"model": server.shared, "broadcast": sent}), size(reply.mean)
         server = server_update(algorithm, server, reply, 1, number)
     numbers = {

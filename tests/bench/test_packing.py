@@ -17,7 +17,8 @@ from kedge.bench.packing import alone, distance, packing, stack, together
 from kedge.core.errors import RequestError
 from kedge.core.server import Reply
 from kedge.engines.engine import Rounds
-from kedge.engines.pack.pack import Pack, Waiting
+from kedge.engines.pack.joint_planner import Waiting
+from kedge.engines.pack.pack import Pack
 from kedge.engines.stacked import Stacked
 
 COMMAND = import_module("kedge.cli.bench")
@@ -33,13 +34,13 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 def widths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many runs trained side by side, round by round."""
     found: list[int] = []
-    own = Pack.side_by_side
+    own = Pack.train_side_by_side
 
-    def side_by_side(self: Pack, asked: Sequence[Waiting]) -> list[Reply]:
+    def train_side_by_side(self: Pack, asked: Sequence[Waiting]) -> list[Reply]:
         found.append(len(asked))
         return own(self, asked)
 
-    monkeypatch.setattr(Pack, "side_by_side", side_by_side)
+    monkeypatch.setattr(Pack, "train_side_by_side", train_side_by_side)
     return found
 
 
@@ -93,11 +94,11 @@ def test_the_ratio_is_of_all_runs_to_one(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_packed_runs_have_the_streams_and_those_alone_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
 
-    def captured(model: Any, data: Any, ahead: Any, streams: int) -> Stacked:
+    def captured(model: Any, data: Any, participants: Any, streams: int) -> Stacked:
         made.append(streams)
         return Stacked(model, data)
 
-    monkeypatch.setattr(module, "Captured", captured)
+    monkeypatch.setattr(module, "captured_stack", captured)
     monkeypatch.setattr(module, "synchronize", lambda device: None)
     setting = Setting("lenet5", 1, 1)
     data = setting.federation("cpu")
@@ -168,4 +169,4 @@ def test_on_a_gpu_it_is_the_captured_engine() -> None:
     setting = Setting("lenet5", 1, 1)
     data = setting.federation("cpu")
     with pytest.raises(RequestError, match="'captured' needs a CUDA device"):
-        stack(setting.task(data, "fp32"), data, "cuda")
+        stack(setting.task(data, "fp32").model, data, "cuda")

@@ -13,6 +13,7 @@ from kedge.core.server import Server
 from kedge.core.tree import Tree, flatten
 from kedge.data.datasets import synthetic
 from kedge.data.federation import Federation
+from kedge.engines.direct import Direct
 from kedge.engines.engine import Engine
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
@@ -94,7 +95,7 @@ def disagreement(
     compiled: bool = False,
 ) -> float:
     """How far sequential and stacked are apart after these rounds."""
-    one, many = Sequential(model, data), Stacked(model, data, chunk, compiled)
+    one, many = Sequential(model, data), Stacked(model, data, chunk, Direct(compiled, model.half))
     plain = play(algorithm, local, one, model, data, cohorts)
     stacked = play(algorithm, local, many, model, data, cohorts)
     return distance(everything(plain, one), everything(stacked, many))

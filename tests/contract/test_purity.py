@@ -21,5 +21,5 @@ def test_a_round_repeated_gives_the_same_bits(kind: type[Sequential] | type[Stac
     params, buffers = (tree_to(part, torch.float64) for part in model.init(0))
     engine.begin(Stage(algorithm, 1, LocalTraining(2, 4, SGD(0.1))), params, frozenset())
     order = Order(5, 5, 1, params, buffers, {})
-    first, second = engine.round(order, [0, 1, 3]), engine.round(order, [0, 1, 3])
+    first, second = (engine.train(order, [0, 1, 3]).reply() for _ in "ab")
     assert all(torch.equal(v, flatten(second.mean)[k]) for k, v in flatten(first.mean).items())

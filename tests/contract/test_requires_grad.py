@@ -15,7 +15,9 @@ from kedge.core.optimizers import SGD
 from kedge.core.schedules import Clock
 from kedge.core.server import broadcast, initial_server
 from kedge.core.tree import tree_to
-from kedge.engines.engine import Order, trainable
+from kedge.engines.direct import Direct
+from kedge.engines.engine import Order
+from kedge.engines.leaves import trainable
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 
@@ -33,7 +35,7 @@ def test_personal_models_are_tuned_in_what_trains(kind: Kind, what: Literal["all
         engine, server = kind(model, data), initial_server(fedavg(), model, params, buffers)
         engine.begin(Stage(fedavg(), 1, LOCAL), params, frozenset())
         order = Order(0, 0, 7, server.shared, server.buffers, broadcast(fedavg(), server))
-        found.append(list(engine.tuned(order, [0, 2], Tune(2, what))))
+        found.append(list(engine.tune(order, [0, 2], Tune(2, what))))
     for (client, small, _), (same, large, _) in zip(*found, strict=True):
         assert client == same
         assert small.keys() == large.keys()
@@ -46,7 +48,7 @@ def test_a_compiled_stack_agrees() -> None:
     algorithm = fedavg()
     (small, features), (whole, data) = with_and_without_backbone(algorithm)
     local = replace(LOCAL, epochs=1)
-    plain, compiled = Sequential(small, features), Stacked(whole, data, compiled=True)
+    plain, compiled = Sequential(small, features), Stacked(whole, data, backend=Direct(compile=True))
     left = everything(play(algorithm, local, plain, small, features, EVERYBODY[:2]), plain)
     right = everything(play(algorithm, local, compiled, whole, data, EVERYBODY[:2]), compiled)
     assert distance(left, right) < TOLERANCE

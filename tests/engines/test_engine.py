@@ -16,12 +16,13 @@ from kedge.core.errors import Diverged
 from kedge.core.losses import cross_entropy
 from kedge.core.model import Batch, Model
 from kedge.core.optimizers import SGD
-from kedge.core.server import Reply, broadcast, initial_server
+from kedge.core.server import Reply, broadcast, initial_server, upload_weights
 from kedge.core.tree import Leaves, flatten, tree_to
 from kedge.data.federation import Federation
-from kedge.engines.engine import Mean, Order, summed
+from kedge.engines.engine import Order
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
+from kedge.engines.sums import Sums, Uploads, sum_uploads, weighted_sum
 from kedge.running.runner import run
 
 each_engine = pytest.mark.parametrize("kind", [Sequential, Stacked])
@@ -39,27 +40,42 @@ def facts(*sizes: float) -> Leaves:
     return {"examples": torch.tensor(sizes, dtype=torch.float64)}
 
 
-def admitted(*flags: bool) -> Tensor:
-    return torch.tensor(flags)
+def summed(
+    tree: dict[str, Any],
+    facts: Leaves,
+    clients: list[int],
+    flags: list[bool] | None = None,
+    algorithm: Algorithm | None = None,
+) -> Sums:
+    """The sums of the uploads of these clients, one row each."""
+    flags = flags or [True] * len(clients)
+    uploads = Uploads(tree, facts, torch.tensor(flags), flags, tree["loss"].tolist())
+    return sum_uploads(uploads, 0, clients, upload_weights(algorithm or fedavg()), frozenset({"w"}))
 
 
 def test_mean_is_weighted_by_size() -> None:
-    mean = Mean(fedavg())
-    mean.add(uploads([1.0, 5.0], [2.0, 4.0]), facts(30, 10), admitted(True, True), [0, 1])
-    reply = mean.reply(frozenset({"w"}))
+    reply = summed(uploads([1.0, 5.0], [2.0, 4.0]), facts(30, 10), [0, 1]).reply()
     assert float(reply.mean["delta"]["w"]) == (30 * 1 + 10 * 5) / 40
     assert float(reply.mean["buffers"]["m"]) == 4
     assert reply.metrics == {"train.loss": 3.0}
     assert (reply.size, len(reply.rejected), set(reply.trained)) == (2, 0, {"w"})
 
 
-def test_mean_does_not_depend_on_how_uploads_are_grouped() -> None:
-    together, apart = Mean(fedavg()), Mean(fedavg())
-    together.add(uploads([1.0, 5.0, 8.0]), facts(3, 1, 4), admitted(True, True, True), [0, 1, 2])
-    apart.add(uploads([1.0]), facts(3), admitted(True), [0])
-    apart.add(uploads([5.0, 8.0]), facts(1, 4), admitted(True, True), [1, 2])
-    left, right = (mean.reply(frozenset()).mean["delta"]["w"] for mean in (together, apart))
-    torch.testing.assert_close(left, right)
+def test_the_sums_of_parts_add_up_to_the_sums_of_all() -> None:
+    """However they are grouped, and with empty sums anywhere."""
+    nan = float("nan")
+    whole = summed(uploads([1.0, 5.0, nan, 8.0]), facts(3, 1, 9, 4), [0, 1, 2, 3], [True, True, False, True])
+    one = summed(uploads([1.0]), facts(3), [0])
+    two = summed(uploads([5.0, nan]), facts(1, 9), [1, 2], [True, False])
+    three = summed(uploads([8.0]), facts(4), [3])
+    for parts in ((one + two) + three, one + (two + three), Sums() + one + two + three + Sums()):
+        left, right = whole.reply(), parts.reply()
+        torch.testing.assert_close(left.mean["delta"]["w"], right.mean["delta"]["w"])
+        assert left._replace(mean={}) == right._replace(mean={})
+
+
+def test_empty_sums_are_a_reply_of_size_zero() -> None:
+    assert Sums().reply().size == 0
 
 
 @pytest.mark.parametrize("runs", [(), (2,)], ids=["one run", "two runs"])
@@ -73,7 +89,7 @@ def test_sums_do_not_depend_on_how_rows_lie(shape: tuple[int, ...], runs: tuple[
     if len(shape) == 4:
         lying = rows.movedim(-3, -1).contiguous().movedim(-1, -3)
     for own in (rows, lying):
-        found = summed(mass, own)
+        found = weighted_sum(mass, own)
         assert torch.equal(found, expected)
         assert found.is_contiguous()
 
@@ -85,19 +101,16 @@ def test_a_slot_has_weights_of_its_own() -> None:
         return {"control": {"c": {"w": torch.tensor([[1.0], [5.0]], dtype=torch.float64)}}}
 
     by_size = replace(scaffold(), weight=fedavg().weight)
-    mean = Mean(by_size)
-    mean.add(uploads([1.0, 5.0], slots=slots()), facts(30, 10), admitted(True, True), [0, 1])
-    reply = mean.reply(frozenset())
+    tree = uploads([1.0, 5.0], slots=slots())
+    reply = summed(tree, facts(30, 10), [0, 1], algorithm=by_size).reply()
     assert float(reply.mean["delta"]["w"]) == 2
     assert float(reply.mean["slots"]["control"]["c"]["w"]) == 3
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_what_is_not_admitted_leaves_no_trace(bad: float) -> None:
-    mean = Mean(fedavg())
     given = uploads([1.0, bad, 5.0], [2.0, bad, 4.0])
-    mean.add(given, facts(30, 1000, 10), admitted(True, False, True), [4, 7, 9])
-    reply = mean.reply(frozenset())
+    reply = summed(given, facts(30, 1000, 10), [4, 7, 9], [True, False, True]).reply()
     assert float(reply.mean["delta"]["w"]) == 2
     assert reply.metrics == {"train.loss": 3.0}
     assert [(r.client, r.reason) for r in reply.rejected] == [(7, "not finite")]
@@ -105,9 +118,7 @@ def test_what_is_not_admitted_leaves_no_trace(bad: float) -> None:
 
 
 def test_nothing_admitted_is_a_reply_of_size_zero() -> None:
-    mean = Mean(fedavg())
-    mean.add(uploads([float("nan")]), facts(3), admitted(False), [2])
-    reply = mean.reply(frozenset({"w"}))
+    reply = summed(uploads([float("nan")]), facts(3), [2], [False]).reply()
     assert (reply.size, reply.mean, reply.metrics) == (0, {}, {})
     assert [r.client for r in reply.rejected] == [2]
 
@@ -131,8 +142,8 @@ def one_round(
     params, buffers = (tree_to(part, data.dtype) for part in model.init(0))
     engine.begin(Stage(algorithm, 1, LOCAL), params, frozenset())
     server = initial_server(algorithm, model, params, buffers)
-    reply = engine.round(Order(0, 0, 7, server.shared, server.buffers, broadcast(algorithm, server)), clients)
-    return reply, engine
+    sums = engine.train(Order(0, 0, 7, server.shared, server.buffers, broadcast(algorithm, server)), clients)
+    return sums.reply(), engine
 
 
 @each_engine
@@ -193,7 +204,7 @@ def test_the_training_loss_is_the_mean_over_clients_of_their_mean_over_steps(kin
     engine = kind(model, data)
     params = tree_to(model.init(0)[0], torch.float64)
     engine.begin(Stage(fedavg(), 1, LocalTraining(1, 100, SGD(1e-300))), params, frozenset())
-    reply = engine.round(Order(0, 0, 0, params, {}, {}), EVERYBODY[0])
+    reply = engine.train(Order(0, 0, 0, params, {}, {}), EVERYBODY[0]).reply()
     losses = []
     for own in data.clients:
         rows = torch.from_numpy(own)
@@ -206,4 +217,4 @@ def test_the_training_loss_is_the_mean_over_clients_of_their_mean_over_steps(kin
 def model_step(model: Model, params: Leaves, x: Tensor, y: Tensor) -> Step:
     batch = Batch(x, y, torch.ones(len(y), dtype=x.dtype), torch.zeros(2, dtype=torch.int64))
     out, _ = model.apply(params, {}, batch, True)
-    return Step(params, params, batch, out, lambda leaves: out, {}, {}, {})
+    return Step(params, params, batch, out, lambda leaves: out, {}, {}, {}, torch.tensor(0))

@@ -10,13 +10,13 @@ SCRIPT = """
 import resource, sys
 import numpy as np, torch
 from kedge.algorithms import fedavg, fedprox, feddyn
-from kedge.core.algorithm import Local, Stage
-from kedge.core.model import from_module
+from kedge.core.algorithm import LocalTraining, Stage
 from kedge.data.dataset import Dataset
 from kedge.data.federation import Federation
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.models import MODELS
+from kedge.nn.from_module import from_module
 from kedge.running.runner import run
 from kedge.config.task import Task
 from kedge.core.sampling import Participation
@@ -28,7 +28,8 @@ pool = Dataset(x, np.arange(samples) % 10)
 shares = tuple(np.array_split(np.arange(samples), clients))
 data = Federation(pool, shares, (np.empty(0, np.int64),) * clients, None, 10)
 model = from_module(MODELS["mlp"]((64,), 10, hidden=(1024,)))  # 0.3 MB a model
-stage = Stage({"fedavg": fedavg(), "fedprox": fedprox(), "feddyn": feddyn()}[method], rounds, Local(1, 8))
+algorithm = {"fedavg": fedavg(), "fedprox": fedprox(), "feddyn": feddyn()}[method]
+stage = Stage(algorithm, rounds, LocalTraining(1, 8))
 task = Task((stage,), model, data, Participation(per_round=4))
 place = {"stacked": Stacked, "sequential": Sequential}[engine](model, data)
 run(task, place)

@@ -1,7 +1,8 @@
-"""An engine for tests that does late what it is to do aside, and refuses what a device could not do."""
+"""An engine for tests whose overlap computes late, and refuses what a device could not do."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,21 +12,22 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from kedge.core.algorithm import Stage
 from kedge.core.model import Model
-from kedge.core.server import Reply
 from kedge.core.tree import Leaves
 from kedge.data.federation import Federation
-from kedge.engines.engine import Order, T
+from kedge.engines.engine import Order
+from kedge.engines.overlap import T, do_nothing
 from kedge.engines.stacked import Stacked
+from kedge.engines.sums import Sums
 
 ASKS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__index__")
 
 
 @contextmanager
 def unasked() -> Iterator[None]:
-    """Nobody may ask for a tensor's values: on a device that would mean to wait for them."""
+    """No tensor's value may be read on the host: with a device that would wait for it."""
 
     def refused(*arguments: Any) -> Any:
-        raise AssertionError("a tensor's values, inside of a look")
+        raise AssertionError("a tensor's value was read in launched work")
 
     with pytest.MonkeyPatch.context() as patch:
         for name in ASKS:
@@ -33,41 +35,29 @@ def unasked() -> Iterator[None]:
         yield
 
 
-class Late(Stacked):
-    """Does what it is to do aside only when the result is asked for, and calls as a graph is replayed.
+class LateOverlap:
+    """Computes launched work only when its result is read, and calls a function as a graph is replayed.
 
-    `repeated` keeps the function that it was first given under a name, the shapes, and the place of the
+    `repeat` keeps the function that it was first given under a name, the shapes, and the tensors of the
     result, which the next call overwrites.
     """
 
-    beside = True
+    def __init__(self) -> None:
+        self.overlaps = True
+        self.on_busy: Callable[[], None] = do_nothing
+        self.errors: list[BaseException] = []  # raised when results are read, once each
+        self.forget()
 
-    def __init__(self, model: Model, federation: Federation, trouble: dict[int, Any] | None = None) -> None:
-        super().__init__(model, federation)
-        self.log: list[str] = []
-        self.trouble = trouble or {}  # round -> what is raised in it, or who is rejected
-        self.unheard: list[BaseException] = []  # what asking for results raises, once each
-
-    def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
-        super().begin(stage, params, kept)
+    def forget(self) -> None:
         self.known: dict[Any, tuple[Callable[..., Any], Any]] = {}
-        self.places: dict[Any, Any] = {}
-        self.log.append(f"begin {stage.algorithm.name}")
+        self.results: dict[Any, Any] = {}
 
-    def round(self, order: Order, clients: Sequence[int]) -> Reply:
-        reply = super().round(order, clients)
-        self.log.append(f"round {order.round + 1}")
-        trouble = self.trouble.get(order.round + 1, ())
-        if isinstance(trouble, BaseException):
-            raise trouble
-        return reply._replace(rejected=(*reply.rejected, *trouble))
-
-    def aside(self, work: Callable[[], T]) -> Callable[[], T]:
+    def launch(self, work: Callable[[], T]) -> Callable[[], T]:
         done: list[T] = []
 
         def result() -> T:
-            if self.unheard:
-                raise self.unheard.pop()
+            if self.errors:
+                raise self.errors.pop()
             if not done:
                 with unasked():
                     done.append(work())
@@ -75,16 +65,46 @@ class Late(Stacked):
 
         return result
 
-    def repeated(self, name: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    def repeat(self, name: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
             tensors, form = tree_flatten(arguments)
             shapes = form, [(v.shape, v.dtype) for v in tensors]
             first, same = self.known.setdefault(name, (function, shapes))
             assert shapes == same, name
             found = first(*arguments)
-            place = self.places.setdefault(name, tree_map_only(Tensor, torch.clone, found))
-            for old, new in zip(tree_leaves(place), tree_leaves(found), strict=True):
+            kept = self.results.setdefault(name, tree_map_only(Tensor, torch.clone, found))
+            for old, new in zip(tree_leaves(kept), tree_leaves(found), strict=True):
                 old.copy_(new)
-            return place
+            return kept
 
         return call
+
+    def mark(self) -> None:
+        return None
+
+    def report_busy(self, since: None) -> None:
+        self.on_busy()
+
+
+class Late(Stacked):
+    """A stacked engine with a `LateOverlap`."""
+
+    def __init__(self, model: Model, federation: Federation, trouble: dict[int, Any] | None = None) -> None:
+        super().__init__(model, federation)
+        self.late = LateOverlap()
+        self.overlap = self.late
+        self.log: list[str] = []
+        self.trouble = trouble or {}  # round -> the error raised in it, or the rejected clients
+
+    def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
+        super().begin(stage, params, kept)
+        self.late.forget()
+        self.log.append(f"begin {stage.algorithm.name}")
+
+    def train(self, order: Order, clients: Sequence[int]) -> Sums:
+        sums = super().train(order, clients)
+        self.log.append(f"round {order.round + 1}")
+        trouble = self.trouble.get(order.round + 1, ())
+        if isinstance(trouble, BaseException):
+            raise trouble
+        return replace(sums, rejected=(*sums.rejected, *trouble))

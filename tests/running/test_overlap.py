@@ -16,10 +16,11 @@ from kedge.algorithms import METHOD_FACTORIES, fedavg, fedper
 from kedge.config.task import Task
 from kedge.core.algorithm import Tune
 from kedge.core.errors import Diverged
-from kedge.core.server import Rejection, Reply, server_update
+from kedge.core.server import Rejection, server_update
 from kedge.engines.engine import Order
 from kedge.engines.pack.pack import Pack
 from kedge.engines.stacked import Stacked
+from kedge.engines.sums import Sums
 from kedge.measure.last_models import LastModels
 from kedge.running.progress import Interrupted, Observer, Progress
 from kedge.running.runner import rounds, run
@@ -96,14 +97,14 @@ def test_clients_models_are_looked_at_some_at_a_time(longest: int, tmp_path: Pat
         engine.at_once = 2
         run(task, engine, make(tmp_path / name))
     assert kept(tmp_path / "late") == kept(tmp_path / "plain")
-    names = [name[2:] for name in engines[0].known if name[0] == "own"]
+    names = [name[2:] for name in engines[0].late.known if name[0] == "own"]
     assert names == [(2, 6), (2, 9)][: 1 if longest == 6 else 2]
 
 
 def test_an_engine_that_does_not_work_beside_is_asked_at_once() -> None:
     task = task_of((fedper(), 4))
     engine = late(task)
-    engine.beside = False
+    engine.late.overlaps = False
     watched(task, engine)
     assert order(engine) == "r1 l1 r2 l2 r3 l3 r4 l4"
 
@@ -195,7 +196,7 @@ def test_the_line_before_a_round_that_fails_is_written(error: BaseException, tmp
 def test_who_is_interrupted_while_waiting_for_a_line_still_has_it(tmp_path: Path) -> None:
     task = task_of((fedper(), 4))
     engine = late(task)
-    engine.unheard = [KeyboardInterrupt()]
+    engine.late.errors = [KeyboardInterrupt()]
     with pytest.raises(KeyboardInterrupt):
         watched(task, engine, tmp_path)
     assert order(engine) == "r1 r2 r3 l1"  # it waits beside the third, which is brought to its end
@@ -205,7 +206,7 @@ def test_who_is_interrupted_while_waiting_for_a_line_still_has_it(tmp_path: Path
 def test_an_error_is_told_even_if_the_line_before_it_is_lost(tmp_path: Path) -> None:
     task = task_of((fedper(), 4))
     engine = late(task, {2: OSError("disk")})
-    engine.unheard = [RuntimeError("device gone")]
+    engine.late.errors = [RuntimeError("device gone")]
     with pytest.raises(OSError, match="disk") as raised:
         watched(task, engine, tmp_path)
     assert raised.value.__notes__ == [
@@ -217,7 +218,7 @@ def test_an_error_is_told_even_if_the_line_before_it_is_lost(tmp_path: Path) -> 
 def test_a_run_of_a_pack_works_beside_where_its_engine_does(tmp_path: Path) -> None:
     task = task_of((fedper(), 4))
     engine = late(task)
-    pack = Pack([engine], lambda whole: plain(task))
+    pack = Pack([engine], Stacked)
     observer = Observer(line=lambda line: engine.log.append(f"line {line['round']}"))
     ended: dict[int, object] = {}
     pack.carry_out([rounds(task, engine, make(tmp_path / "late"), observer=observer)], ended.__setitem__)
@@ -239,21 +240,24 @@ def test_no_second_is_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (measuring[1] < measuring[0]) == (make_engine is late)  # all of it beside the third round
 
 
-def test_a_round_is_measured_while_the_next_one_trains(tmp_path: Path) -> None:
+def test_a_round_is_measured_while_the_next_one_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """But for the first, and the last of the run."""
     task = task_of((fedper(), 4))
     engine = late(task)
-    train, look = engine.round, engine.aside
+    train, launch = engine.train, engine.late.launch
 
-    def logged_round(order: Order, clients: Sequence[int]) -> Reply:
+    def logged_train(order: Order, clients: Sequence[int]) -> Sums:
         engine.log.append(f"train {order.round + 1}")
         return train(order, clients)
 
-    def logged_look(work: Any) -> Any:
+    def logged_launch(work: Any) -> Any:
         engine.log.append("look")
-        return look(work)
+        return launch(work)
 
-    engine.round, engine.aside = logged_round, logged_look  # type: ignore[method-assign]
+    monkeypatch.setattr(engine, "train", logged_train)
+    monkeypatch.setattr(engine.late, "launch", logged_launch)
     run(task, engine, tmp_path)
     assert " ".join(engine.log[1:]) == (
         "train 1 round 1 look train 2 round 2 train 3 look round 3 train 4 look round 4 look"
@@ -264,7 +268,7 @@ def test_what_fails_while_a_round_trains_is_that_runs_affair(tmp_path: Path) -> 
     """Of two runs in a pack one cannot write its second line, which it learns beside its fourth round."""
     task = task_of((fedavg(), 4))
     engines = [late(task), late(task)]
-    pack = Pack(engines, lambda whole: Stacked(task.model, whole))
+    pack = Pack(engines, Stacked)
 
     def full(line: dict[str, Any]) -> None:
         if line["round"] == 2:
@@ -284,18 +288,20 @@ def test_what_fails_while_a_round_trains_is_that_runs_affair(tmp_path: Path) -> 
     assert [line["round"] for line in lines(folders[1])] == [1, 2]
 
 
-def test_an_error_of_the_next_round_does_not_lose_what_was_left_of_the_last(tmp_path: Path) -> None:
+def test_an_error_of_the_next_round_does_not_lose_what_was_left_of_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The third round fails before it trains: the second is measured and written then."""
     task = task_of((fedper(), 4))
     engine = late(task)
-    train = engine.round
+    train = engine.train
 
-    def failing(order: Order, clients: Sequence[int]) -> Reply:
+    def failing(order: Order, clients: Sequence[int]) -> Sums:
         if order.round == 2:
             raise OSError("device")
         return train(order, clients)
 
-    engine.round = failing  # type: ignore[method-assign]
+    monkeypatch.setattr(engine, "train", failing)
     with pytest.raises(OSError, match="device"):
         run(task, engine, tmp_path)
     assert [line["round"] for line in lines(tmp_path)] == [1, 2]
@@ -319,14 +325,14 @@ def test_a_server_that_is_not_finite_ends_the_run_with_its_round(
     monkeypatch.setattr("kedge.running.runner.server_update", overflowing)
     engine = make_engine(task)
     asked: list[int] = []
-    train = engine.round
+    train = engine.train
 
-    def counted(order: Order, clients: Sequence[int]) -> Reply:
+    def counted(order: Order, clients: Sequence[int]) -> Sums:
         asked.append(order.round + 1)
-        reply: Reply = train(order, clients)
-        return reply
+        sums: Sums = train(order, clients)
+        return sums
 
-    engine.round = counted
+    engine.train = counted
     with pytest.raises(Diverged, match="diverged in round 2: the server's update gave"):
         run(task, engine, tmp_path)
     assert asked[-1] == last

@@ -78,13 +78,13 @@ def test_packed_runs_end_as_alone_with_their_own_frozen_weights(
 ) -> None:
     """Runs with equal backbones train side by side; a random backbone differs by the seed."""
     rounds: list[int] = []
-    train = Pack.side_by_side
+    train = Pack.train_side_by_side
 
     def counting(self: Pack, asked: Sequence[Any]) -> Any:
         rounds.append(len(asked))
         return train(self, asked)
 
-    monkeypatch.setattr(Pack, "side_by_side", counting)
+    monkeypatch.setattr(Pack, "train_side_by_side", counting)
     model = f"network(pretrained={str(pretrained).lower()})"
     own = settings(file) | {"engine__precision": "fp64", "rounds": 2, "method": "scaffold"}
     own["model"] = f"{file}:{model}"

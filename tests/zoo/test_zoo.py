@@ -7,7 +7,7 @@ from tests.zoo import table, trial
 from tests.zoo.modules import ZOO, has_torchvision
 from tests.zoo.trial import CLIENTS, TOLERANCES, Cell, cell, distance, reference, trained
 
-from kedge.engines.cuda.captured import Captured
+from kedge.engines.cuda.captured import captured_stack
 from kedge.running import execute
 
 PLAIN = [name for name, member in ZOO.items() if not member.external]
@@ -55,7 +55,7 @@ def test_the_operators_that_a_gpu_captures_are_right(
     expected = reference(name, "fedavg")
     with on_the_cpu(written_down=True):
         monkeypatch.setattr(
-            execute, "build", lambda choice, model, data, ahead=None: Captured(model, data, 0, ahead)
+            execute, "build", lambda choice, model, data, own=None: captured_stack(model, data, 0, own)
         )
         found = trained(name, "fedavg", precision, "cpu", engine="stacked", compile="off")
     assert distance(found.weights, expected.weights) < TOLERANCES[precision]

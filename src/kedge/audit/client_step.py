@@ -14,7 +14,7 @@ from kedge.core.model import Batch, Model
 from kedge.core.optimizers import SGD
 from kedge.core.server import broadcast
 from kedge.core.tree import Leaves, Tree, add
-from kedge.engines.engine import trainable
+from kedge.engines.leaves import trainable
 from kedge.engines.sequential import Sequential
 
 CLIENT = 3
@@ -45,6 +45,7 @@ def step_arguments(algorithm: Algorithm) -> StepArguments:
         "broadcast": broadcast(algorithm, server),
         "facts": {k: v[CLIENT] for k, v in data.facts().items()},
         "lr": torch.ones((), dtype=x.dtype),
+        "round": torch.tensor(2),
     }
     return StepArguments(
         model, add(own["params"], random_leaves(own["params"], 2)), own["slots"], batch, fixed

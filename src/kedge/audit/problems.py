@@ -112,7 +112,7 @@ def train_rounds(
     engine.begin(Stage(algorithm, len(cohorts), local), params, frozenset())
     for round, clients in enumerate(cohorts):
         order = Order(round, round, 7, server.shared, server.buffers, broadcast(algorithm, server))
-        reply = engine.round(order, clients)
+        reply = engine.train(order, clients).reply()
         if reply.size != len(clients):
             raise RuntimeError(f"{len(clients)} clients trained, {reply.size} uploads were admitted")
         server = server_update(algorithm, server, reply, len(data.clients), round)

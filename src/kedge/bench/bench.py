@@ -16,7 +16,8 @@ from kedge.core.algorithm import Stage
 from kedge.core.server import Server, broadcast, initial_server, server_update
 from kedge.core.tree import tree_to
 from kedge.engines.choose import build, choose
-from kedge.engines.cuda.captured import Captured
+from kedge.engines.cuda.captured import captured_stack
+from kedge.engines.direct import Direct
 from kedge.engines.engine import Assignment, Engine, Order, Rounds, drive
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
@@ -61,9 +62,13 @@ def timed_rows(
         "stacked": lambda: rounds_of(task, Stacked(task.model, data)),
     }
     if compiled and gpu:
-        engines["captured"] = lambda: rounds_of(task, Captured(task.model, data, ahead=task.takes_part))
+        engines["captured"] = lambda: rounds_of(
+            task, captured_stack(task.model, data, participants=task.takes_part)
+        )
     elif compiled:
-        engines["stacked, compiled"] = lambda: rounds_of(task, Stacked(task.model, data, compiled=True))
+        engines["stacked, compiled"] = lambda: rounds_of(
+            task, Stacked(task.model, data, backend=Direct(True, task.model.half))
+        )
     engines["central"] = lambda: central(work, data)
     rounds: dict[str, Round] = {}
     warmup: dict[str, float] = {}

@@ -70,7 +70,9 @@ def central_program(
     params, buffers = (tree_to(v, data.dtype, device) for v in model.init(0))
     lr = torch.tensor(local.optimizer.rate(0), dtype=data.dtype, device=device)
     carry = placed(initial_carry(local, params, buffers, {}))
-    fixed = placed({"anchor": params, "buffers": buffers, "broadcast": {}, "facts": {}, "lr": lr})
+    round = torch.zeros((), dtype=torch.int64, device=device)
+    sent = {"anchor": params, "broadcast": {}, "lr": lr, "round": round}
+    fixed = placed({**sent, "buffers": buffers, "facts": {}})
     arguments = carry, fixed, index, data.pool.x, data.pool.y
     program = traced(partial(central_step, model, local, data), *arguments, repeatable=False)
     step = partial(program, *arguments)

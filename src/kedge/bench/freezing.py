@@ -19,6 +19,7 @@ from kedge.bench.networks import BATCH, Setting, replaying
 from kedge.bench.work import multiply_adds
 from kedge.config.task import Task
 from kedge.core.schedules import Clock, Mask, all_units
+from kedge.engines.direct import Direct
 from kedge.engines.engine import Engine
 from kedge.engines.stacked import Stacked
 from kedge.nn.precision import Precision, computing_in
@@ -109,7 +110,9 @@ def programs(units: int) -> list[Program]:
 
 def fastest(task: Task, device: str, compiled: bool) -> Engine:
     """On a GPU captured graphs; else a stack, compiled if asked for."""
-    return replaying(task) if device == "cuda" else Stacked(task.model, task.federation, compiled=compiled)
+    if device == "cuda":
+        return replaying(task)
+    return Stacked(task.model, task.federation, backend=Direct(compiled, task.model.half))
 
 
 def agreements(rows: Sequence[Phase]) -> list[Agreement]:

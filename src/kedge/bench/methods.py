@@ -16,6 +16,7 @@ from kedge.bench.loops import Round
 from kedge.bench.work import multiply_adds, task_of
 from kedge.bench.workloads import Workload
 from kedge.core.errors import RequestError
+from kedge.engines.direct import Direct
 from kedge.engines.stacked import Stacked
 
 BLOCK_ROUNDS = 5
@@ -102,7 +103,10 @@ def warm(row: Candidate, work: Workload, device: str, compiled: bool) -> Warm:
     """The method after two rounds, which make its programs."""
     task = task_of(work, row.make(), device)
     rounds = [
-        warmed(rounds_of(task, Stacked(task.model, task.federation, compiled=how)), device)
+        warmed(
+            rounds_of(task, Stacked(task.model, task.federation, backend=Direct(how, task.model.half))),
+            device,
+        )
         for how in (False, True)[: 1 + compiled]
     ]
     return Warm(multiply_adds(work, row.make()), rounds[0], rounds[1] if compiled else None)

@@ -1,9 +1,8 @@
 """Networks at one, ten and a hundred clients: each engine beside the plain loop and central training.
 
-The rows of a network are measured in one run, those of a number of clients in turns. The plain loop is eager
-and in fp32; its speed does not depend on the number of clients, and it is timed with ten. Central training is
-one compiled model (on a GPU captured) with a batch of all clients' batches together, in the same precision as
-the engine it is compared with. Rounds are profiled when all has been timed: a profiler slows the rest.
+The plain loop is eager and in fp32; its speed does not depend on the number of clients, so it is timed with
+ten. Central training is one compiled model (on a GPU captured) with a batch of all clients' batches together,
+in the precision of the engine it is compared with. Profiles are taken last: a profiler slows the rest.
 """
 
 import gc
@@ -30,8 +29,9 @@ from kedge.core.optimizers import SGD
 from kedge.core.sampling import Participation
 from kedge.data.dataset import Dataset
 from kedge.data.federation import Federation
-from kedge.engines.cuda.captured import Captured
-from kedge.engines.engine import Engine, ran_out
+from kedge.engines.cuda.captured import captured_stack
+from kedge.engines.engine import Engine
+from kedge.engines.out_of_memory import ran_out_of_memory
 from kedge.engines.programs import bucket
 from kedge.engines.stacked import Stacked
 from kedge.nn.from_module import from_module
@@ -206,7 +206,7 @@ def stacked(task: Task) -> Engine:
 
 def replaying(task: Task, streams: int = 1) -> Engine:
     """The stack from captured graphs."""
-    return Captured(task.model, task.federation, ahead=task.takes_part, streams=streams)
+    return captured_stack(task.model, task.federation, participants=task.takes_part, streams=streams)
 
 
 def prepared(data: Federation) -> Federation:
@@ -240,7 +240,7 @@ def if_it_fits(way: Way, device: str, say: Callable[[str], None], rows: Sequence
         try:
             return warmed(way, device, say)
         except Exception as error:
-            if not ran_out(error):
+            if not ran_out_of_memory(error):
                 raise
     gc.collect()
     torch.cuda.empty_cache()

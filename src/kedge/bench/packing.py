@@ -15,11 +15,13 @@ from typing import NamedTuple
 from kedge.bench.bench import begun_on, one_round, synchronize
 from kedge.bench.networks import BATCH, Setting, fitting
 from kedge.config.task import Task
+from kedge.core.model import Model
 from kedge.core.tree import Leaves
 from kedge.data.federation import Federation
-from kedge.engines.cuda.captured import Ahead, Captured
+from kedge.engines.cuda.captured import captured_stack
 from kedge.engines.engine import Engine, Rounds, drive
 from kedge.engines.pack.pack import Pack
+from kedge.engines.planner import Participants
 from kedge.engines.stacked import Stacked
 from kedge.nn.precision import Precision, computing_in
 
@@ -82,8 +84,8 @@ def packing(
 
 def together(tasks: Sequence[Task], rounds: int, device: str, streams: int = 1) -> list[Ended]:
     """All runs in one pack; the last has the clock: a round is over when it has its own."""
-    engines = [stack(task, task.federation, device, task.takes_part, streams) for task in tasks]
-    pack = Pack(engines, lambda whole: stack(tasks[0], whole, device, streams=streams))
+    engines = [stack(task.model, task.federation, device, task.takes_part, streams) for task in tasks]
+    pack = Pack(engines, lambda model, whole: stack(model, whole, device, streams=streams))
     ended: dict[int, Ended] = {}
 
     def over(number: int, end: Ended | BaseException) -> None:
@@ -100,7 +102,7 @@ def together(tasks: Sequence[Task], rounds: int, device: str, streams: int = 1) 
 
 def alone(task: Task, rounds: int, device: str) -> Ended:
     """One run by itself."""
-    engine = stack(task, task.federation, device, task.takes_part)
+    engine = stack(task.model, task.federation, device, task.takes_part)
     return drive(timed(task, engine, rounds, device), engine)
 
 
@@ -116,11 +118,13 @@ def timed(task: Task, engine: Engine, rounds: int, device: str, clock: bool = Tr
     return Ended(seconds, {k: v.cpu() for k, v in state["server"].shared.items()})
 
 
-def stack(task: Task, data: Federation, device: str, ahead: Ahead | None = None, streams: int = 1) -> Stacked:
+def stack(
+    model: Model, data: Federation, device: str, participants: Participants | None = None, streams: int = 1
+) -> Stacked:
     """On a GPU captured graphs, else a stack; of a run, or of all runs with their samples together."""
     if device != "cuda":
-        return Stacked(task.model, data)
-    return Captured(task.model, data, ahead=ahead, streams=streams)
+        return Stacked(model, data)
+    return captured_stack(model, data, participants=participants, streams=streams)
 
 
 def distance(left: Leaves, right: Leaves) -> float:

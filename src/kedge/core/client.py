@@ -23,7 +23,7 @@ Carry = dict[str, Any]  # params, buffers, opt, state (by slot), loss: everythin
 Aux = tuple[Output, Leaves, Tensor]  # output, new buffers, loss
 Objective = Callable[[Leaves], tuple[Tensor, Aux]]
 Differentiate = Callable[[Objective, Leaves], tuple[Leaves, Aux]]
-Fixed = dict[str, Any]  # anchor, buffers, broadcast (by slot), facts, lr: constant during a round
+Fixed = dict[str, Any]  # anchor, buffers, broadcast (by slot), facts, lr, round: constant during a round
 
 
 def local_step(
@@ -58,6 +58,7 @@ def local_step(
             state=carry["state"][slot] if slot else {},
             broadcast=fixed["broadcast"][slot] if slot else {},
             facts=fixed["facts"],
+            round=fixed["round"],
             trainable=trainable,
         )
 

@@ -31,6 +31,7 @@ class Step:
     state: Tree  # this correction's memory here
     broadcast: Tree  # what the server sent for this correction
     facts: Leaves  # per-client constants
+    round: Tensor  # number of the round, from 0: a tensor of no dimensions, so one program serves all rounds
     trainable: tuple[str, ...] = ()  # the leaves that move in this step
 
 

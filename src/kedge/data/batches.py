@@ -9,7 +9,6 @@ sequential engine uses plans of one client, so all engines draw the same batches
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from kedge.core.algorithm import LocalTraining
 from kedge.core.random import Purpose, bits, words
 from kedge.core.schedules import Clock, Mask, Schedule
 from kedge.data.augment import Augment, moves
+from kedge.data.batch_table import write_table
 
 Ints = NDArray[np.int64]
 
@@ -37,18 +37,8 @@ class Plan:
 
     @cached_property
     def table(self) -> Ints:
-        """Everything that a step reads, [rows, clients, columns]: index, weight, alive, key, moves.
-
-        The number of columns is even: a chunk may begin at any client, and loads need 16-byte alignment.
-        """
-        steps, clients, _ = self.index.shape
-        moves = self.moves.reshape(steps, clients, -1)
-        parts: list[NDArray[Any]] = [self.index, self.weight, self.alive[..., None], self.key, moves]
-        if sum(part.shape[2] for part in parts) % 2:
-            parts.append(np.zeros((steps, clients, 1), np.int64))
-        whole = np.empty((steps, clients, sum(part.shape[2] for part in parts)), np.int64)
-        np.concatenate(parts, axis=-1, out=whole, casting="unsafe")
-        return whole
+        """The batches of all steps as one array, [rows, clients, columns] (batch_table.py)."""
+        return write_table(self)
 
 
 def step_counts(sizes: Ints, local: LocalTraining) -> tuple[Ints, Ints]:

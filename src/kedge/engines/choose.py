@@ -19,11 +19,15 @@ from kedge.core.server import broadcast, initial_server
 from kedge.core.tree import tree_to
 from kedge.data.batches import step_counts
 from kedge.data.federation import Federation
-from kedge.engines.cuda.captured import Ahead, Captured
+from kedge.engines.capacity import rows_at_once
+from kedge.engines.cuda.captured import captured_stack
 from kedge.engines.cuda.streams import best
-from kedge.engines.engine import Engine, Order, ran_out
+from kedge.engines.direct import Direct
+from kedge.engines.engine import Engine, Order
 from kedge.engines.fallback import collect_fallback_operators
 from kedge.engines.lockstep import client_steps, steps_of_round
+from kedge.engines.out_of_memory import ran_out_of_memory
+from kedge.engines.planner import Participants
 from kedge.engines.programs import bucket, cpu_keeps_rounding
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
@@ -36,9 +40,7 @@ COMPILE_GAIN = 0.5  # the share of a stacked round that compiling saves, at leas
 GRAPHS_GAIN = 5.0  # how much faster captured graphs are than the plain stack, about
 PROBE_STEPS = 2
 STREAM_STEPS = 16  # long enough for a graph of several steps
-LIVE_BYTES = 2 << 30  # what the stacked rows may hold
 IDLE = 2.0  # rows' steps by clients' steps; a larger ratio is reported
-COPIES = 6  # of a client's model, in what a row holds while it trains
 MIXES = (
     "The model computes a sample's output from other samples of its batch, and a stack pads the last batches "
     "of clients: the padding would change the result."
@@ -56,13 +58,15 @@ class Choice:
     streams: int = 1  # of a GPU, on which the rows train
 
 
-def build(choice: Choice, model: Model, federation: Federation, ahead: Ahead | None = None) -> Engine:
-    """The engine of a choice; `ahead` says who takes part in a round to come."""
+def build(
+    choice: Choice, model: Model, federation: Federation, participants: Participants | None = None
+) -> Engine:
+    """The engine of a choice; `participants` gives the clients of a later round."""
     if choice.name == "captured":
-        return Captured(model, federation, choice.chunk, ahead, choice.streams)
+        return captured_stack(model, federation, choice.chunk, participants, choice.streams)
     if choice.name == "sequential":
         return Sequential(model, federation)
-    return Stacked(model, federation, choice.chunk, choice.compiled)
+    return Stacked(model, federation, choice.chunk, Direct(choice.compiled, model.half))
 
 
 def pads_batches(federation: Federation, stage: Stage) -> bool:
@@ -132,7 +136,7 @@ def choose(
     try:
         found = run_trial(model, federation, stage, per_round, chunk, name == "auto")
     except RuntimeError as error:
-        if name != "auto" or ran_out(error):
+        if name != "auto" or ran_out_of_memory(error):
             raise
         told = str(unstackable(error) or f"stacked fails: {error_text(error)}")
         say(f"engine.name: sequential. {told}")
@@ -232,30 +236,11 @@ def replayed(
 
     def seconds(count: int) -> float:
         probe, work = shrunk(federation, stage, chunk, STREAM_STEPS)
-        return timed(Captured(model, probe, chunk, streams=count), model, probe, work)
+        return timed(captured_stack(model, probe, chunk, streams=count), model, probe, work)
 
     if not streams and rows > 1:
         streams = best(model, federation, stage, rows, precision, seconds, to_come, cost, say)
     return Choice("captured", True, chunk, reason, streams or 1)
-
-
-def rows_at_once(model: Model, federation: Federation) -> int:
-    """How many clients' models may lie in memory side by side, with what training them takes."""
-    each = parameter_count(model) * federation.dtype.itemsize
-    return max(1, live_bytes(federation.pool.x.device) // (COPIES * each))
-
-
-def parameter_count(model: Model) -> int:
-    """The number of elements of all parameters of a model.
-
-    Frozen parameters are stored once for all clients, but they count: activations grow with them, too.
-    """
-    return sum(v.numel() for v in (*model.init(0)[0].values(), *model.frozen.values()))
-
-
-def live_bytes(device: torch.device) -> int:
-    """What stacked rows may hold in weights, gradients and what comes between."""
-    return torch.cuda.mem_get_info(device)[0] // 4 if device.type == "cuda" else LIVE_BYTES
 
 
 def has_compiler() -> bool:
@@ -290,7 +275,7 @@ def timed(engine: Engine, model: Model, federation: Federation, stage: Stage) ->
     seconds = []
     for _ in range(3):
         start = time.perf_counter()
-        engine.round(order, clients)
+        engine.train(order, clients).reply()
         if federation.pool.x.device.type == "cuda":
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - start)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kedge.core.errors import CheckpointError, DataError, Diverged, RequestError
-from kedge.engines.engine import ran_out
+from kedge.engines.out_of_memory import ran_out_of_memory
 from kedge.engines.unstackable import NotCompiled, unstackable
 from kedge.nn.naming import error_text
 
@@ -19,7 +19,7 @@ def explain_capture_errors() -> Iterator[None]:
     except OURS:
         raise
     except Exception as error:
-        if ran_out(error):
+        if ran_out_of_memory(error):
             raise
         raise NotCompiled(str(unstackable(error) or capture_error_text(error))) from error
 

@@ -1,11 +1,11 @@
-"""What a stack runs: one step of every row, and the end of a round; as programs, compiled or not."""
+"""The programs of a stack: a step of every row, the end of a round, a survey of features."""
 
 from __future__ import annotations  # dynamo does not evaluate the annotations of inner functions
 
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,122 +16,137 @@ from kedge.core.client import Carry, class_means, class_sums, finish, local_step
 from kedge.core.model import Batch, Model
 from kedge.core.server import upload_weights
 from kedge.core.tree import Leaves, Tree, finite_rows, tree_map, where
+from kedge.data.batch_table import StepBatch
 from kedge.data.federation import Federation
 from kedge.engines.cuda.tracing import without_advice
-from kedge.engines.engine import Totals, lr_times, weighted_totals
+from kedge.engines.leaves import lr_times
+from kedge.engines.sums import Totals, weighted_totals
 from kedge.torch_private import dynamo_config, trace_random_functions
 
 BUCKETS = (1, 2, 4, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 512, 1024)
 
 
+class StepProgram(NamedTuple):
+    """The constants of the program of a step."""
+
+    algorithm: Algorithm
+    model: Model
+    local: LocalTraining
+    federation: Federation
+    leaves: tuple[str, ...]  # the leaves that train
+    masked: bool  # whether some rows may lack this step
+    per_row: bool  # whether anchor, broadcast, lr and round have one row per client: rows of several runs
+
+
+class StepInputs(NamedTuple):
+    """The inputs of a step that stay the same through a round."""
+
+    facts: Leaves  # [clients, ...]
+    statistics: Leaves  # batch norm's statistics at the start of the round, [clients, ...]
+    anchor: Leaves  # the shared leaves as the server sent them
+    broadcast: Tree
+    lr: Tensor
+    round: Tensor
+
+
+# The axes of `vmap`: anchor, broadcast, lr and round of each row, or common to all rows.
+OWN_INPUTS = StepInputs._make((0, 0, 0, 0, 0, 0))
+COMMON_INPUTS = StepInputs._make((0, 0, None, None, None, None))
+
+
+class EndProgram(NamedTuple):
+    """The constants of the program that ends a round."""
+
+    algorithm: Algorithm
+    model: Model
+    momentum: float
+    per_row: bool
+
+
+class EndInputs(NamedTuple):
+    """The inputs of the end of a round besides the carry."""
+
+    facts: Leaves  # [clients, ...]
+    anchor: Leaves
+    broadcast: Tree
+    lr: Tensor
+    steps: Tensor  # [clients]
+    trained: Tensor  # [clients, units]: steps in which a unit trained
+    sums: Leaves | None  # sums of features by class, [clients, ...]
+
+
+class StackEnd(NamedTuple):
+    """The end of a round of stacked clients, on the device."""
+
+    slots: dict[str, Any]  # what corrections remember, one row per client
+    uploads: dict[str, Any]  # one row per client
+    admitted: Tensor  # [clients]: whether everything is finite
+    totals: Totals  # weighted sums over the living rows; of rows of several runs, one sum per run
+
+
 def stacked_step(
-    algorithm: Algorithm,
-    model: Model,
-    local: LocalTraining,
-    federation: Federation,
-    leaves: tuple[str, ...],
-    masked: bool,
-    apart: bool,
-    carry: Carry,
-    pool_x: Tensor,
-    pool_y: Tensor,
-    index: Tensor,
-    weight: Tensor,
-    key: Tensor,
-    moves: Tensor,
-    alive: Tensor,
-    facts: Leaves,
-    statistics: Leaves,
-    anchor: Leaves,
-    broadcast: Tree,
-    lr: Tensor,
+    program: StepProgram, carry: Carry, now: StepBatch, pool: tuple[Tensor, Tensor], inputs: StepInputs
 ) -> Carry:
-    """One step of every row; `statistics` are batch norm's at the start of the round.
+    """One step of every row."""
+    algorithm, model, local, federation, leaves, masked, per_row = program
+    pool_x, pool_y = pool
+    batch = Batch(federation.inputs(pool_x[now.samples], now.moves), pool_y[now.samples], now.weight, now.key)
 
-    `apart`: anchor, broadcast and lr have one row a client, for rows of several runs.
-    """
-    batch = Batch(federation.inputs(pool_x[index], moves), pool_y[index], weight, key)
-
-    def one(
-        carry: Carry,
-        batch: Batch,
-        alive: Tensor,
-        facts: Leaves,
-        sent: Leaves,
-        anchor: Leaves,
-        broadcast: Tree,
-        lr: Tensor,
-    ) -> Carry:
-        fixed = {"anchor": anchor, "buffers": sent, "broadcast": broadcast, "facts": facts, "lr": lr}
+    def one(carry: Carry, batch: Batch, alive: Tensor, inputs: StepInputs) -> Carry:
+        fixed = {
+            "anchor": inputs.anchor, "buffers": inputs.statistics, "broadcast": inputs.broadcast,
+            "facts": inputs.facts, "lr": inputs.lr, "round": inputs.round,
+        }  # fmt: skip
         moved = local_step(algorithm, model, local, leaves, carry, batch, fixed)
         return where(alive, moved, carry) if masked else moved
 
-    rows = 0 if apart else None
-    after: Carry = vmap(one, (0, 0, 0, 0, 0, rows, rows, rows))(
-        carry, batch, alive, facts, statistics, anchor, broadcast, lr
-    )
+    axes = OWN_INPUTS if per_row else COMMON_INPUTS
+    after: Carry = vmap(one, (0, 0, 0, axes))(carry, batch, now.alive, inputs)
     # One layout of inputs and outputs, hence one program for the first and for every later step.
     return tree_map(torch.Tensor.contiguous, after) if torch.compiler.is_compiling() else after
 
 
-def stacked_end(
-    algorithm: Algorithm,
-    model: Model,
-    momentum: float,
-    apart: bool,
-    carry: Carry,
-    facts: Leaves,
-    anchor: Leaves,
-    broadcast: Tree,
-    lr: Tensor,
-    steps: Tensor,
-    trained: Tensor,
-    living: Tensor,
-    sums: Leaves | None,
-) -> tuple[dict[str, Any], dict[str, Any], Tensor, Totals]:
-    """Memories and uploads of every row, whether they are finite, and the sums over the living rows.
+def stacked_end(program: EndProgram, carry: Carry, inputs: EndInputs, living: Tensor) -> StackEnd:
+    """Memories and uploads of every row, whether they are finite, and weighted sums over the living rows.
 
-    Rows of several runs (`apart`) have a sum for each run: `living` is [runs, rows] then.
+    `living` is [rows], or [runs, rows] for one sum per run.
     """
+    algorithm, model, momentum, per_row = program
+    facts, anchor, broadcast, lr, steps, trained, sums = inputs
 
     def one(
-        carry: Carry,
-        facts: Leaves,
-        steps: Tensor,
-        times: Leaves,
-        sums: Leaves | None,
-        anchor: Leaves,
-        broadcast: Tree,
-        lr: Tensor,
+        carry: Carry, own: tuple[Leaves, Tensor, Leaves, Leaves], sent: tuple[Leaves, Tree, Tensor]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
+        (facts, steps, times, sums), (anchor, broadcast, lr) = own, sent
         fixed = {"anchor": anchor, "broadcast": broadcast, "facts": facts, "lr": lr}
         return finish(algorithm, carry, fixed, steps, times, class_means(sums) if sums else None)
 
-    rows = 0 if apart else None
     times = lr_times(model, steps, trained, lr, momentum)
-    slots, uploads = vmap(one, (0, 0, 0, 0, 0, rows, rows, rows))(
-        carry, facts, steps, times, sums or {}, anchor, broadcast, lr
+    slots, uploads = vmap(one, (0, 0, 0 if per_row else None))(
+        carry, (facts, steps, times, sums or {}), (anchor, broadcast, lr)
     )
     own_leaves = {k: v for k, v in carry["params"].items() if k not in anchor}
     admitted = finite_rows({"slots": slots, "uploads": uploads, "local": own_leaves})
-    totals = weighted_totals(upload_weights(algorithm), uploads, facts, living)
-    return slots, uploads, admitted, totals
+    return StackEnd(
+        slots, uploads, admitted, weighted_totals(upload_weights(algorithm), uploads, facts, living)
+    )
 
 
 def stacked_survey(
     model: Model,
     federation: Federation,
-    params: Leaves,
-    buffers: Leaves,
-    pool_x: Tensor,
-    pool_y: Tensor,
+    carry: Carry,
+    pool: tuple[Tensor, Tensor],
     index: Tensor,
     weight: Tensor,
 ) -> Leaves:
     """Sums by class of the features of one batch of every row."""
+    pool_x, pool_y = pool
     key = torch.zeros(len(index), 2, dtype=torch.int64, device=index.device)
     batch = Batch(federation.prepare(pool_x[index]), pool_y[index], weight, key)
-    sums: Leaves = vmap(partial(class_sums, model, federation.classes))(params, buffers, batch)
+    sums: Leaves = vmap(partial(class_sums, model, federation.classes))(
+        carry["params"], carry["buffers"], batch
+    )
     return sums
 
 

@@ -1,8 +1,7 @@
-"""One client after another, batches unpadded: the reference, and the debugger's friend."""
+"""Sequential: clients train one after another, batches unpadded. The reference, and easy to debug."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,70 +20,72 @@ from kedge.core.client import (
 )
 from kedge.core.correction import ClassMeans
 from kedge.core.model import Batch, Model
-from kedge.core.server import Reply
+from kedge.core.server import upload_weights
 from kedge.core.tree import Leaves, Tree, add, finite, tree_map
 from kedge.data.batches import Plan, plan
 from kedge.data.federation import Federation
-from kedge.engines.engine import Mean, Order, T, counted, do_nothing, done_now, lr_times, trainable
+from kedge.engines.engine import Order
+from kedge.engines.leaves import lr_times, trainable
 from kedge.engines.memory import Memories
+from kedge.engines.planner import round_number
+from kedge.engines.sums import Sums, Uploads, read_back, sum_uploads
+from kedge.engines.transfer import step_numbers
 
 
 class Sequential:
     """The plain loop over clients and their batches."""
 
     at_once = 1
-    beside = False
 
     def __init__(self, model: Model, federation: Federation) -> None:
         self.network, self.model, self.federation = model, model, federation
         self.facts = federation.facts()
         self.memories = Memories()
-        self.on_busy: Callable[[], None] = do_nothing
 
     def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
-        """Start a stage; memories of the slots in `kept` go on."""
+        """Start a stage; clients keep their memories of the slots in `kept`."""
         self.stage, self.model = stage, fitted(stage.algorithm, self.network)
         self.memories.begin(stage.algorithm, self.model, params, kept)
 
-    def round(self, order: Order, clients: Sequence[int]) -> Reply:
-        """Train these clients from the order; the weighted mean of their uploads."""
-        algorithm = self.stage.algorithm
-        mean = Mean(algorithm)
-        after = []
-        trained: set[str] = set()
+    def train(self, order: Order, clients: Sequence[int]) -> Sums:
+        """Train these clients from the order; memories change after the last one."""
+        sums, memories = Sums(), []
         for client in clients:
-            carry, own, fixed = self.trained(self.stage, self.model, order, client)
-            trained |= {k for mask in set(own.masks) for k in trainable(self.model, mask)}
-            steps, opened = counted(own, fixed["lr"])
-            momentum = self.stage.local.optimizer.momentum
-            times = lr_times(self.model, steps, opened, fixed["lr"], momentum)
-            means = self.surveyed(carry, client) if algorithm.needs_class_means else None
-            slots, upload = finish(
-                algorithm, carry, fixed, steps[0], {k: v[0] for k, v in times.items()}, means
-            )
-            own_leaves = {k: v for k, v in carry["params"].items() if k not in order.shared}
-            admitted = finite({"upload": upload, "slots": slots, "local": own_leaves})
-            row = tree_map(lambda v: v.unsqueeze(0), upload)
-            facts = {k: v.unsqueeze(0) for k, v in fixed["facts"].items()}
-            mean.add(row, facts, admitted.unsqueeze(0), [client])
-            if admitted and self.memories.needed:
-                after.append((client, carry["params"], carry["buffers"], slots))
-        for kept in after:
-            self.memories.keep(*kept)
-        return mean.reply(frozenset(trained))
+            carry, own, fixed = self.train_client(self.stage, self.model, order, client)
+            upload, slots = self.end(carry, own, fixed, client)
+            personal = {k: v for k, v in carry["params"].items() if k not in order.shared}
+            admitted = finite({"upload": upload, "slots": slots, "local": personal}).unsqueeze(0)
+            tree, facts = (tree_map(lambda v: v.unsqueeze(0), part) for part in (upload, fixed["facts"]))
+            uploads = Uploads(tree, facts, admitted, *read_back(tree, admitted))
+            trained = frozenset(k for mask in set(own.masks) for k in trainable(self.model, mask))
+            sums += sum_uploads(uploads, 0, [client], upload_weights(self.stage.algorithm), trained)
+            if uploads.flags[0] and self.memories.needed:
+                memories.append((client, carry["params"], carry["buffers"], slots))
+        for memory in memories:
+            self.memories.keep(*memory)
+        return sums
 
-    def tuned(self, order: Order, clients: Sequence[int], tune: Tune) -> Iterator[tuple[int, Leaves, Leaves]]:
+    def end(self, carry: Carry, own: Plan, fixed: Fixed, client: int) -> tuple[Tree, Tree]:
+        """The upload of a client after its last step, and what its corrections remember."""
+        algorithm, momentum = self.stage.algorithm, self.stage.local.optimizer.momentum
+        steps, opened = step_numbers(own, fixed["lr"])
+        times = {k: v[0] for k, v in lr_times(self.model, steps, opened, fixed["lr"], momentum).items()}
+        means = self.survey(carry, client) if algorithm.needs_class_means else None
+        slots, upload = finish(algorithm, carry, fixed, steps[0], times, means)
+        return upload, slots
+
+    def tune(self, order: Order, clients: Sequence[int], tune: Tune) -> Iterator[tuple[int, Leaves, Leaves]]:
         """Each client's model fine-tuned on its own data: client, parameters, statistics; nothing is kept."""
         algorithm = tuning(self.stage.algorithm, tune)
         stage = replace(self.stage, algorithm=algorithm, local=replace(self.stage.local, epochs=tune.epochs))
         for client in clients:
-            carry, _, _ = self.trained(stage, fitted(algorithm, self.model), order, client, tuning=True)
+            carry, _, _ = self.train_client(stage, fitted(algorithm, self.model), order, client, tuning=True)
             yield client, carry["params"], carry["buffers"]
 
-    def trained(
+    def train_client(
         self, stage: Stage, model: Model, order: Order, client: int, tuning: bool = False
     ) -> tuple[Carry, Plan, Fixed]:
-        """A client after its last step, its plan, and what stayed through the round."""
+        """A client's carry after its last step, its plan, and the inputs that were the same in every step."""
         algorithm, local = stage.algorithm, stage.local
         like = next(iter(order.shared.values()))
         own = plan(
@@ -99,6 +100,7 @@ class Sequential:
             "broadcast": order.broadcast,
             "facts": {k: v[client] for k, v in self.facts.items()},
             "lr": torch.tensor(local.optimizer.rate(order.round), dtype=like.dtype, device=like.device),
+            "round": round_number(order),
         }
         carry = initial_carry(local, memory["params"], memory["buffers"], memory["slots"])
         for number, mask in enumerate(own.masks):
@@ -108,7 +110,7 @@ class Sequential:
         return carry, own, fixed
 
     @torch.no_grad()
-    def surveyed(self, carry: Carry, client: int) -> ClassMeans:
+    def survey(self, carry: Carry, client: int) -> ClassMeans:
         """Class means of the features over a client's whole training set."""
         data = self.federation
         sums: Leaves = {}
@@ -130,14 +132,6 @@ class Sequential:
         x = data.inputs(data.pool.x[real], moved)
         return batch_of(x, data.pool.y[real], torch.from_numpy(own.key[number, 0]).to(device))
 
-    def aside(self, work: Callable[[], T]) -> Callable[[], T]:
-        """The work, done at once."""
-        return done_now(work)
-
-    def repeated(self, name: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function as it is."""
-        return function
-
     def personal(self, client: int, shared: Leaves, buffers: Leaves) -> tuple[Leaves, Leaves]:
         """A client's own model: the shared leaves with those it keeps."""
         return self.memories.own_model(client, shared, buffers)
@@ -147,7 +141,7 @@ class Sequential:
         return self.memories.save()
 
     def load(self, saved: Tree) -> None:
-        """Take saved memories up."""
+        """Restore saved memories."""
         self.memories.load(saved)
 
 

@@ -1,14 +1,14 @@
-"""C clients at once by vmap: one row of every tensor is one client.
+"""Stacked: clients train at once by vmap; one row of every tensor is one client.
 
-Clients of a chunk run in lockstep (data/batches.py). A dead row computes on a batch of weight 1 and its
-result is selected away; padding has weight 0. Compiled, the number of rows is padded to a few sizes.
+The clients of a chunk run in lockstep (data/batches.py). A row without a step computes on a batch of weight 1
+and its result is dropped; padding has weight 0. A backend runs the programs: direct.py, or CUDA graphs
+(cuda/captured.py).
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,114 +17,217 @@ from torch import Tensor
 from kedge.core.algorithm import Stage, Tune, fitted, tuning
 from kedge.core.client import Carry
 from kedge.core.model import Model
-from kedge.core.server import Reply
-from kedge.core.tree import Leaves, Tree, row, tree_map
-from kedge.data.batches import Plan, plan, step_counts, survey
+from kedge.core.server import upload_weights
+from kedge.core.tree import Leaves, Tree, row
+from kedge.data.batches import step_counts, survey
 from kedge.data.federation import Federation
-from kedge.engines.engine import (
-    Mean,
-    Order,
-    T,
-    Told,
-    Totals,
-    counted,
-    do_nothing,
-    done_now,
-    sent,
-    told_of,
-    trainable,
-)
+from kedge.engines.direct import Backend, Direct
+from kedge.engines.engine import Order
+from kedge.engines.leaves import trainable
 from kedge.engines.memory import Memories
-from kedge.engines.programs import bucket, compiled, stacked_end, stacked_step, stacked_survey
-from kedge.engines.round_start import Begun, Coming, Known, first_carry
+from kedge.engines.out_of_memory import ran_out_of_memory
+from kedge.engines.overlap import Overlap
+from kedge.engines.planner import Participants, Planner
+from kedge.engines.programs import EndInputs, EndProgram, StackEnd, bucket, stacked_survey
+from kedge.engines.stack_start import StackRows, StackStart, first_carry
+from kedge.engines.sums import Sums, Uploads, read_back, sum_uploads
+from kedge.engines.transfer import step_numbers
+
+
+class ClientMemory(NamedTuple):
+    """What a client remembers of its round."""
+
+    client: int
+    params: Leaves
+    buffers: Leaves
+    slots: Tree
 
 
 class Stacked:
-    """vmap over the clients of a round, in chunks."""
+    """Trains the clients of a round side by side, in chunks."""
 
-    at_once = 20  # models evaluated side by side
-    beside = False
+    at_once = 20
 
-    def __init__(self, model: Model, federation: Federation, chunk: int = 0, compiled: bool = False) -> None:
+    def __init__(
+        self,
+        model: Model,
+        federation: Federation,
+        chunk: int = 0,
+        backend: Backend | None = None,
+        participants: Participants | None = None,
+    ) -> None:
+        """`chunk` is the most clients at once (0: all); with `participants`, batches are drawn ahead."""
         self.network, self.model, self.federation = model, model, federation
-        self.facts = federation.facts()
+        self.chunk = chunk
         self.memories = Memories()
-        self.on_busy: Callable[[], None] = do_nothing
-        self.chunk, self.compiled = chunk, compiled
-        self.programs: dict[Any, Callable[..., Any]] = {}
+        self.backend = backend or Direct()
+        self.overlap: Overlap = self.backend.overlap
+        self.planner = Planner(federation, self.backend.stage_plan, participants)
+        self.facts = self.planner.facts
 
     def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
-        """Start a stage; memories of the slots in `kept` go on."""
+        """Start a stage; clients keep their memories of the slots in `kept`."""
         self.stage, self.model = stage, fitted(stage.algorithm, self.network)
-        self.programs = {}
-        self.blank: dict[int, Carry] = {}  # bare carries, by the number of rows
+        self.bare_carries: dict[int, Carry] = {}  # by the number of rows
         self.memories.begin(stage.algorithm, self.model, params, kept)
         sizes = np.array([len(own) for own in self.federation.clients])
         self.width = int(step_counts(sizes, stage.local)[0].max())
+        self.forget()
 
-    def round(self, order: Order, clients: Sequence[int]) -> Reply:
-        """Train these clients from the order; the weighted mean of their uploads."""
-        mean = Mean(self.stage.algorithm)
-        size = self.chunk or len(clients)
-        after: list[tuple[int, Leaves, Leaves, Tree]] = []
-        trained: set[str] = set()
-        for start in range(0, len(clients), size):
-            after += self.stacked_round(order, clients[start : start + size], mean, trained)
-        for kept in after:
-            self.memories.keep(*kept)
-        return mean.reply(frozenset(trained))
+    def forget(self) -> None:
+        """Release all that the next round can make again: programs, their memory, batches drawn ahead."""
+        self.planner.forget()
+        self.backend.forget()
 
-    def stacked_round(
-        self, order: Order, clients: Sequence[int], mean: Mean, trained: set[str]
-    ) -> list[tuple[int, Leaves, Leaves, Tree]]:
-        """One chunk: its uploads go into `mean`; what its clients will remember is returned."""
-        begun = self.begun(self.stage, self.model, order, self.rows(clients)[0], len(clients), self.compiled)
-        since = self.mark()
-        carry = self.advanced(self.stage, self.model, begun, self.compiled)
-        trained |= {k for mask in set(begun.plan.masks) for k in trainable(self.model, mask)}
-        living = torch.arange(len(begun.members), device=begun.lr.device) < len(clients)
-        slots, uploads, admitted, totals = self.ended(begun, carry, living)
-        with self.apart(since):
-            self.on_busy()
-        told = told_of(uploads, admitted)
-        return self.taken(clients, 0, mean, begun.facts, carry, slots, uploads, admitted, told, totals)
+    def train(self, order: Order, clients: Sequence[int]) -> Sums:
+        """Train these clients from the order, in smaller chunks if memory runs out."""
+        while True:
+            try:
+                return self.train_chunks(order, clients)
+            except Exception as error:
+                if not self.halve_chunk(error, len(clients)):
+                    raise
+            self.forget()
 
-    def ended(
-        self, begun: Begun, carry: Carry, living: Tensor
-    ) -> tuple[dict[str, Any], dict[str, Any], Tensor, Totals]:
-        """Memories and uploads of every row, whether they are finite, and sums over the living.
+    def train_chunks(self, order: Order, clients: Sequence[int]) -> Sums:
+        """Train these clients, chunk by chunk; memories change after the last one."""
+        sums, memories = Sums(), list[ClientMemory]()
+        for some in self.chunks(clients):
+            own, changed = self.train_chunk(order, some)
+            sums += own
+            memories += changed
+        for memory in memories:
+            self.memories.keep(*memory)
+        return sums
 
-        Where rows belong to several runs, `living` has a row for each run, and so has every sum.
+    def train_chunk(self, order: Order, clients: Sequence[int]) -> tuple[Sums, list[ClientMemory]]:
+        """Train the clients of one chunk: the sums of their uploads, and what they remember."""
+        start = self.start(self.stage, self.model, self.rows(order, clients))
+        event = self.overlap.mark()
+        carry = self.run_steps(start)
+        self.draw_ahead(order)
+        numbers = torch.arange(len(start.members), device=start.prepared.lr.device)
+        end = self.end(start, carry, numbers < len(clients))
+        self.overlap.report_busy(event)
+        uploads = Uploads(
+            end.uploads, start.prepared.facts, end.admitted, *read_back(end.uploads, end.admitted)
+        )
+        trained, own_weights = self.trained_leaves(start), upload_weights(self.stage.algorithm)
+        sums = sum_uploads(uploads, 0, clients, own_weights, trained, end.totals)
+        return sums, self.changed_memories(clients, 0, carry, end.slots, uploads.flags)
+
+    def tune(self, order: Order, clients: Sequence[int], tune: Tune) -> Iterator[tuple[int, Leaves, Leaves]]:
+        """Each client's model fine-tuned on its own data: client, parameters, statistics; nothing is kept."""
+        done = 0
+        while done < len(clients):
+            try:
+                for own in self.tune_chunks(order, clients[done:], tune):
+                    yield own
+                    done += 1
+            except Exception as error:
+                if not self.halve_chunk(error, len(clients) - done):
+                    raise
+            else:
+                return
+            self.forget()
+
+    def tune_chunks(
+        self, order: Order, clients: Sequence[int], tune: Tune
+    ) -> Iterator[tuple[int, Leaves, Leaves]]:
+        """The same, without a second try if memory runs out."""
+        algorithm = tuning(self.stage.algorithm, tune)
+        stage = replace(self.stage, algorithm=algorithm, local=replace(self.stage.local, epochs=tune.epochs))
+        for some in self.chunks(clients):
+            model = fitted(algorithm, self.model)
+            rows = StackRows(order, some, len(some), self.width)
+            start = self.start(stage, model, rows, tuning=True)
+            carry = self.backend.run_steps(stage, model, self.federation, start, True)
+            for number, client in enumerate(some):
+                yield client, row(carry["params"], number), row(carry["buffers"], number)
+
+    def chunks(self, clients: Sequence[int]) -> Iterator[Sequence[int]]:
+        """The clients, at most `chunk` at a time."""
+        size = self.chunk or len(clients) or 1
+        for first in range(0, len(clients), size):
+            yield clients[first : first + size]
+
+    def halve_chunk(self, error: Exception, clients: int) -> bool:
+        """Whether memory ran out for `clients` clients and half of them are worth a try, which is set up."""
+        at_once = min(self.chunk or clients, clients)
+        if at_once == 1 or not ran_out_of_memory(error):
+            return False
+        self.chunk = -(-at_once // 2)
+        return True
+
+    def rows(self, order: Order, clients: Sequence[int]) -> StackRows:
+        """The rows of a stack of these clients, padded if programs are made for one number of rows."""
+        padding = bucket(len(clients)) - len(clients) if self.backend.pads_rows else 0
+        return StackRows(order, [*clients, *[clients[0]] * padding], len(clients), self.width)
+
+    def draw_ahead(self, order: Order) -> None:
+        """Start to draw the batches of the next round, if its clients are known."""
+        following = next_order(order)
+        for some in self.chunks(list(self.planner.participants(following.round))):
+            self.planner.draw_ahead(self.stage, self.model, self.rows(following, some))
+
+    def start(self, stage: Stage, model: Model, rows: StackRows, tuning: bool = False) -> StackStart:
+        """The start of a round of these rows."""
+        prepared = self.planner.prepare(stage, model, rows, tuning)
+        contiguous = self.backend.contiguous_rows and not tuning
+        carry = first_carry(stage, self.memories, rows.order, rows.clients, contiguous, bare=False)
+        if tuning:
+            carry["state"] = {}
+        members = [self.federation.clients[c] for c in rows.clients]
+        return StackStart(members, prepared, carry, rows.order.shared, {} if tuning else rows.order.broadcast)
+
+    def bare_carry(self, rows: StackRows) -> Carry:
+        """The carry without the shared leaves; the same object every round if clients remember nothing."""
+        count = len(rows.clients)
+        if count in self.bare_carries:
+            return self.bare_carries[count]
+        carry = first_carry(self.stage, self.memories, rows.order, rows.clients, False, bare=True)
+        if not (self.memories.needed or self.memories.local or rows.order.buffers):
+            self.bare_carries[count] = carry
+        return carry
+
+    def run_steps(self, start: StackStart) -> Carry:
+        """The carry after all steps."""
+        return self.backend.run_steps(self.stage, self.model, self.federation, start, False)
+
+    def end(self, start: StackStart, carry: Carry, living: Tensor) -> StackEnd:
+        """Memories and uploads of every row, and weighted sums over the living ones.
+
+        `living` is [rows]; if rows belong to several runs, [runs, rows], and there is a sum for each run.
         """
-        algorithm, momentum = self.stage.algorithm, self.stage.local.optimizer.momentum
-        sums = self.surveyed(begun, carry) if algorithm.needs_class_means else None
-        function = partial(stacked_end, algorithm, self.model, momentum, begun.apart)
-        end = self.program("end", function, self.compiled)
-        found: tuple[dict[str, Any], dict[str, Any], Tensor, Totals] = end(
-            carry, begun.facts, begun.shared, begun.broadcast, begun.lr,
-            *counted(begun.plan, begun.lr), living, sums,
-        )  # fmt: skip
-        return found
+        algorithm, inputs = self.stage.algorithm, start.inputs()
+        sums = self.survey(start, carry) if algorithm.needs_class_means else None
+        counts = step_numbers(start.plan, inputs.lr)
+        program = EndProgram(algorithm, self.model, self.stage.local.optimizer.momentum, start.per_row)
+        given = EndInputs(inputs.facts, inputs.anchor, inputs.broadcast, inputs.lr, *counts, sums)
+        return self.backend.run_end(program, carry, given, living, kept=bool(self.chunk))
 
-    def taken(
-        self,
-        clients: Sequence[int],
-        first: int,
-        mean: Mean,
-        facts: Leaves,
-        carry: Carry,
-        slots: Tree,
-        uploads: dict[str, Any],
-        admitted: Tensor,
-        told: Told,
-        totals: Totals | None,
-    ) -> list[tuple[int, Leaves, Leaves, Tree]]:
-        """Put the uploads of these clients (rows from `first` on) into the mean; what they will remember."""
-        some = slice(first, first + len(clients))
-        flags, losses = told[0][some], told[1][some]
-        if totals is None or not all(flags):
-            uploads, facts = (tree_map(lambda v: v[some], tree) for tree in (uploads, facts))
-        mean.add(uploads, facts, admitted[some], clients, totals, (flags, losses))
+    @torch.no_grad()
+    def survey(self, start: StackStart, carry: Carry) -> Leaves:
+        """Per row: the sums by class of its client's features over its whole training set."""
+        data, like = self.federation, start.prepared.lr
+        index, weight = survey(start.members, start.plan.index.shape[-1])
+        where, real = torch.from_numpy(index).to(like.device), torch.from_numpy(weight).to(like)
+        function, pool = partial(stacked_survey, self.model, data), (data.pool.x, data.pool.y)
+        models = {"params": carry["params"], "buffers": carry["buffers"]}
+        sums: Leaves = {}
+        for number in range(len(index)):
+            part = self.backend.run_once("survey", function, models, pool, where[number], real[number])
+            sums = {k: v + sums[k] if sums else v for k, v in part.items()}
+        return sums
+
+    def trained_leaves(self, start: StackStart) -> frozenset[str]:
+        """The leaves that train in some step of a round."""
+        return frozenset(k for mask in set(start.plan.masks) for k in trainable(self.model, mask))
+
+    def changed_memories(
+        self, clients: Sequence[int], first: int, carry: Carry, slots: Tree, flags: Sequence[bool]
+    ) -> list[ClientMemory]:
+        """What these clients (rows from `first` on) remember, if their flag says that all is finite."""
         if not self.memories.needed:
             return []
         kept = {
@@ -132,160 +235,8 @@ class Stacked:
             "buffers": carry["buffers"] if self.model.statistics == "local" else {},
             "slots": slots,
         }
-        mine = {c: row(kept, first + number) for number, c in enumerate(clients) if flags[number]}
-        return [(c, own["params"], own["buffers"], own["slots"]) for c, own in mine.items()]
-
-    def rows(self, clients: Sequence[int]) -> tuple[list[int], int]:
-        """The client of each row of a stack of these, and how many rows at its end are padding."""
-        padding = bucket(len(clients)) - len(clients) if self.compiled else 0
-        return [*clients, *[clients[0]] * padding], padding
-
-    def beforehand(
-        self, stage: Stage, model: Model, order: Order, rows: Sequence[int], real: int, tuning: bool
-    ) -> Known:
-        """What is known of these rows."""
-        plan = self.plan(stage, model, order, rows, real, tuning)
-        return Known(plan, self.facts_of(rows), self.rate(stage, order))
-
-    def plan(
-        self, stage: Stage, model: Model, order: Order, rows: Sequence[int], real: int, tuning: bool
-    ) -> Plan:
-        """The batches of these rows; those after the first `real` are dead."""
-        data = self.federation
-        own = plan(
-            [data.clients[c] for c in rows], rows, stage.local, stage.algorithm.schedule, len(model.units),
-            order.seed, order.round, order.stage_round, width=self.width, random=model.random, tuning=tuning,
-            augment=data.augment,
-        )  # fmt: skip
-        own.alive[:, real:] = False
-        return own
-
-    def facts_of(self, rows: Sequence[int]) -> Leaves:
-        """The facts of each row's client."""
-        ids = sent(np.array(rows), self.federation.pool.x.device)
-        return {k: v[ids] for k, v in self.facts.items()}
-
-    def rate(self, stage: Stage, order: Order) -> Tensor:
-        """The learning rate of the round."""
-        like = next(iter(order.shared.values()))
-        return torch.full((), stage.local.optimizer.rate(order.round), dtype=like.dtype, device=like.device)
-
-    def table(self, plan: Plan) -> Tensor:
-        """The plan's table."""
-        return torch.from_numpy(plan.table)
-
-    def clients_in(self, round: int) -> Sequence[int]:
-        """The clients that will take part in a round; none if that is not known."""
-        return ()
-
-    def draw_ahead(self, order: Order, padding: int | None = None) -> list[Coming]:
-        """Nothing is drawn ahead where the host itself trains."""
-        return []
-
-    def tuned(self, order: Order, clients: Sequence[int], tune: Tune) -> Iterator[tuple[int, Leaves, Leaves]]:
-        """Each client's model fine-tuned on its own data: client, parameters, statistics; nothing is kept."""
-        algorithm = tuning(self.stage.algorithm, tune)
-        stage = replace(self.stage, algorithm=algorithm, local=replace(self.stage.local, epochs=tune.epochs))
-        size = self.chunk or len(clients)
-        for start in range(0, len(clients), size):
-            some = clients[start : start + size]
-            model = fitted(algorithm, self.model)
-            begun = self.begun(stage, model, order, some, len(some), False, tuning=True)
-            carry = self.advanced(stage, model, begun, False, tuning=True)
-            for number, client in enumerate(some):
-                yield client, row(carry["params"], number), row(carry["buffers"], number)
-
-    def begun(
-        self, stage: Stage, model: Model, order: Order, rows: Sequence[int], real: int, compiled: bool,
-        tuning: bool = False,
-    ) -> Begun:  # fmt: skip
-        """These rows before their first step, dead after the first `real`."""
-        own, facts, lr = self.beforehand(stage, model, order, rows, real, tuning)
-        carry = self.start(stage, order, rows, compiled)
-        if tuning:
-            carry["state"] = {}
-        members = [self.federation.clients[c] for c in rows]
-        return Begun(members, own, carry, facts, order.shared, {} if tuning else order.broadcast, lr)
-
-    def advanced(
-        self, stage: Stage, model: Model, begun: Begun, compiled: bool, tuning: bool = False
-    ) -> Carry:
-        """The carry after all steps of the plan."""
-        data, own, carry, device = self.federation, begun.plan, begun.carry, begun.lr.device
-        # As they were sent, or as the client left them. Copies: a program that saw the carry's own here
-        # would be made anew for the second step, when they are no longer that.
-        statistics = tree_map(torch.clone, carry["buffers"])
-        anchor = tree_map(torch.clone, begun.shared) if begun.apart else begun.shared
-        index = torch.from_numpy(own.index).to(device)
-        weight = torch.from_numpy(own.weight).to(device, begun.lr.dtype)
-        alive = torch.from_numpy(own.alive).to(device)
-        key = torch.from_numpy(own.key).to(device)
-        moves = torch.from_numpy(own.moves).to(device)
-        for number, mask in enumerate(own.masks):
-            leaves = trainable(model, mask)
-            masked = compiled or not own.alive[number].all()
-            advance = self.program(
-                (tuning, leaves, masked, begun.apart),
-                partial(stacked_step, stage.algorithm, model, stage.local, data, leaves, masked, begun.apart),
-                compiled,
-            )
-            carry = advance(
-                carry, data.pool.x, data.pool.y, index[number], weight[number], key[number], moves[number],
-                alive[number], begun.facts, statistics, anchor, begun.broadcast, begun.lr,
-            )  # fmt: skip
-        return carry
-
-    @torch.no_grad()
-    def surveyed(self, begun: Begun, carry: Carry) -> Leaves:
-        """Per row: the sums by class of its client's features over its whole training set."""
-        data, like = self.federation, begun.lr
-        index, weight = survey(begun.members, self.width)
-        where, real = torch.from_numpy(index).to(like.device), torch.from_numpy(weight).to(like)
-        look = self.program("survey", partial(stacked_survey, self.model, data), self.compiled)
-        sums: Leaves = {}
-        for number in range(len(index)):
-            part = look(
-                carry["params"], carry["buffers"], data.pool.x, data.pool.y, where[number], real[number]
-            )
-            sums = {k: v + sums[k] if sums else v for k, v in part.items()}
-        return sums
-
-    def start(
-        self, stage: Stage, order: Order, rows: Sequence[int], compiled: bool, bare: bool = False
-    ) -> Carry:
-        """The stacked carry; a bare one is without what is shared, and kept where clients keep nothing."""
-        constant = bare and not (self.memories.needed or self.memories.local or order.buffers)
-        if constant and len(rows) in self.blank:
-            return self.blank[len(rows)]
-        carry = first_carry(stage, self.memories, order, rows, compiled, bare)
-        if constant:
-            self.blank[len(rows)] = carry
-        return carry
-
-    def program(self, key: Any, function: Callable[..., Any], compile: bool) -> Callable[..., Any]:
-        """The function, compiled if asked for; made once for each key."""
-        if (key, compile) not in self.programs:
-            self.programs[key, compile] = compiled(function, self.network.half) if compile else function
-        return self.programs[key, compile]
-
-    def aside(self, work: Callable[[], T]) -> Callable[[], T]:
-        """The work, done at once."""
-        return done_now(work)
-
-    def repeated(self, name: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function as it is."""
-        return function
-
-    def mark(self) -> Any:
-        """Where a device's stream is now."""
-        return None
-
-    def apart(self, since: Any) -> AbstractContextManager[None]:
-        """What is done here need not wait for what a device began since."""
-        return nullcontext()
-
-    def forget(self) -> None:
-        """Nothing is held that the next round could not do without."""
+        mine = {c: row(kept, first + n) for n, c in enumerate(clients) if flags[first + n]}
+        return [ClientMemory(c, own["params"], own["buffers"], own["slots"]) for c, own in mine.items()]
 
     def personal(self, client: int, shared: Leaves, buffers: Leaves) -> tuple[Leaves, Leaves]:
         """A client's own model: the shared leaves with those it keeps."""
@@ -296,5 +247,10 @@ class Stacked:
         return self.memories.save()
 
     def load(self, saved: Tree) -> None:
-        """Take saved memories up."""
+        """Restore saved memories."""
         self.memories.load(saved)
+
+
+def next_order(order: Order) -> Order:
+    """The order of the round after, as far as it is known: its numbers, not its model."""
+    return order._replace(round=order.round + 1, stage_round=order.stage_round + 1)

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from kedge.config.experiment import Experiment
 from kedge.core.errors import RequestError
-from kedge.engines.engine import ran_out
+from kedge.engines.out_of_memory import ran_out_of_memory
 from kedge.engines.unstackable import unstackable
 from kedge.running.engine_settings import read_engine_settings
 from kedge.running.folders.sources import CodeChoice
@@ -48,7 +48,7 @@ class Controls(NamedTuple):
 
 def failure(request: RunRequest, error: Exception) -> Outcome:
     """The outcome of a run that failed with `error`."""
-    out_of_memory = ran_out(error)  # before `without_frames` removes the causes
+    out_of_memory = ran_out_of_memory(error)  # before `without_frames` removes the causes
     return Outcome(request, *without_frames(error), out_of_memory)
 
 

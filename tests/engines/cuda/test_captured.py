@@ -22,19 +22,20 @@ from kedge.core.errors import RequestError
 from kedge.core.frozen import place_frozen
 from kedge.core.optimizers import SGD, Adam, Optimizer
 from kedge.core.sampling import Participation
-from kedge.core.server import initial_server
+from kedge.core.server import broadcast, initial_server
 from kedge.core.tree import flatten, tree_to
 from kedge.data.augment import Augment
 from kedge.data.datasets import synthetic
 from kedge.data.federation import federate
 from kedge.data.partitions.partition import DirichletClasses
 from kedge.engines.choose import choose
-from kedge.engines.cuda.captured import Captured
+from kedge.engines.cuda.captured import Captured, captured_stack
 from kedge.engines.cuda.graphs import in_place
 from kedge.engines.engine import Engine, Order
 from kedge.engines.pack.pack import Pack
 from kedge.engines.pack.rows import RowCounts
 from kedge.engines.sequential import Sequential
+from kedge.engines.stacked import Stacked
 from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded
 from kedge.nn.precision import DTYPES, Precision, computing_in, in_precision
@@ -91,8 +92,8 @@ def final(task: Task, engine: Engine, folder: Path | None = None) -> dict[str, T
     return {k: v.cpu() for k, v in {**flatten(ended.server._asdict()), **line}.items()}
 
 
-def captured(task: Task, chunk: int = 0, streams: int = 1) -> Captured:
-    return Captured(task.model, task.federation, chunk, task.takes_part, streams)
+def captured(task: Task, chunk: int = 0, streams: int = 1) -> Stacked:
+    return captured_stack(task.model, task.federation, chunk, task.takes_part, streams)
 
 
 def apart(left: dict[str, Tensor], right: dict[str, Tensor]) -> float:
@@ -173,7 +174,7 @@ class TestOnTheGPU:
     def test_packed_runs_have_their_own_frozen_weights(self) -> None:
         """Seeds with equal backbones share a stack, and each run ends as alone."""
         tasks = [task_of(fedavg(), "cuda", network="mlp", frozen=2, seed=seed) for seed in (0, 1)]
-        pack = Pack([captured(task) for task in tasks], lambda whole: Captured(tasks[0].model, whole))
+        pack = Pack([captured(task) for task in tasks], captured_stack)
         assert pack.frozen == [0, 0]
         ended: dict[int, Any] = {}
         pack.carry_out([rounds(t, e) for t, e in zip(tasks, pack.engines, strict=True)], ended.__setitem__)
@@ -246,8 +247,8 @@ class TestOnTheGPU:
             pending.append(not torch.cuda.default_stream().query())
 
         for _ in range(2):  # the first time all is compiled
-            engine.on_busy = work
-            engine.round(order, [0, 1, 2, 3])
+            engine.overlap.on_busy = work
+            engine.train(order, [0, 1, 2, 3])
         assert pending[-1]
 
     def test_kernels_lie_with_channels_last(self) -> None:
@@ -263,15 +264,15 @@ class TestOnTheGPU:
     def test_out_of_memory_halves_the_stack(self, monkeypatch: pytest.MonkeyPatch) -> None:
         task = task_of(fedavg(), "cuda")
         engine = captured(task)
-        advance, tried = engine.advanced, []
+        run_steps, tried = engine.backend.run_steps, []
 
-        def short(*args: object, **kwargs: object) -> object:
-            tried.append(len(args[2].members))  # type: ignore[attr-defined]
+        def short(*given: Any) -> Carry:
+            tried.append(len(given[3].members))
             if tried[-1] > 2:
                 raise torch.cuda.OutOfMemoryError("as if")
-            return advance(*args, **kwargs)  # type: ignore[arg-type]
+            return run_steps(*given)
 
-        monkeypatch.setattr(engine, "advanced", short)
+        monkeypatch.setattr(engine.backend, "run_steps", short)
         assert apart(reference(task_of(fedavg(), "cpu")), final(task, engine)) < 1e-10
         assert engine.chunk == 2
         assert max(tried) == 4
@@ -286,7 +287,7 @@ class TestOnTheGPU:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
             engines = [captured(task) for task in tasks]
-            pack = Pack(engines, lambda whole: Captured(tasks[0].model, whole), most)
+            pack = Pack(engines, captured_stack, most)
             ended: dict[int, Progress | BaseException] = {}
             runs = [rounds(task, engine) for task, engine in zip(tasks, engines, strict=True)]
             pack.carry_out(runs, ended.__setitem__)
@@ -341,8 +342,9 @@ class TestAnywhere:
         with on_the_cpu(written_down=True), computing_in("bf16"):
             engine = captured(task, streams=streams)
             found = final(task, engine)
-            assert engine.lanes
-            assert all(lanes.rounded for lanes in engine.lanes.values())
+            assert isinstance(engine.backend, Captured)
+            assert engine.backend.lanes
+            assert all(lanes.rounded for lanes in engine.backend.lanes.values())
             monkeypatch.setattr("kedge.engines.cuda.lanes.rounded", lambda graph, first: [])
             expected = final(task, captured(task, streams=streams))
         assert all(torch.equal(v, expected[k]) for k, v in found.items())
@@ -354,13 +356,15 @@ class TestAnywhere:
             engine = captured(task)
             ended = run(task, engine)
         shared, buffers = ended.server.shared, ended.server.buffers
-        begun = engine.start(task.stages[0], Order(3, 3, 0, shared, buffers, {}), [0, 1, 2, 3], True)
+        rows = engine.rows(Order(3, 3, 0, shared, buffers, broadcast(scaffold(), ended.server)), [0, 1, 2, 3])
+        start = engine.start(task.stages[0], task.model, rows)
         assert all(v.untyped_storage().data_ptr() == shared[k].untyped_storage().data_ptr()
-                   for k, v in begun["params"].items())  # fmt: skip
-        (lanes,), (end,) = engine.lanes.values(), engine.ends.values()
+                   for k, v in start.carry["params"].items())  # fmt: skip
+        assert isinstance(engine.backend, Captured)
+        (lanes,), (end,) = engine.backend.lanes.values(), engine.backend.ends.values()
         read = tree_leaves(end.arguments[0])
         assert len(read) > 4
-        assert all(own is place for own, place in zip(read, lanes.places(), strict=True))
+        assert all(own is place for own, place in zip(read, lanes.tensors(), strict=True))
 
     @pytest.mark.parametrize("method", ["fedavg", "fedexp", "fedper"])
     def test_every_round_is_measured_as_in_the_reference(self, method: str) -> None:
@@ -387,16 +391,16 @@ class TestAnywhere:
         task = task_of(scaffold(), "cpu")
         with on_the_cpu():
             engine = captured(task)
-            advance, tried = engine.advanced, []
+            run_steps, tried = engine.backend.run_steps, []
 
-            def short(*args: Any, **kwargs: Any) -> Carry:
-                if kwargs.get("tuning", False) == tuning:
-                    tried.append(len(args[2].members))
+            def short(*given: Any) -> Carry:
+                if given[4] == tuning:
+                    tried.append(len(given[3].members))
                     if tried[-1] > 2:
                         raise RuntimeError("broken off") from torch.OutOfMemoryError("as if")
-                return advance(*args, **kwargs)
+                return run_steps(*given)
 
-            monkeypatch.setattr(engine, "advanced", short)
+            monkeypatch.setattr(engine.backend, "run_steps", short)
             found = final(task, engine)
         assert apart(reference(task), found) < 1e-10
         assert max(tried) > 2
@@ -413,9 +417,9 @@ class TestAnywhere:
             server = initial_server(fedavg(), task.model, *task.model.init(0))
             order = Order(0, 0, 0, server.shared, server.buffers, {})
             engine.begin(task.stages[0], server.shared, frozenset())
-            monkeypatch.setattr(engine, "advanced", broken)
+            monkeypatch.setattr(engine.backend, "run_steps", broken)
             with pytest.raises(RuntimeError, match="broken"):
-                list(engine.tuned(order, [0, 1], Tune(1)))
+                list(engine.tune(order, [0, 1], Tune(1)))
 
     @pytest.mark.parametrize("case", ["augmented", "chunked", "colours", "adam"])
     def test_every_way_to_train_agrees_with_the_reference(self, case: str) -> None:
@@ -429,7 +433,7 @@ class TestAnywhere:
     def test_without_cuda_it_says_so(self) -> None:
         task = task_of(fedavg(), "cpu")
         with pytest.raises(RequestError, match="needs a CUDA device"):
-            Captured(task.model, task.federation)
+            captured_stack(task.model, task.federation)
 
     def test_without_cuda_the_choice_falls_back_and_says_so(self) -> None:
         task = task_of(fedavg(), "cpu")

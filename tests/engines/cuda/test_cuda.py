@@ -16,6 +16,7 @@ from kedge.data.augment import Augment
 from kedge.data.datasets import synthetic
 from kedge.data.federation import federate
 from kedge.data.partitions.partition import DirichletClasses
+from kedge.engines.direct import Direct
 from kedge.engines.engine import Engine
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
@@ -45,7 +46,7 @@ def final(
     places: dict[str, Engine] = {
         "sequential": Sequential(model, data),
         "stacked": Stacked(model, data, chunk=3),
-        "compiled": Stacked(model, data, compiled=True),
+        "compiled": Stacked(model, data, backend=Direct(compile=True)),
     }
     ended = run(task, places[engine])
     line = {

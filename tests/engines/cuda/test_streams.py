@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,10 +10,13 @@ from tests.engines.recorded import on_the_cpu
 from kedge.algorithms import fedavg
 from kedge.bench.workloads import WORKLOADS
 from kedge.core.algorithm import Stage
+from kedge.core.model import Model
+from kedge.data.federation import Federation
 from kedge.engines import choose as auto
 from kedge.engines.cuda import streams
-from kedge.engines.cuda.captured import Captured
+from kedge.engines.cuda.captured import Captured, captured_stack
 from kedge.engines.cuda.streams import best, tried
+from kedge.engines.stacked import Stacked
 
 
 def test_a_few_numbers_are_tried() -> None:
@@ -78,12 +80,11 @@ def test_the_trial_runs_every_number_of_streams_and_the_engine_gets_the_best(
     task, stage = work.task("cpu"), Stage(fedavg(), 1, work.local())
     asked_for: list[int] = []
 
-    class Watched(Captured):
-        def __init__(self, *args: Any, **more: Any) -> None:
-            super().__init__(*args, **more)
-            asked_for.append(self.streams)
+    def watched(model: Model, data: Federation, chunk: int, streams: int) -> Stacked:
+        asked_for.append(streams)
+        return captured_stack(model, data, chunk, streams=streams)
 
-    monkeypatch.setattr(auto, "Captured", Watched)
+    monkeypatch.setattr(auto, "captured_stack", watched)
     said: list[str] = []
     given = task.model, task.federation, stage, 4, 10**7, 4
     with on_the_cpu():
@@ -97,8 +98,9 @@ def test_the_trial_runs_every_number_of_streams_and_the_engine_gets_the_best(
     monkeypatch.undo()
     with on_the_cpu():
         engine = auto.build(auto.Choice("captured", True, 4, "", 2), task.model, task.federation)
-    assert isinstance(engine, Captured)
-    assert engine.streams == 2
+    assert isinstance(engine, Stacked)
+    assert isinstance(engine.backend, Captured)
+    assert engine.backend.streams == 2
 
 
 @pytest.mark.gpu
@@ -116,5 +118,6 @@ def test_a_gpu_tries_them_in_truth_and_a_run_takes_the_best(own_cache: Path) -> 
     assert auto.choose(*given, rounds=1, name="captured", say=said.append).streams == first.streams
     assert not any("trying" in message for message in said)
     engine = auto.build(first, task.model, task.federation)
-    assert isinstance(engine, Captured)
-    assert engine.streams == first.streams
+    assert isinstance(engine, Stacked)
+    assert isinstance(engine.backend, Captured)
+    assert engine.backend.streams == first.streams

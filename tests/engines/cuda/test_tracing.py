@@ -21,14 +21,15 @@ from kedge.data.augment import Augment
 from kedge.data.batches import plan
 from kedge.data.datasets import synthetic
 from kedge.data.federation import federate
-from kedge.engines.cuda.captured import step
+from kedge.engines.cuda.captured import step_from_table
 from kedge.engines.cuda.frozen_inputs import make_frozen_inputs
 from kedge.engines.cuda.graphs import in_place
 from kedge.engines.cuda.lanes import Lanes
 from kedge.engines.cuda.rounding import inputs
 from kedge.engines.cuda.tracing import traced, without_advice, written_down
-from kedge.engines.engine import Order, trainable
-from kedge.engines.programs import cpu_keeps_rounding
+from kedge.engines.engine import Order
+from kedge.engines.leaves import trainable
+from kedge.engines.programs import StepProgram, cpu_keeps_rounding
 from kedge.engines.stacked import Stacked
 from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded
@@ -59,22 +60,22 @@ def test_a_traced_step_from_the_table_is_a_step_of_the_stack(algorithm: Algorith
     engine = Stacked(model, data)
     engine.begin(stage, params)
     order = Order(0, 0, 0, server.shared, server.buffers, broadcast(algorithm, server))
-    begun = engine.begun(stage, model, order, [0, 1, 2], 3, False)
-    carry = in_place(begun.carry)
-    rest = {
-        "facts": begun.facts, "statistics": tree_map(torch.clone, carry["buffers"]),
-        "anchor": begun.shared, "broadcast": begun.broadcast, "lr": begun.lr,
-    }  # fmt: skip
-    table = torch.from_numpy(begun.plan.table)
+    start = engine.start(stage, model, engine.rows(order, [0, 1, 2]))
+    carry = in_place(start.carry)
+    statistics = tree_map(torch.clone, carry["buffers"])
+    rest = start.inputs()._replace(statistics=statistics)._asdict()
+    table = torch.from_numpy(start.plan.table)
     now = torch.zeros_like(table[0])
     programs = {}
-    for number, mask in enumerate(begun.plan.masks):
+    for number, mask in enumerate(start.plan.masks):
         if mask not in programs:
-            function = partial(step, stage, model, data, trainable(model, mask), False)
+            leaves = trainable(model, mask)
+            program = StepProgram(algorithm, model, stage.local, data, leaves, True, False)
+            function = partial(step_from_table, program)
             programs[mask] = traced(function, carry, rest, now, data.pool.x, data.pool.y)
         now.copy_(table[number])
         programs[mask](carry, rest, now, data.pool.x, data.pool.y)
-    right = flatten(engine.advanced(stage, model, begun, False))
+    right = flatten(engine.run_steps(start))
     assert set(right) == set(flatten(carry))
     for name, value in flatten(carry).items():
         torch.testing.assert_close(value, right[name], rtol=0, atol=1e-13)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from kedge.algorithms import METHOD_FACTORIES, fedavg, fedavgm, fedbug, feddyn, fedexp, fednova, scaffold
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage, Tune
+from kedge.core.client import Carry
 from kedge.core.model import Model
 from kedge.core.optimizers import SGD
 from kedge.core.sampling import Participation
@@ -21,10 +21,14 @@ from kedge.data.augment import Augment
 from kedge.data.datasets import synthetic
 from kedge.data.federation import Federation, federate
 from kedge.data.partitions.partition import DirichletClasses
-from kedge.engines.cuda.captured import Captured
+from kedge.engines.cuda.captured import captured_stack
+from kedge.engines.direct import Direct
 from kedge.engines.engine import Order
-from kedge.engines.pack.pack import Pack, Waiting
+from kedge.engines.pack.joint_planner import Waiting
+from kedge.engines.pack.pack import Pack
+from kedge.engines.stack_start import StackStart
 from kedge.engines.stacked import Stacked
+from kedge.engines.sums import Sums
 from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded
 from kedge.running.progress import Progress
@@ -52,19 +56,20 @@ def task_of(
     return Task(tuple(stages), model, data, share, seed=seed, tune=Tune(1))
 
 
-def carried_out(
-    tasks: list[Task], kind: Callable[[Model, Federation], Stacked] = Stacked
-) -> tuple[list[Progress | BaseException], Pack]:
+Kind = Callable[[Model, Federation], Stacked]
+
+
+def carried_out(tasks: list[Task], kind: Kind = Stacked) -> tuple[list[Progress | BaseException], Pack]:
     """How the runs end in one pack."""
     engines = [kind(task.model, task.federation) for task in tasks]
-    pack = Pack(engines, lambda whole: kind(tasks[0].model, whole))
+    pack = Pack(engines, kind)
     ended: dict[int, Progress | BaseException] = {}
     runs = [rounds(task, engine) for task, engine in zip(tasks, engines, strict=True)]
     pack.carry_out(runs, ended.__setitem__)
     return [ended[number] for number in range(len(tasks))], pack
 
 
-def together(tasks: list[Task], kind: type[Stacked] = Stacked) -> tuple[list[Progress], Pack]:
+def together(tasks: list[Task], kind: Kind = Stacked) -> tuple[list[Progress], Pack]:
     """The same where none fails."""
     ended, pack = carried_out(tasks, kind)
     for end in ended:
@@ -80,7 +85,7 @@ def state(progress: Progress) -> dict[str, Tensor]:
     return {**flatten(progress.server._asdict()), **line}
 
 
-def check(tasks: list[Task], kind: type[Stacked] = Stacked) -> Pack:
+def check(tasks: list[Task], kind: Kind = Stacked) -> Pack:
     found, pack = together(tasks, kind)
     for task, progress in zip(tasks, found, strict=True):
         alone = run(task, Stacked(task.model, task.federation))
@@ -97,13 +102,13 @@ def test_graphs_of_several_runs(method: str) -> None:
     """The captured engine's own work in a pack, on stand-ins for graphs."""
     with on_the_cpu():
         pack = check(
-            [task_of(METHOD_FACTORIES[method](), seed, augment="flip") for seed in range(3)], Captured
+            [task_of(METHOD_FACTORIES[method](), seed, augment="flip") for seed in range(3)], captured_stack
         )
     assert pack.stacks, "nothing was trained side by side"
 
 
-@pytest.mark.parametrize("kind", [Stacked, Captured])
-def test_a_run_that_diverges_leaves_the_others_alone(kind: type[Stacked]) -> None:
+@pytest.mark.parametrize("kind", [Stacked, captured_stack])
+def test_a_run_that_diverges_leaves_the_others_alone(kind: Kind) -> None:
     wild = replace(task_of(fedavg(), 1, lr=1e200), on_divergence="drop")
     with on_the_cpu():
         found, _ = together([task_of(fedavg(), 0), wild], kind)
@@ -142,8 +147,8 @@ def test_runs_that_differ(case: str) -> None:
 SERVER_RULES = (fedexp(), fedavg(), fedavgm(), fednova())  # their clients' steps are those of FedAvg
 
 
-@pytest.mark.parametrize("kind", [Stacked, Captured])
-def test_methods_with_the_same_steps_train_in_one_stack(kind: type[Stacked]) -> None:
+@pytest.mark.parametrize("kind", [Stacked, captured_stack])
+def test_methods_with_the_same_steps_train_in_one_stack(kind: Kind) -> None:
     with on_the_cpu():
         pack = check([task_of(method, seed) for method in SERVER_RULES for seed in range(2)], kind)
     assert len(pack.stacks) == 1
@@ -181,21 +186,23 @@ def test_memory_that_does_not_suffice_halves_the_pack(
     tasks = [replace(task_of(fedavg(), seed), participation=four) for seed in range(4)]
     widths: list[int] = []
     by_themselves: list[Stacked] = []
-    advance, train = Stacked.advanced, Stacked.round
+    run_steps, train = Direct.run_steps, Stacked.train
 
-    def short(self: Stacked, stage, model, begun, *rest, **named):  # type: ignore[no-untyped-def]
-        if begun.apart:
-            widths.append(len(begun.members))
+    def short(
+        self: Direct, stage: Stage, model: Model, data: Federation, start: StackStart, tuning: bool
+    ) -> Carry:
+        if start.per_row:
+            widths.append(len(start.members))
             if widths[-1] > room:
                 raise RuntimeError("broken off") from torch.OutOfMemoryError("as if")
-        return advance(self, stage, model, begun, *rest, **named)
+        return run_steps(self, stage, model, data, start, tuning)
 
-    def counted(self: Stacked, order: Order, clients: Sequence[int]) -> Reply:
+    def counted(self: Stacked, order: Order, clients: Sequence[int]) -> Sums:
         by_themselves.append(self)
         return train(self, order, clients)
 
-    monkeypatch.setattr(Stacked, "advanced", short)
-    monkeypatch.setattr(Stacked, "round", counted)
+    monkeypatch.setattr(Direct, "run_steps", short)
+    monkeypatch.setattr(Stacked, "train", counted)
     pack = check(tasks)
     assert pack.rows.limited
     assert max(widths) == 16
@@ -213,9 +220,11 @@ def test_a_compiled_pack_has_one_program_for_all_steps() -> None:
     module = [seeded(lambda: MODELS["mlp"]((1, 8, 8), 4, hidden=(8,)), seed) for seed in (0, 1)]
     small = [replace(task, model=from_module(own)) for task, own in zip(tasks, module, strict=True)]
     with torch._dynamo.config.patch(error_on_recompile=True):
-        ended, pack = carried_out(small, partial(Stacked, compiled=True))
+        ended, pack = carried_out(
+            small, lambda model, data: Stacked(model, data, backend=Direct(compile=True))
+        )
     assert [type(end) for end in ended] == [Progress, Progress], ended
-    assert pack.stacks[0][1].compiled
+    assert pack.stacks[0][2].backend.pads_rows
 
 
 def test_a_run_that_fails_leaves_the_others_alone() -> None:
@@ -229,19 +238,19 @@ def test_an_error_of_the_stack_reaches_every_run(monkeypatch: pytest.MonkeyPatch
     def broken(*args: object, **named: object) -> None:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(Pack, "side_by_side", broken)
+    monkeypatch.setattr(Pack, "train_side_by_side", broken)
     ended, _ = carried_out([task_of(fedavg(), seed) for seed in range(2)])
     assert [str(end) for end in ended] == ["broken", "broken"]
 
 
 def test_runs_whose_programs_differ_fail_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    train = Pack.side_by_side
+    train = Pack.train_side_by_side
 
     def broken(self: Pack, asked: Sequence[Waiting]) -> list[Reply]:
         if asked[0].engine.stage.algorithm.name == "scaffold":
             raise RuntimeError("broken")
         return train(self, asked)
 
-    monkeypatch.setattr(Pack, "side_by_side", broken)
+    monkeypatch.setattr(Pack, "train_side_by_side", broken)
     ended, _ = carried_out([task_of(method, seed) for method in (fedavg(), scaffold()) for seed in range(2)])
     assert [isinstance(end, Progress) for end in ended] == [True, True, False, False]

@@ -2,65 +2,63 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.engines.pack.test_pack import state, task_of
 from tests.engines.recorded import on_the_cpu
 
 from kedge.algorithms import fedavg
+from kedge.core.client import Carry
 from kedge.core.sampling import Participation
-from kedge.engines.cuda.captured import Captured
+from kedge.engines.cuda.captured import Captured, captured_stack
 from kedge.engines.pack.pack import Pack
 from kedge.engines.pack.rows import FORESEEN, RowCounts
+from kedge.engines.planner import Participants
 from kedge.engines.stacked import Stacked
 from kedge.running.progress import Progress
 from kedge.running.runner import rounds, run
 
 
-class Foreseen:
-    """Clients of the rounds by number; unknown after the last."""
-
-    def __init__(self, counts: Sequence[int]) -> None:
-        self.counts = counts
-
-    def clients_in(self, round: int) -> Sequence[int]:
-        return range(self.counts[round % len(self.counts)]) if self.counts else ()
+def participants_of(counts: Sequence[int]) -> Participants:
+    """Clients of the rounds by number; no clients are known if there are no counts."""
+    return lambda round: range(counts[round % len(counts)]) if counts else ()
 
 
 def test_most_rounds_fit_into_the_usual_number() -> None:
     counts = [20] * (FORESEEN - 3) + [29, 30, 31]  # three of 75 rounds are larger
-    rows = RowCounts([Foreseen(counts)])
+    rows = RowCounts([participants_of(counts)])
     assert rows.usual_rows([0]) == 20
     assert [rows.padded("a", [0], count) for count in (20, 13, 5)] == [20, 20, 20]
     assert rows.limit("a", [0]) == 20
 
 
 def test_equal_rounds_are_not_padded() -> None:
-    rows = RowCounts([Foreseen([7]), Foreseen([6])])
+    rows = RowCounts([participants_of([7]), participants_of([6])])
     assert rows.padded("a", [0, 1], 13) == 13
 
 
 def test_unknown_rounds_take_what_suffices_for_their_own() -> None:
-    rows = RowCounts([Foreseen([])])
+    rows = RowCounts([participants_of([])])
     assert rows.limit("a", [0]) > 10**6
     assert rows.padded("a", [0], 13) >= 13
     assert rows.padded("a", [0], 11) == rows.padded("a", [0], 13)
 
 
 def test_a_stack_three_times_too_large_is_not_used() -> None:
-    rows = RowCounts([Foreseen([40]), Foreseen([4])])
+    rows = RowCounts([participants_of([40]), participants_of([4])])
     assert rows.padded("a", [0, 1], 44) == 44
     assert rows.padded("a", [1], 4) == 4
 
 
 def test_more_runs_have_a_stack_of_their_own_size() -> None:
-    rows = RowCounts([Foreseen([10])] * 8)
+    rows = RowCounts([participants_of([10])] * 8)
     assert rows.limit("a", [0, 1]) == 20
     assert rows.limit("a", range(8)) == 80
 
 
 def test_memory_limits_the_number() -> None:
-    rows = RowCounts([Foreseen([10])] * 4)
+    rows = RowCounts([participants_of([10])] * 4)
     assert rows.limit("a", range(4)) == 40
     rows.halve(40)
     assert rows.limited
@@ -79,17 +77,20 @@ def test_runs_with_random_participation_compile_once(
     if usual:
         monkeypatch.setattr(RowCounts, "usual_rows", lambda self, runs: usual * len(runs))
     widths: list[int] = []
-    advance = Captured.advanced
+    run_steps = Captured.run_steps
 
-    def counted(self, stage, model, begun, *rest, **named):  # type: ignore[no-untyped-def]
-        if begun.apart:  # not tuning, which is per run
-            widths.append(len(begun.members))
-        return advance(self, stage, model, begun, *rest, **named)
+    def counted(self: Captured, *given: Any) -> Carry:
+        start = given[3]
+        if start.per_row:  # not fine-tuning, which is per run
+            widths.append(len(start.members))
+        return run_steps(self, *given)
 
-    monkeypatch.setattr(Captured, "advanced", counted)
+    monkeypatch.setattr(Captured, "run_steps", counted)
     with on_the_cpu():
-        engines = [Captured(task.model, task.federation, ahead=task.takes_part) for task in tasks]
-        pack = Pack(engines, lambda whole: Captured(tasks[0].model, whole))
+        engines = [
+            captured_stack(task.model, task.federation, participants=task.takes_part) for task in tasks
+        ]
+        pack = Pack(engines, captured_stack)
         ended: dict[int, Progress | BaseException] = {}
         pack.carry_out([rounds(t, e) for t, e in zip(tasks, engines, strict=True)], ended.__setitem__)
     packed = set(widths)

@@ -36,13 +36,13 @@ def test_packed_runs_end_as_alone(
 ) -> None:
     """Seeds, learning rates, partitions, participation and lengths of their own; a method that remembers."""
     rounds: list[int] = []
-    train = Pack.side_by_side
+    train = Pack.train_side_by_side
 
     def counting(self: Pack, asked: Sequence[Any]) -> Any:
         rounds.append(len(asked))
         return train(self, asked)
 
-    monkeypatch.setattr(Pack, "side_by_side", counting)
+    monkeypatch.setattr(Pack, "train_side_by_side", counting)
     own: list[dict[str, Any]] = [
         {"seed": 1},
         {"seed": 2, "optimizer__lr": 0.05},

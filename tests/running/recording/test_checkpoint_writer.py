@@ -42,16 +42,16 @@ def test_the_next_rounds_train_while_a_state_is_written(
         when[number] = [entry for entry in engine.log if entry.startswith("round")]
         save(folder, number, state)
 
-    train = engine.round
+    train = engine.train
 
     def released(*asked):  # type: ignore[no-untyped-def]
-        reply = train(*asked)
+        sums = train(*asked)
         if "round 2" in engine.log:
             held.set()
-        return reply
+        return sums
 
     monkeypatch.setattr(checkpoint, "save", slow)
-    monkeypatch.setattr(engine, "round", released)
+    monkeypatch.setattr(engine, "train", released)
     (tmp_path / "beside").mkdir()
     run(task, engine, tmp_path / "beside", 1)
     assert when[1] == ["round 1", "round 2"]

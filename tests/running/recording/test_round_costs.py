@@ -29,6 +29,7 @@ from kedge.data.federation import Federation
 from kedge.engines.engine import Order
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
+from kedge.engines.sums import Sums
 from kedge.running.recording.round_costs import MEASURES, CostCounter, Place, predicted_lines
 from kedge.running.runner import run
 
@@ -45,23 +46,24 @@ class Watched(Sequential):
         self.orders: list[Order] = []
         self.replies: list[Reply] = []
 
-    def round(self, order: Order, clients: Sequence[int]) -> Reply:
+    def train(self, order: Order, clients: Sequence[int]) -> Sums:
         self.macs.append(0)
         self.orders.append(order)
-        self.replies.append(super().round(order, clients))
-        return self.replies[-1]
+        sums = super().train(order, clients)
+        self.replies.append(sums.reply())
+        return sums
 
-    def trained(
+    def train_client(
         self, stage: Stage, model: Model, order: Order, client: int, tuning: bool = False
     ) -> tuple[Carry, Plan, Fixed]:
         with FlopCounterMode(display=False) as counter:
-            found = super().trained(stage, model, order, client, tuning)
+            found = super().train_client(stage, model, order, client, tuning)
         self.macs[-1] += counter.get_total_flops() // 2
         return found
 
-    def surveyed(self, carry: Carry, client: int) -> ClassMeans:
+    def survey(self, carry: Carry, client: int) -> ClassMeans:
         with FlopCounterMode(display=False) as counter:
-            found = super().surveyed(carry, client)
+            found = super().survey(carry, client)
         self.macs[-1] += counter.get_total_flops() // 2
         return found
 

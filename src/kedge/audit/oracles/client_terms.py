@@ -19,7 +19,7 @@ def step(local: Output, sent: Output, y: Sequence[int], real: int) -> Step:
     """A step that shows a loss term these outputs; the rows after the first `real` are padding."""
     weight = (torch.arange(len(y)) < real).double()
     batch = Batch(local.logits, torch.tensor(y), weight, torch.zeros(2, dtype=torch.int64))
-    return Step({}, {}, batch, local, lambda leaves: sent, {}, {}, {})
+    return Step({}, {}, batch, local, lambda leaves: sent, {}, {}, {}, torch.tensor(0))
 
 
 def term(algorithm: Algorithm, at: Step) -> Tensor:

@@ -94,6 +94,7 @@ def clip_order(algorithm: Algorithm) -> Finding:
         "broadcast": {"dynamic": {}},
         "facts": {k: v[0] for k, v in bed.federation.facts().items()},
         "lr": torch.tensor(given["lr"], dtype=torch.float64),
+        "round": torch.tensor(0),
     }
     batch = Batch(
         bed.federation.pool.x[:1], bed.federation.pool.y[:1], torch.ones(1).double(), torch.zeros(2).long()

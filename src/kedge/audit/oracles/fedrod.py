@@ -55,6 +55,7 @@ def stepped(
         "broadcast": {},
         "facts": {"class_counts": torch.tensor(counts, dtype=torch.float64)},
         "lr": torch.ones((), dtype=torch.float64),
+        "round": torch.tensor(0),
     }
     after = local_step(
         algorithm, model, local, tuple(w), initial_carry(local, w, {}, {}), batch, fixed, differentiate

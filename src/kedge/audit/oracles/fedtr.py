@@ -118,7 +118,7 @@ def a_round(
         "released-drift": {},
         "witness": {},
     }
-    return own.round(Order(0, 0, 0, params, {}, sent), [0]), own.save()["0"]["slots"]
+    return own.train(Order(0, 0, 0, params, {}, sent), [0]).reply(), own.save()["0"]["slots"]
 
 
 def feature(algorithm: Algorithm) -> Finding:

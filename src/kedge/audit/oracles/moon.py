@@ -34,7 +34,7 @@ def contrast(z: Tensor, sent: Rows, previous: Rows, known: float = 1.0) -> Step:
     def at(leaves: Leaves) -> Output:
         return Output(shown[int(leaves["model"])], z)
 
-    return Step({}, {"model": torch.tensor(0)}, batch, Output(z, z), at, state, {}, {})
+    return Step({}, {"model": torch.tensor(0)}, batch, Output(z, z), at, state, {}, {}, torch.tensor(0))
 
 
 def moon(algorithm: Algorithm, mu: float) -> Finding:

@@ -126,7 +126,7 @@ def tuning(algorithm: Algorithm, what: Literal["all", "head", "body"], expected:
     for name, engine in ENGINES.items():
         order, own = trained(algorithm, place, [[0, 1]], engine)
         before = flatten(own.save())
-        for client, params, _ in own.tuned(order, [0, 1], Tune(1, what)):
+        for client, params, _ in own.tune(order, [0, 1], Tune(1, what)):
             for leaf, values in expected.items():
                 pairs.append(Pair(f"{name}, {leaf} of client {client}", values[client], float(params[leaf])))
         left = flatten(own.save())

@@ -84,7 +84,7 @@ def arguments(correction: Correction, dtype: torch.dtype) -> Arguments:
         return model.apply({**params, **leaves}, {}, batch, False)[0]
 
     sent = correction.broadcast(server)
-    step = Step(params, anchor, batch, out, at, state, sent, facts, tuple(start))
+    step = Step(params, anchor, batch, out, at, state, sent, facts, torch.tensor(2), tuple(start))
     lr = torch.tensor(0.1, dtype=dtype)
     # The last leaf was frozen in all steps of the round.
     times = {k: lr * (0 if k == list(start)[-1] else 3) for k in start}
@@ -198,7 +198,7 @@ def rounds_modify_nothing(algorithm: Algorithm) -> Finding:
                 "facts": engine.facts,
             }
             before = copied(given)
-            reply = engine.round(order, [0, 2, 3])
+            reply = engine.train(order, [0, 2, 3]).reply()
             mean = copied(reply.mean)
             after = server_update(algorithm, server, reply, len(SIZES), round)
             wrong += [f"{name}, {k}" for k, v in flatten(given).items() if not torch.equal(v, before[k])]

@@ -1,4 +1,4 @@
-"""CUDA graphs: work recorded once on tensors in fixed places, and done again without launching its parts."""
+"""CUDA graphs: work that is captured once, on tensors with fixed addresses, and replayed."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -15,21 +15,21 @@ from kedge.torch_private import foreach_copy_, tree_map_only
 def captured(
     work: Callable[[], Any], memory: Any, trial: Callable[[], Any] | None = None
 ) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """The work as a graph, and its result; a trial of it (or it) is run before, for what compiles then."""
+    """Capture the work as a graph, and return it with its result; `trial` (or the work) runs once before."""
     aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
         (trial or work)()
     torch.cuda.current_stream().wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
-    # Threads that draw batches or write checkpoints may go on meanwhile.
+    # Other threads may draw batches and write checkpoints during the capture.
     with torch.cuda.graph(graph, pool=memory, capture_error_mode="thread_local"):
         result = work()
     return graph, result
 
 
 def in_place(tree: Any) -> Any:
-    """The tree's tensors as copies that stay where they are; on a GPU, kernels have their channels last."""
+    """Copies of a tree's tensors; on a GPU, kernels of convolutions are in channels-last layout."""
 
     def placed(v: Tensor) -> Tensor:
         if v.dim() < 4 or not v.is_cuda:
@@ -40,18 +40,18 @@ def in_place(tree: Any) -> Any:
 
 
 class Replayed:
-    """A function of trees of tensors as a graph. What it returns is overwritten by the next call."""
+    """A function of trees of tensors as a graph; the next call overwrites its result."""
 
     def __init__(
         self, function: Callable[..., Any], memory: Any, compile: bool = False, still: Iterable[Tensor] = ()
     ) -> None:
-        """`still`: arguments that are among these stay where they are, and are read there."""
+        """Arguments that are among the tensors `still` are read at their own addresses, without a copy."""
         self.function, self.memory, self.compile = function, memory, compile
         self.still = {id(v): v for v in still}
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, *arguments: Any) -> Any:
-        """The function's result for these arguments, whose shapes never change."""
+        """The result for these arguments, whose shapes never change."""
         if self.graph is None:
             with explain_capture_errors():
                 self.make(arguments)
@@ -63,7 +63,7 @@ class Replayed:
     def make(self, arguments: tuple[Any, ...]) -> None:
         """Compile the function if `self.compile`, and capture it."""
         self.arguments = tree_map_only(Tensor, self.placed, arguments)
-        self.work = partial(self.function, *self.arguments)  # held: what it reads must stay
+        self.work = partial(self.function, *self.arguments)  # keeps alive what the graph reads
         if self.compile:
             self.result = in_place(self.work())
             program = traced(lambda _, *own: self.function(*own), self.result, *self.arguments)
@@ -73,41 +73,15 @@ class Replayed:
             self.graph, self.result = captured(self.work, self.memory)
 
     def placed(self, v: Tensor) -> Tensor:
-        """Where the graph reads this argument."""
+        """The tensor from which the graph reads this argument."""
         return v if id(v) in self.still else in_place(v)
 
 
-class Beside:
-    """A stream for work beside the main one, and the way of its results to the host."""
-
-    def __init__(self) -> None:
-        self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-
-    def launched(self, work: Callable[[], Any]) -> Callable[[], Any]:
-        """Begin the work, after what was launched so far; a function that waits for its result."""
-        self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream):
-            result = tree_map_only(Tensor, to_host, work())
-            done = self.stream.record_event()
-        return partial(waited_for, done, result, work)
-
-
-def waited_for(done: torch.cuda.Event, result: Any, work: Callable[[], Any]) -> Any:
-    """The result of work that is held until now, for the main stream must not reuse what it reads."""
-    done.synchronize()
-    return result
-
-
-def to_host(v: Tensor) -> Tensor:
-    """A copy that the host need not wait for; it is there when the stream has come so far."""
-    if not v.is_cuda:
-        return v
-    return torch.empty(v.shape, dtype=v.dtype, pin_memory=True).copy_(v, non_blocking=True)
-
-
 def put(places: Any, values: Any) -> None:
-    """Copy a tree's tensors into those of a tree like it, if they are not the same; those that lie alike
-    take one launch a dtype."""
+    """Copy a tree's tensors into those of a tree with the same structure.
+
+    A tensor that is in both trees is skipped. Pairs of equal strides take one launch per dtype.
+    """
     alike: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
     for place, value in paired(places, values):
         if place is value:
@@ -121,7 +95,7 @@ def put(places: Any, values: Any) -> None:
 
 
 def paired(place: Any, value: Any) -> list[tuple[Tensor, Tensor]]:
-    """The tensors at the same places of two trees; a dict's by their names, in whatever order they are."""
+    """The pairs of tensors of two trees with the same structure; a dict's values are paired by key."""
     if isinstance(place, Tensor):
         return [(place, value)]
     if isinstance(place, dict):

@@ -1,8 +1,8 @@
-"""Fixed memory of stacks that train side by side, and the graphs that move them step by step.
+"""Lanes: stacks with fixed addresses that train side by side, and the graphs of their steps.
 
-The rows of a round are one stack, or several of equal size, each on a stream of its own: many small kernels
-of a deep network leave a GPU idle one by one, and fill it together. Within a graph of several steps no
-stack waits for another.
+The rows of a round are one stack, or several of equal size, each on its own stream: the small kernels of a
+deep network do not fill a GPU one by one, but several at once do. Within a graph of several steps no stack
+waits for another.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -27,7 +27,7 @@ State = dict[str, Any]
 
 
 class Lane:
-    """One stack: what its steps read and move, and the batches of its round."""
+    """One stack: the tensors that its steps read and write, and the table of its batches."""
 
     def __init__(self, state: State, table: Tensor, device: torch.device) -> None:
         self.state = state
@@ -37,7 +37,7 @@ class Lane:
         self.copies: list[Tensor] = []
 
     def take(self, table: Tensor) -> bool:
-        """Put the batches of a round on the device; whether they lie elsewhere than before."""
+        """Copy the batches of a round to the device; return whether their address changed."""
         moved = len(table) > len(self.table)
         if moved:
             room = 1 << (len(table) - 1).bit_length()
@@ -46,11 +46,11 @@ class Lane:
         return moved
 
     def arguments(self) -> tuple[Carry, State, Tensor]:
-        """What a step is a function of."""
+        """The arguments of a step."""
         return self.state["carry"], {k: v for k, v in self.state.items() if k != "carry"}, self.now[0]
 
     def step(self, program: Callable[..., None], pool: Sequence[Tensor]) -> None:
-        """The next step."""
+        """Run the next step."""
         torch.index_select(self.table, 0, self.at, out=self.now)
         self.at.add_(1)
         program(*self.arguments(), *pool, *self.copies)
@@ -86,13 +86,13 @@ class Lanes:
         self.memory = memory
 
     def take(self, table: Tensor) -> None:
-        """Put the batches of a round on the device."""
+        """Copy the batches of a round to the device."""
         moved = [lane.take(table[:, part]) for lane, part in zip(self.lanes, self.parts, strict=True)]
-        if any(moved):  # graphs read the tables where they lay when they were captured
+        if any(moved):  # graphs read the tables at the addresses of their capture
             self.graphs = {}
 
     def load(self, state: State) -> None:
-        """Put what a round begins with in its place."""
+        """Copy the start of a round to the lanes."""
         put(self.common, {k: state[k] for k in self.common})
         for lane, part in zip(self.lanes, self.parts, strict=True):
             own = {k: v for k, v in lane.state.items() if k not in self.common}
@@ -102,7 +102,7 @@ class Lanes:
                 foreach_copy_(lane.copies, self.copied(lane))
 
     def prepare(self, mask: Any, function: Callable[..., Any]) -> None:
-        """Make and capture what a step under this mask runs. Before `load`: a trial run moves the rows."""
+        """Compile and capture the steps under a mask. Call it before `load`: a trial changes the rows."""
         with explain_capture_errors():
             if mask not in self.programs:
                 self.programs[mask] = self.program(function)
@@ -115,7 +115,7 @@ class Lanes:
                     self.graphs[mask, steps] = graph
 
     def program(self, function: Callable[..., Any]) -> Callable[..., None]:
-        """The function compiled: a program of a lane's arguments, the pool and the lane's copies."""
+        """Compile the function as a program of a lane's arguments, the pool and the lane's copies."""
         first = self.lanes[0]
         graph = written_down(function, *first.arguments(), *self.pool)
         if self.rounded is None:
@@ -125,12 +125,12 @@ class Lanes:
         return compiled(reading_copies(graph, self.rounded), *first.arguments(), *self.pool, *first.copies)
 
     def copied(self, lane: Lane) -> list[Tensor]:
-        """What has a copy in bfloat16."""
+        """The tensors of a lane that have a copy in bfloat16."""
         values = tree_leaves(lane.arguments())
         return [values[number] for number in self.rounded or ()]
 
     def steps(self, program: Callable[..., None], count: int) -> None:
-        """So many steps of every stack, each on its stream."""
+        """Run `count` steps of every stack, each on its stream."""
         here = torch.cuda.current_stream()
         streams = self.streams if len(self.lanes) > 1 else [here]
         for lane, stream in zip(self.lanes, streams, strict=True):
@@ -142,7 +142,7 @@ class Lanes:
             here.wait_stream(stream)
 
     def run(self, masks: Sequence[Any]) -> None:
-        """All steps of the round; single ones first, for the device begins with a short graph sooner."""
+        """Run all steps of the round; single steps first, because a short graph starts sooner."""
         at = 0
         while at < len(masks):
             same = next((n for n in range(at, len(masks)) if masks[n] != masks[at]), len(masks)) - at
@@ -152,17 +152,17 @@ class Lanes:
                 self.graphs[masks[at], UNROLLED].replay()
             at += same
 
-    def places(self) -> list[Tensor]:
-        """Where the rows lie."""
+    def tensors(self) -> list[Tensor]:
+        """The tensors of all carries."""
         return [v for lane in self.lanes for v in tree_leaves(lane.state["carry"])]
 
     def carry(self) -> Carry:
-        """What the rows have become; of one stack its own tensors, which the next round overwrites."""
+        """The carry of all rows; of a single stack its own tensors, which the next round overwrites."""
         parts = [lane.state["carry"] for lane in self.lanes]
         return parts[0] if len(parts) == 1 else tree_map(lambda *v: torch.cat(v), parts[0], *parts[1:])
 
 
 def of_rows(state: State, part: slice, common: Collection[str]) -> State:
-    """These rows' share of the state but for what is common."""
+    """The state of some rows, without its common parts."""
     own = {k: v for k, v in state.items() if k not in common}
     return own if part == ALL else tree_map(lambda v: v[part], own)

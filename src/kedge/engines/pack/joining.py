@@ -12,12 +12,13 @@ from kedge.core.client import Carry
 from kedge.core.tree import Leaves, Tree, stack, tree_map
 from kedge.data.batches import Ints, Plan, lockstep
 from kedge.data.dataset import Dataset
-from kedge.engines.engine import Order, Totals
-from kedge.engines.round_start import Begun, Known
+from kedge.engines.engine import Order
+from kedge.engines.stack_start import Prepared, StackStart
+from kedge.engines.sums import Totals
 
 
 def merged(pools: Sequence[Dataset]) -> tuple[Dataset, list[int]]:
-    """One pool of all samples, those of equal pools once, and where each pool begins in it."""
+    """One pool of all samples, equal pools once, and the offset of each pool in it."""
     kept: list[Dataset] = []
     offsets: list[int] = []
     for pool in pools:
@@ -41,44 +42,42 @@ def same(left: Dataset, right: Dataset) -> bool:
     return torch.equal(left.x, right.x) and torch.equal(left.y, right.y)
 
 
-def known_together(known: Sequence[Known], counts: Sequence[int], offsets: Sequence[int]) -> Known:
-    """What is known of the rows of several runs, so many of each, as one stack."""
-    rates = spread([{"lr": own.lr} for own in known], counts)
-    plan = side_by_side([own.plan for own in known], offsets)
-    return Known(plan, one([own.facts for own in known]), rates["lr"])
+def join_prepared(prepared: Sequence[Prepared], counts: Sequence[int], offsets: Sequence[int]) -> Prepared:
+    """The prepared rows of several runs, `counts` rows each, as one stack."""
+    plan = side_by_side([own.plan for own in prepared], offsets)
+    numbers = repeat_rows([{"lr": own.lr, "round": own.round} for own in prepared], counts)
+    return Prepared(plan, concatenate([own.facts for own in prepared]), numbers["lr"], numbers["round"])
 
 
-def joined(
+def join_starts(
     orders: Sequence[Order],
     carries: Sequence[Carry],
     members: Sequence[Sequence[Ints]],
     offsets: Sequence[int],
-    known: Known,
-    shared: Leaves | None = None,
-) -> Begun:
-    """The rows of several runs as one stack, whose pool has each run's samples from an offset on.
+    prepared: Prepared,
+    anchor: Leaves | None = None,
+) -> StackStart:
+    """The rows of several runs as one stack, whose pool has the samples of each run from an offset on.
 
-    Their carries are bare (stacked.py). `shared` are what the orders share as rows, where they are there.
+    The carries are without the shared leaves. `anchor` are the shared leaves as rows, if computed already.
     """
     counts = [len(own) for own in members]
-    shared, carry = shared or spread([order.shared for order in orders], counts), one(carries)
-    return Begun(
+    anchor, carry = anchor or repeat_rows([order.shared for order in orders], counts), concatenate(carries)
+    return StackStart(
         members=[own + at if at else own for some, at in zip(members, offsets, strict=True) for own in some],
-        plan=known.plan,
-        carry={**carry, "params": {**shared, **carry["params"]}},  # every client begins with what is shared
-        facts=known.facts,
-        shared=shared,
-        broadcast=spread([order.broadcast for order in orders], counts),
-        lr=known.lr,
-        apart=True,
+        prepared=prepared,
+        carry={**carry, "params": {**anchor, **carry["params"]}},  # every client starts at the anchor
+        anchor=anchor,
+        broadcast=repeat_rows([order.broadcast for order in orders], counts),
+        per_row=True,
     )
 
 
-def spread(trees: Sequence[Tree], counts: Sequence[int]) -> dict[str, Any]:
-    """So many rows of each tree, one tree after another."""
+def repeat_rows(trees: Sequence[Tree], counts: Sequence[int]) -> dict[str, Any]:
+    """Each tree as `counts` equal rows, one tree after another."""
     if max(counts) == 1:
         return stack(trees)
-    return one(
+    return concatenate(
         [
             tree_map(lambda v, count=count: v.expand(count, *v.shape), tree)
             for tree, count in zip(trees, counts, strict=True)
@@ -86,13 +85,13 @@ def spread(trees: Sequence[Tree], counts: Sequence[int]) -> dict[str, Any]:
     )
 
 
-def one(trees: Sequence[Tree]) -> dict[str, Any]:
-    """The rows of all trees."""
+def concatenate(trees: Sequence[Tree]) -> dict[str, Any]:
+    """The rows of all trees as one tree."""
     return tree_map(lambda *v: torch.cat(v), trees[0], *trees[1:])
 
 
 def side_by_side(plans: Sequence[Plan], offsets: Sequence[int]) -> Plan:
-    """Plans in lockstep by phase of the schedule; a run that must wait is dead for that row."""
+    """One plan, in lockstep by phase of the schedule; where a run has no step, its rows are not alive."""
     masks, own = lockstep([plan.masks for plan in plans])
     at = np.maximum(own, 0)
 
@@ -114,11 +113,11 @@ def side_by_side(plans: Sequence[Plan], offsets: Sequence[int]) -> Plan:
 
 @lru_cache(16)
 def membership(firsts: tuple[int, ...], ends: tuple[int, ...], rows: int, device: torch.device) -> Tensor:
-    """Which rows are clients of which run: [runs, rows]."""
+    """Whether a row is a client of a run, [runs, rows]."""
     inside = [[first <= row < end for row in range(rows)] for first, end in zip(firsts, ends, strict=True)]
     return torch.tensor(inside, device=device)
 
 
 def of_run(totals: Totals, number: int) -> Totals:
-    """One run's share of the sums of all."""
+    """The sums of one run."""
     return {k: (tree_map(lambda v: v[number], total), mass[number]) for k, (total, mass) in totals.items()}

@@ -6,13 +6,12 @@ The stack computes the uploads of all of its methods for every row; each run tak
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.client import Carry, step_part
 from kedge.core.optimizers import SGD, Adam
 from kedge.core.tree import Leaves, finite_rows, only
-from kedge.engines.engine import Told, Totals, told_of
+from kedge.engines.programs import StackEnd
+from kedge.engines.sums import Totals, Uploads, read_back
 
 Program = tuple[Algorithm, LocalTraining]
 
@@ -71,19 +70,19 @@ def with_slots(carry: Carry, algorithm: Algorithm) -> Carry:
 
 
 def own_totals(totals: Totals, algorithm: Algorithm) -> Totals:
-    """Of the weighted sums, those of this method's uploads."""
+    """The weighted sums of this method's uploads."""
     return {slot: totals[slot] for slot in ("", *slot_names(algorithm))}
 
 
 def own_end(
-    algorithm: Algorithm, carry: Carry, shared: Leaves, slots: dict[str, Any], uploads: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any], Tensor, Told]:
+    algorithm: Algorithm, carry: Carry, anchor: Leaves, end: StackEnd, facts: Leaves
+) -> tuple[dict[str, Any], Uploads]:
     """Memories and uploads of this method only, and which rows are finite in them."""
     names = slot_names(algorithm)
-    slots, uploads = only(slots, names), {**uploads, "slots": only(uploads["slots"], names)}
-    local = {k: v for k, v in carry["params"].items() if k not in shared}
-    admitted = finite_rows({"slots": slots, "uploads": uploads, "local": local})
-    return slots, uploads, admitted, told_of(uploads, admitted)
+    slots, tree = only(end.slots, names), {**end.uploads, "slots": only(end.uploads["slots"], names)}
+    local = {k: v for k, v in carry["params"].items() if k not in anchor}
+    admitted = finite_rows({"slots": slots, "uploads": tree, "local": local})
+    return slots, Uploads(tree, facts, admitted, *read_back(tree, admitted))
 
 
 def slot_names(algorithm: Algorithm) -> list[str]:

@@ -1,73 +1,67 @@
-"""Several runs at once: clients of different runs are rows of one stack.
+"""Pack: several runs at once; clients of different runs are rows of one stack.
 
-A run with one client a round cannot fill a machine; seeds and cells of a sweep can, together. Every run
-goes through its own loop until it asks for a round. When all have asked, the rows of those whose steps are
-the same program (joint_programs.py) train side by side, each row with the weights, learning rate and chance
-of its run. What comes out for a run does not depend on the others but for rounding: a product of more rows
-may be summed in another order.
+A run with one client a round does not fill a machine; several seeds, or cells of a sweep, do together. Each
+run is a generator that yields an assignment per round. When all runs have yielded one, the rows of runs whose
+steps are the same program (joint_programs.py) train side by side, each row with the weights, learning rate
+and random numbers of its run. The result of a run depends on the other runs by rounding only: a product of
+more rows may be summed in another order.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, NamedTuple
 
-from kedge.core.algorithm import Algorithm, Stage
+from kedge.core.algorithm import Algorithm
+from kedge.core.client import Carry
 from kedge.core.frozen import same_frozen
-from kedge.core.server import Reply
+from kedge.core.model import Model
+from kedge.core.server import Reply, upload_weights
 from kedge.core.tree import Leaves, tree_foreach
-from kedge.data.batches import Plan
 from kedge.data.federation import Federation
-from kedge.engines.engine import (
-    Assignment,
-    Mean,
-    Order,
-    Rounds,
-    T,
-    divided,
-    ran_out,
-    resume_run,
-    told_of,
-    trainable,
+from kedge.engines.engine import Assignment, Order, Rounds, T, resume_run
+from kedge.engines.leaves import trainable
+from kedge.engines.out_of_memory import ran_out_of_memory
+from kedge.engines.pack.joining import (
+    join_starts,
+    membership,
+    merged,
+    of_run,
 )
-from kedge.engines.pack.joining import joined, known_together, membership, merged, of_run, spread
+from kedge.engines.pack.joint_planner import JointPlanner, JointRows, Waiting
 from kedge.engines.pack.joint_programs import JointPrograms, own_end, own_totals, with_slots
 from kedge.engines.pack.rows import RowCounts
-from kedge.engines.round_start import Begun, Coming, Known
-from kedge.engines.stacked import Stacked
+from kedge.engines.programs import StackEnd
+from kedge.engines.stack_start import StackRows, StackStart
+from kedge.engines.stacked import Stacked, next_order
+from kedge.engines.sums import Totals, Uploads, read_back, sum_uploads, weighted_means
 from kedge.torch_private import foreach_add
 
-Build = Callable[[Federation], Stacked]
+Build = Callable[[Model, Federation], Stacked]
 # Rows of the same kind train side by side: the number of their program, and the run's entry in `Pack.frozen`.
 Kind = tuple[int, int]
 
 
-class Waiting(NamedTuple):
-    """A run that waits for a round."""
+class JointEnd(NamedTuple):
+    """The end of a round of several runs."""
 
-    number: int
-    engine: Stacked
-    order: Order
-    clients: Sequence[int]
-
-
-class Ahead(NamedTuple):
-    """What is known of the next round of some runs, if they ask for it: of which rows, and what."""
-
-    stages: list[Stage]
-    coming: list[Coming]
-    plans: list[Plan]
-    whole: Known
-    averages: Sequence[Leaves] = ()  # what the servers will most likely send
-    rows: Leaves | None = None  # that as rows of the stack
+    algorithm: Algorithm  # of the stack: the corrections of all runs
+    carry: Carry
+    anchor: Leaves
+    end: StackEnd
+    uploads: Uploads
+    totals: list[Totals]  # of each run
+    means: list[dict[str, Any]]
+    averages: list[Leaves]  # the shared leaves plus the mean delta
 
 
 class Pack:
     """The common stack of several runs."""
 
     def __init__(self, engines: Sequence[Stacked], build: Build, most: int = 0) -> None:
-        """`engines` are the runs' own, for what they do alone; `build` makes the common one.
+        """`engines` are the runs' own, for rounds that a run trains alone; `build` makes a common one.
 
-        No stack has more than `most` rows; 0: as many as memory has room for.
+        No stack has more than `most` rows (0: as many as fit into memory).
         """
         self.engines = engines
         pools, self.offsets = merged([engine.federation.pool for engine in engines])
@@ -78,201 +72,185 @@ class Pack:
             next(n for n, other in enumerate(engines) if same_frozen(other.network, engine.network))
             for engine in engines
         ]
-        self.stacks: list[tuple[Kind, Stacked]] = []
+        self.stacks: list[tuple[Kind, int, Stacked]] = []  # kind, width of a batch
         self.programs = JointPrograms()
-        self.rows = RowCounts(engines, most)
-        self.ahead: dict[tuple[int, ...], Ahead] = {}  # by runs
-        self.held: Any = None  # plans of the last round, given back while the device trains
+        self.rows = RowCounts([engine.planner.participants for engine in engines], most)
+        self.planner = JointPlanner(self.offsets)
+        self.last_plans: Any = None  # of the round before: freed while the device trains
 
     def carry_out(self, runs: Sequence[Rounds[T]], ended: Callable[[int, T | BaseException], None]) -> None:
-        """All runs to their ends, which are told as they come: its result, or the error that a run raised."""
+        """Train all runs to their ends; `ended` is called with each run's result or error."""
         replies: dict[int, Reply | BaseException | None] = dict.fromkeys(range(len(runs)))
         while replies:
-            asked = {}
+            assignments = {}
             for number, reply in replies.items():
                 try:
-                    asked[number] = resume_run(runs[number], reply)
+                    assignments[number] = resume_run(runs[number], reply)
                     continue
                 except StopIteration as end:
                     ended(number, end.value)
                 except BaseException as error:
                     ended(number, error)
-                self.engines[number].forget()  # its memory is for the others
-            replies = {**self.replies(asked)}
+                self.engines[number].forget()  # frees its memory for the others
+            replies = {**self.replies(assignments)}
 
-    def replies(self, asked: Mapping[int, Assignment]) -> dict[int, Reply | BaseException]:
-        """The replies to what runs asked for, by number; an error is that of all who waited for the same."""
-        waiting = [Waiting(number, self.engines[number], *one) for number, one in asked.items()]
+    def replies(self, assignments: Mapping[int, Assignment]) -> dict[int, Reply | BaseException]:
+        """The replies to the assignments, by run; an error is the reply to all runs that train together."""
+        waiting = [Waiting(number, self.engines[number], *one) for number, one in assignments.items()]
         kinds = [self.kind(one) for one in waiting]
         replies: dict[int, Reply | BaseException] = {}
         for kind in dict.fromkeys(kinds):
             some = [one for one, own in zip(waiting, kinds, strict=True) if own == kind]
             try:
-                replies |= {one.number: r for one, r in zip(some, self.trained(some), strict=True)}
-            except Exception as error:  # every run that waits for this must hear of it
+                replies |= {one.number: r for one, r in zip(some, self.train(some), strict=True)}
+            except Exception as error:
                 replies |= {one.number: error for one in some}
-        return {number: replies[number] for number in asked}
+        return {number: replies[number] for number in assignments}
 
-    def trained(self, asked: Sequence[Waiting], half: bool = False) -> list[Reply]:
-        """The replies to rounds of runs with the same program, in halves if they are too many rows.
+    def train(self, waiting: Sequence[Waiting], half: bool = False) -> list[Reply]:
+        """Train a round of runs of one kind, in halves if they have too many rows.
 
-        `half`: the runs are a half, and train in a stack even if there is one of them only.
+        `half`: the runs are a half, and train in the common stack even if there is only one.
         """
-        rows = sum(len(a.clients) for a in asked)
-        if len(asked) > 1 and rows > self.rows.limit(self.kind(asked[0]), [a.number for a in asked]):
-            middle = len(asked) // 2
-            return [*self.trained(asked[:middle], True), *self.trained(asked[middle:], True)]
-        alone = len(asked) == 1 and not half  # in its own stack, if memory has room for that, too
+        rows = sum(len(one.clients) for one in waiting)
+        kind, numbers = self.kind(waiting[0]), [one.number for one in waiting]
+        if len(waiting) > 1 and rows > self.rows.limit(kind, numbers):
+            middle = len(waiting) // 2
+            return [*self.train(waiting[:middle], True), *self.train(waiting[middle:], True)]
+        # One run trains in its own stack, if memory has room for that besides the common one.
+        alone = len(waiting) == 1 and not half
         if not alone or (self.rows.limited and rows <= self.rows.most):
             try:
-                return self.side_by_side(asked)
+                return self.train_side_by_side(waiting)
             except Exception as error:
-                if not ran_out(error):
+                if not ran_out_of_memory(error):
                     raise
             self.rows.halve(rows)
-            for _, stack in self.stacks:
+            for *_, stack in self.stacks:
                 stack.forget()
             self.stacks.clear()
-        return (
-            self.trained(asked)
-            if len(asked) > 1
-            else [asked[0].engine.round(asked[0].order, asked[0].clients)]
-        )
+        if len(waiting) > 1:
+            return self.train(waiting)
+        _, engine, order, clients = waiting[0]
+        return [engine.train(order, clients).reply()]
 
-    def side_by_side(self, asked: Sequence[Waiting]) -> list[Reply]:
-        """One stack of all their clients."""
-        engines = [a.engine for a in asked]
-        width = max(engine.width for engine in engines)
-        stack = self.stack(asked[0], width)
-        padding = self.padding(asked, sum(len(a.clients) for a in asked)) if stack.compiled else 0
-        rows, firsts, at = [], [], 0
-        for place, (_, engine, _, clients) in enumerate(asked):
-            engine.width = width
-            rows.append([*clients, *[clients[0]] * (0 if place else padding)])
-            firsts.append(at)
-            at += len(rows[-1])
-        begun, plans = self.begun(asked, rows, stack.stage.algorithm)
-        since = stack.mark()
-        carry = stack.advanced(stack.stage, stack.model, begun, stack.compiled)
-        ends = [first + len(a.clients) for a, first in zip(asked, firsts, strict=True)]
-        living = membership(tuple(firsts), tuple(ends), at, begun.lr.device)
-        slots, uploads, admitted, totals = stack.ended(begun, carry, living)
-        methods = [engine.stage.algorithm for engine in engines]
-        sums = [own_totals(of_run(totals, number), method) for number, method in enumerate(methods)]
-        means = [{slot: divided(*one) for slot, one in own.items()} for own in sums]
-        opened = [{k for mask in set(plan.masks) for k in trainable(stack.model, mask)} for plan in plans]
+    def train_side_by_side(self, waiting: Sequence[Waiting]) -> list[Reply]:
+        """Train a round of these runs in one stack."""
+        width = max(one.engine.width for one in waiting)
+        stack = self.stack(waiting[0], width)
+        rows = self.lay_out(waiting, [one.order for one in waiting], [one.clients for one in waiting], width)
+        joint = self.planner.take(waiting, rows)
+        start = self.start(waiting, joint, stack.stage.algorithm)
+        event = stack.overlap.mark()
+        carry = stack.run_steps(start)
+        firsts = [0, *accumulate(len(own.clients) for own in rows)]
+        ends = tuple(first + own.real for first, own in zip(firsts, rows, strict=False))
+        living = membership(tuple(firsts[:-1]), ends, firsts[-1], start.prepared.lr.device)
+        end = stack.end(start, carry, living)
+        methods = [one.engine.stage.algorithm for one in waiting]
+        totals = [own_totals(of_run(end.totals, n), method) for n, method in enumerate(methods)]
+        means = [weighted_means(own) for own in totals]
         averages = [
-            tree_foreach(foreach_add, a.order.shared, own[""]["delta"])
-            for a, own in zip(asked, means, strict=True)
+            tree_foreach(foreach_add, one.order.shared, own[""]["delta"])
+            for one, own in zip(waiting, means, strict=True)
         ]
-        self.held = plans, begun.plan
-        coming = sum(len(a.engine.clients_in(a.order.round + 1)) for a in asked)
-        padding = self.padding(asked, coming) if coming else 0
-        drawing = [a.engine.draw_ahead(a.order, 0 if place else padding) for place, a in enumerate(asked)]
-        for a in asked:
-            with a.engine.apart(since):
-                a.engine.on_busy()
-        self.look_ahead(stack, asked, averages, drawing)
-        told = told_of(uploads, admitted)  # the host waits for the device: what it can do is done before
-        fine = all(told[0])  # else one run's NaN is in the sums of all
-        replies = []
-        for place, ((_, engine, _, clients), first) in enumerate(zip(asked, firsts, strict=True)):
-            mean = Mean(methods[place])
-            own, total = (slots, uploads, admitted, told), sums[place]
-            if not fine and methods[place] != stack.stage.algorithm:
-                own = own_end(methods[place], carry, begun.shared, slots, uploads)
-            after = engine.taken(clients, first, mean, begun.facts, carry, *own, total if fine else None)
-            for kept in after:
-                engine.memories.keep(*kept)
-            found = (means[place], averages[place]) if fine else (None, None)
-            replies.append(mean.reply(frozenset(opened[place]), *found))
-        return replies
+        self.last_plans = joint.plans, start.plan
+        # The host waits for the device in `read_back`: all that it can do before that is done here.
+        following = self.draw_ahead(waiting, width)
+        for one in waiting:
+            one.engine.overlap.report_busy(event)
+        joint_ahead = self.planner.prepare_ahead(waiting, following, averages)
+        if joint_ahead:
+            stack.backend.stage_plan(joint_ahead.prepared.plan)
+        uploads = Uploads(
+            end.uploads, start.prepared.facts, end.admitted, *read_back(end.uploads, end.admitted)
+        )
+        joint_end = JointEnd(
+            stack.stage.algorithm, carry, start.anchor, end, uploads, totals, means, averages
+        )
+        return [self.reply(one, n, firsts[n], joint, joint_end) for n, one in enumerate(waiting)]
 
-    def padding(self, asked: Sequence[Waiting], rows: int) -> int:
-        """The rows to add to `rows` rows of these runs."""
-        return self.rows.padded(self.kind(asked[0]), [a.number for a in asked], rows) - rows
+    def reply(self, one: Waiting, place: int, first: int, joint: JointRows, ended: JointEnd) -> Reply:
+        """The reply to the run at `place`, whose rows start at `first`; its clients' memories are stored."""
+        engine, clients, algorithm = one.engine, one.clients, one.engine.stage.algorithm
+        finite = all(ended.uploads.flags)  # a row that is not makes the sums of all runs NaN
+        slots, uploads = ended.end.slots, ended.uploads
+        if not finite and algorithm != ended.algorithm:
+            slots, uploads = own_end(algorithm, ended.carry, ended.anchor, ended.end, ended.uploads.facts)
+        trained = frozenset(
+            k for mask in set(joint.plans[place].masks) for k in trainable(engine.model, mask)
+        )
+        totals = ended.totals[place] if finite else None
+        sums = sum_uploads(uploads, first, clients, upload_weights(algorithm), trained, totals)
+        for memory in engine.changed_memories(clients, first, ended.carry, slots, uploads.flags):
+            engine.memories.keep(*memory)
+        return sums.reply(ended.means[place], ended.averages[place]) if finite else sums.reply()
 
-    def begun(
-        self, asked: Sequence[Waiting], rows: Sequence[list[int]], algorithm: Algorithm
-    ) -> tuple[Begun, list[Plan]]:
-        """All rows before their first step, with memories for `algorithm`; and the plan of each run."""
-        offsets = [self.offsets[a.number] for a in asked]
-        coming = [Coming(a.order, own, len(a.clients)) for a, own in zip(asked, rows, strict=True)]
-        ahead = self.ahead.pop(tuple(a.number for a in asked), None)
-        if ahead is None or not foreseen(ahead, asked, coming):
-            ahead = self.known(asked, coming)
-        carries = [
-            with_slots(engine.start(engine.stage, order, own, False, bare=True), algorithm)
-            for (_, engine, order, *_), own in zip(asked, rows, strict=True)
-        ]
-        members = [[a.engine.federation.clients[c] for c in own] for a, own in zip(asked, rows, strict=True)]
-        broadcasts = [
-            {c.name: a.order.broadcast.get(c.name, {}) for c in algorithm.corrections} for a in asked
-        ]
-        orders = [
-            a.order._replace(broadcast=broadcast) for a, broadcast in zip(asked, broadcasts, strict=True)
-        ]
-        as_averaged = all(o.shared is own for o, own in zip(orders, ahead.averages, strict=False))
-        shared = ahead.rows if as_averaged else None
-        return joined(orders, carries, members, offsets, ahead.whole, shared), ahead.plans
-
-    def known(self, asked: Sequence[Waiting], coming: Sequence[Coming]) -> Ahead:
-        """What is known beforehand of rounds of these runs."""
-        stages = [a.engine.stage for a in asked]
-        own = [
-            a.engine.beforehand(stage, a.engine.model, *one, False)
-            for a, stage, one in zip(asked, stages, coming, strict=True)
-        ]
-        counts, offsets = [len(one.rows) for one in coming], [self.offsets[a.number] for a in asked]
-        whole = known_together(own, counts, offsets)
-        return Ahead(stages, [*coming], [one.plan for one in own], whole)
-
-    def look_ahead(
+    def lay_out(
         self,
-        stack: Stacked,
-        asked: Sequence[Waiting],
-        averages: list[Leaves],
-        drawing: Sequence[Sequence[Coming]],
-    ) -> None:
-        """Join what is known of the next round, whose batches every run draws.
+        waiting: Sequence[Waiting],
+        orders: Sequence[Order],
+        clients: Sequence[Sequence[int]],
+        width: int,
+    ) -> list[StackRows]:
+        """The rows of each run; those of the first run are padded, so that few numbers of rows occur."""
+        rows = [StackRows(o, own, len(own), width) for o, own in zip(orders, clients, strict=True)]
+        if waiting[0].engine.backend.pads_rows:
+            count, numbers = sum(map(len, clients)), [one.number for one in waiting]
+            padding = self.rows.padded(self.kind(waiting[0]), numbers, count) - count
+            rows[0] = rows[0]._replace(clients=[*clients[0], *[clients[0][0]] * padding])
+        return rows
 
-        Of runs with one row each that is also done with what their servers will send, if they only average.
-        """
-        who = tuple(a.number for a in asked)
-        self.ahead = {runs: one for runs, one in self.ahead.items() if not set(runs) & set(who)}
-        if all(len(own) == 1 for own in drawing):
-            known = self.known(asked, [own for (own,) in drawing])
-            stack.table(known.whole.plan)
-            if all(len(one.rows) == 1 for one in known.coming):
-                known = known._replace(averages=averages, rows=spread(averages, [1] * len(averages)))
-            self.ahead[who] = known
+    def start(self, waiting: Sequence[Waiting], joint: JointRows, algorithm: Algorithm) -> StackStart:
+        """The start of a round of all rows, with memories for every correction of `algorithm`."""
+        orders = [one.order for one in waiting]
+        rows = [own._replace(order=order) for own, order in zip(joint.rows, orders, strict=True)]
+        carries = [
+            with_slots(one.engine.bare_carry(own), algorithm) for one, own in zip(waiting, rows, strict=True)
+        ]
+        members = [
+            [one.engine.federation.clients[c] for c in own.clients]
+            for one, own in zip(waiting, rows, strict=True)
+        ]
+        complete = [
+            order._replace(broadcast={c.name: order.broadcast.get(c.name, {}) for c in algorithm.corrections})
+            for order in orders
+        ]
+        averaged = all(o.shared is own for o, own in zip(orders, joint.averages, strict=False))
+        offsets = [self.offsets[one.number] for one in waiting]
+        anchor = joint.anchor if averaged else None
+        return join_starts(complete, carries, members, offsets, joint.prepared, anchor)
+
+    def draw_ahead(self, waiting: Sequence[Waiting], width: int) -> list[StackRows]:
+        """Start to draw the batches of the next round; empty if the clients of a run are not known."""
+        orders = [next_order(one.order) for one in waiting]
+        clients = [
+            list(one.engine.planner.participants(order.round))
+            for one, order in zip(waiting, orders, strict=True)
+        ]
+        if not all(clients):
+            return []
+        rows = self.lay_out(waiting, orders, clients, width)
+        for one, own in zip(waiting, rows, strict=True):
+            one.engine.planner.draw_ahead(one.engine.stage, one.engine.model, own)
+        return rows
 
     def kind(self, one: Waiting) -> Kind:
         """The kind of a run: runs of one kind can train side by side."""
         return self.programs.number(one.engine.stage), self.frozen[one.number]
 
     def stack(self, one: Waiting, width: int) -> Stacked:
-        """The common stack of this width for runs of the same kind as `one`."""
+        """The common stack for runs of the same kind as `one`, whose batches have `width` samples."""
         kind, like = self.kind(one), one.engine
         joint = self.programs.stage(kind[0], like.stage)
-        for known, stack in self.stacks:
-            if known == kind and stack.width == width and stack.stage.algorithm == joint.algorithm:
+        for known, own_width, stack in self.stacks:
+            if (known, own_width) == (kind, width) and stack.stage.algorithm == joint.algorithm:
                 return stack
-        stack = self.build(self.whole)
-        stack.network = like.network
-        params = {**like.memories.local}
-        stack.begin(joint, params, frozenset())
-        stack.model, stack.width = like.model, width
+        stack = self.build(like.network, self.whole)
+        stack.begin(joint, {**like.memories.local}, frozenset())
         most = 3 + len(set(self.frozen)) - 1
-        self.stacks = [*self.stacks[-most:], (kind, stack)]  # a run of stages comes back to none before these
+        self.stacks = [
+            *self.stacks[-most:],
+            (kind, width, stack),
+        ]  # runs of stages do not return to older ones
         return stack
-
-
-def foreseen(ahead: Ahead, asked: Sequence[Waiting], coming: Sequence[Coming]) -> bool:
-    """Whether the rounds came as they were foreseen."""
-
-    def key(one: Coming) -> tuple[Any, ...]:
-        return one.order.round, one.order.stage_round, one.order.seed, one.rows, one.real
-
-    same = all(stage is a.engine.stage for stage, a in zip(ahead.stages, asked, strict=True))
-    return same and list(map(key, ahead.coming)) == list(map(key, coming))

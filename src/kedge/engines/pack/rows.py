@@ -6,26 +6,19 @@ that suffices for most rounds, and a round with more clients is trained in halve
 
 import sys
 from collections.abc import Hashable, Sequence
-from typing import Protocol
 
+from kedge.engines.planner import Participants
 from kedge.engines.programs import bucket
 
 FORESEEN = 75  # rounds, from the first on, whose participants say how many rows a stack needs
 
 
-class Foreseeing(Protocol):
-    """What knows its future clients."""
-
-    def clients_in(self, round: int) -> Sequence[int]:
-        """The clients that will take part in a round; none if that is not known."""
-
-
 class RowCounts:
     """The numbers of rows that programs were made for, by kind of program."""
 
-    def __init__(self, engines: Sequence[Foreseeing], most: int = 0) -> None:
-        """`engines` are the runs' own, in the order of their numbers; no stack has more rows than `most`."""
-        self.engines = engines
+    def __init__(self, participants: Sequence[Participants], most: int = 0) -> None:
+        """`participants` gives a run's clients of a later round; no stack has more rows than `most`."""
+        self.participants = participants
         self.most = most or sys.maxsize
         self.known: dict[Hashable, list[int]] = {}
         self.usual: dict[tuple[int, ...], int] = {}  # `usual_rows` by runs
@@ -63,7 +56,7 @@ class RowCounts:
         """The rows that suffice for 24 of 25 rounds of these runs; 0 if future rounds are not known."""
         if tuple(runs) not in self.usual:
             totals = sorted(
-                sum(len(self.engines[run].clients_in(round)) for run in runs) for round in range(FORESEEN)
+                sum(len(self.participants[run](round)) for run in runs) for round in range(FORESEEN)
             )
             enough = totals[-1 - FORESEEN // 25]
             self.usual[tuple(runs)] = enough if enough == totals[-1] else -(-enough // 4) * 4

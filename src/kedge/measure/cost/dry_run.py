@@ -68,6 +68,7 @@ class DryRun:
             "broadcast": broadcast(algorithm, server),
             "facts": {k: v[0].cpu() for k, v in data.facts().items()},
             "lr": torch.tensor(local.optimizer.rate(0), dtype=data.dtype),
+            "round": torch.tensor(0),
         }
         self.x, self.y = data.prepare(data.pool.x[:1]).cpu(), data.pool.y[:1].cpu()
         self.counts: dict[tuple[str, ...] | None, list[int]] = {}  # None: the pass for class means

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kedge.engines.engine import Rounds, ran_out
+from kedge.engines.engine import Rounds
 from kedge.engines.fallback import without_torch_warnings
+from kedge.engines.out_of_memory import ran_out_of_memory
 from kedge.engines.pack.pack import Pack
 from kedge.engines.programs import never_fall_back
 from kedge.nn.precision import computing_in
@@ -128,7 +129,7 @@ class PackThread:
         """Pass the end of a run to the main thread."""
         self.reported.add(number)
         if isinstance(end, BaseException):
-            out_of_memory = ran_out(end)  # before `without_frames` removes the causes
+            out_of_memory = ran_out_of_memory(end)  # before `without_frames` removes the causes
             self.ends.put(End(number, *without_frames(end), out_of_memory))
         else:
             self.ends.put(End(number))

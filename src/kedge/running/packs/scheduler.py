@@ -10,9 +10,9 @@ from kedge.core.model import Model
 from kedge.data.federation import Federation
 from kedge.engines.choose import build
 from kedge.engines.compiling import compile_failure
-from kedge.engines.cuda.captured import Ahead
 from kedge.engines.fallback import without_torch_warnings
 from kedge.engines.pack.pack import Pack
+from kedge.engines.planner import Participants
 from kedge.engines.stacked import Stacked
 from kedge.nn.precision import computing_in
 from kedge.running.engine_settings import choice_of, choose_engine, preserve_thread_count
@@ -96,13 +96,13 @@ class PackScheduler:
             return None
         choice = choice_of(self.settings)
 
-        def stack(model: Model, data: Federation, ahead: Ahead | None = None) -> Stacked:
-            engine = build(choice, model, data, ahead)
+        def stack(model: Model, data: Federation, participants: Participants | None = None) -> Stacked:
+            engine = build(choice, model, data, participants)
             assert isinstance(engine, Stacked), choice.name
             return engine
 
         engines = [stack(run.task.model, run.task.federation, run.task.takes_part) for run in runs]
-        return Pack(engines, lambda whole: stack(runs[0].task.model, whole), self.wanted.chunk)
+        return Pack(engines, stack, self.wanted.chunk)
 
     def train_packed(self, runs: Sequence[PreparedRun], pack: Pack) -> Iterator[Outcome]:
         """Train runs in one pack.

@@ -19,6 +19,7 @@ from kedge.config.metrics import tune_of, views
 from kedge.config.task import Task
 from kedge.core.algorithm import Stage, logits
 from kedge.engines.engine import Engine, Order
+from kedge.engines.overlap import overlap_of
 from kedge.measure.evaluation import (
     ClientModel,
     ClientScore,
@@ -62,7 +63,7 @@ def start_evaluation(
     task: Task, engine: Engine, stage: Stage, progress: Progress, tests: EvaluationSets
 ) -> PendingResults:
     """Start to evaluate the models of the round that has just finished."""
-    server, algorithm, model = progress.server, stage.algorithm, task.model
+    server, algorithm, model, overlap = progress.server, stage.algorithm, task.model, overlap_of(engine)
     found = views(algorithm, server)
     different = {id(leaves): leaves for leaves in found.values()}
     models = [{**server.own, **leaves} for leaves in different.values()]
@@ -74,9 +75,9 @@ def start_evaluation(
     def score() -> RoundScores:
         score_shared = partial(shared_model_scores, model, logits, models, server.buffers, tests.data)
         return RoundScores(
-            score_shared(tests.common(), engine.repeated),
-            score_shared(tests.local(), engine.repeated),
-            [client_model_scores(model, algorithm.predict, some, tests, engine.repeated) for some in own],
+            score_shared(tests.common(), overlap.repeat),
+            score_shared(tests.local(), overlap.repeat),
+            [client_model_scores(model, algorithm.predict, some, tests, overlap.repeat) for some in own],
         )
 
     places = list(different)
@@ -84,7 +85,7 @@ def start_evaluation(
         names={name: places.index(id(leaves)) for name, leaves in found.items()},
         clients=[[client for client, _, _ in some] for some in own],
         seen=frozenset(progress.seen),
-        scores=engine.aside(score),
+        scores=overlap.launch(score),
         tuned=fine_tuned_scores(task, engine, stage, progress, tests),
     )
     return partial(finish_evaluation, task, tests, evaluation)
@@ -94,17 +95,17 @@ def fine_tuned_scores(
     task: Task, engine: Engine, stage: Stage, progress: Progress, tests: EvaluationSets
 ) -> dict[int, ClientScore]:
     """Scores of fine-tuned copies of clients' models on their own tests, if they are due in this round."""
-    server, algorithm = progress.server, stage.algorithm
+    server, algorithm, overlap = progress.server, stage.algorithm, overlap_of(engine)
     tune = tune_of(task, algorithm)
     due = progress.round == task.rounds or (task.tune_every and progress.round % task.tune_every == 0)
     if not (tune and due and tests.sizes):
         return {}
     order = Order(progress.round - 1, progress.stage_round - 1, task.seed, server.shared, server.buffers, {})
     found: dict[int, ClientScore] = {}
-    for some in groups(engine.tuned(order, list(tests.sizes), tune), engine.at_once):
-        # `aside`, although the result is needed at once: `repeated` must always be called on the same stream.
-        scores = engine.aside(
-            partial(client_model_scores, task.model, algorithm.predict, some, tests, engine.repeated)
+    for some in groups(engine.tune(order, list(tests.sizes), tune), engine.at_once):
+        # Launched, although the result is needed at once: `repeat` must always be called on the same stream.
+        scores = overlap.launch(
+            partial(client_model_scores, task.model, algorithm.predict, some, tests, overlap.repeat)
         )
         found |= rows_by_client(scores(), [client for client, _, _ in some], tests.sizes)
     return found

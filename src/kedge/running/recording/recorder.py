@@ -1,6 +1,6 @@
 """Recorder: evaluates the rounds of one run, counts their costs, and writes history and checkpoints.
 
-On an engine that can overlap work with training (`engine.beside`), a finished round is pending until the next
+On an engine that overlaps work with training (engines/overlap.py), a finished round is pending until the next
 round trains: the engine calls `finish_pending` as its `on_busy` when its device is busy. All of this happens
 in the thread of the run. Only checkpoints are written by another thread (checkpoint_writer.py). The recorder
 never changes the progress of the run.
@@ -16,7 +16,8 @@ from kedge.config.task import Task
 from kedge.core.errors import Diverged
 from kedge.core.server import Reply
 from kedge.core.tree import finite
-from kedge.engines.engine import Assignment, Engine, Order, Rounds, do_nothing
+from kedge.engines.engine import Assignment, Engine, Order, Rounds
+from kedge.engines.overlap import do_nothing, overlap_of
 from kedge.measure.evaluation import EvaluationSets
 from kedge.measure.settings import Measure
 from kedge.running.progress import Interrupted, Observer, Progress, is_last_round, stage_is_over
@@ -60,23 +61,25 @@ class Recorder:
         observer: Observer,
     ) -> None:
         self.task, self.engine, self.observer = task, engine, observer
+        self.overlap = overlap_of(engine)
         self.saving, self.identity, folder = saving, start.identity, saving.folder
         self.costs, self.tests = CostCounter(task, start.progress.history), EvaluationSets(task.federation)
         writes = folder is not None and saving.checkpoint_every > 0
-        self.writer = CheckpointWriter(folder / "checkpoint", engine.beside) if folder and writes else None
+        overlaps = self.overlap.overlaps
+        self.writer = CheckpointWriter(folder / "checkpoint", overlaps) if folder and writes else None
         self.history = HistoryWriter(folder, start.lengths, start.progress.history, observer)
         self.pending: FinishedRound | None = None
         self.error: BaseException | None = None  # of the pending round, raised by `check`
 
     def __enter__(self) -> Self:
-        self.engine.on_busy = self.finish_pending
+        self.overlap.on_busy = self.finish_pending
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Write everything that is pending, also if an error ends the run, and close the files."""
-        self.engine.on_busy = do_nothing
+        self.overlap.on_busy = do_nothing
         try:
             if error is None:
                 self.wait()
@@ -146,7 +149,7 @@ class Recorder:
         task, stage = self.task, self.task.stages[progress.stage]
         tunes = bool(task.tune_every and progress.round % task.tune_every == 0)
         return (
-            self.engine.beside
+            self.overlap.overlaps
             and progress.stage_round > 1
             and stage.until is None
             and not stage_is_over(task, progress)
@@ -181,7 +184,7 @@ class Recorder:
         place = Place(progress.stage, done.order.round, done.order.stage_round)
         cost = self.costs.count_round(place, clients, len(line["rejected"]))
         self.history.add(UnfinishedLine(line, evaluated, seconds, cost), overlapped)
-        late = self.engine.beside and evaluated is not None
+        late = self.overlap.overlaps and evaluated is not None
         if self.due(progress) or not late or stage.until or stage_is_over(task, progress):
             self.history.flush(overlapped)
 

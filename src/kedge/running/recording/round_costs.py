@@ -19,7 +19,7 @@ from kedge.core.schedules import Clock, Mask
 from kedge.core.selections import everything
 from kedge.core.tree import Leaves, tree_to
 from kedge.data.batches import mask_runs, step_counts
-from kedge.engines.engine import trainable
+from kedge.engines.leaves import trainable
 from kedge.measure.cost.cost import Cost
 from kedge.measure.cost.dry_run import DryRun
 from kedge.measure.cost.traffic import Traffic, tensor_bytes

@@ -95,7 +95,7 @@ def local_models(
     second.begin(stage, {**server.own, **server.shared}, frozenset(c.name for c in own))
     second.load(engine.save())
     for client in clients:
-        reply = second.round(order, [client])
+        reply = second.train(order, [client]).reply()
         if reply.size:
             delta = reply.mean["slots"][Updates.name]["delta"]
             yield second.personal(client, add(order.shared, delta), reply.mean["buffers"])

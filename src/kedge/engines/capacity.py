@@ -1,0 +1,28 @@
+"""How many clients a stack has memory for."""
+
+import torch
+
+from kedge.core.model import Model
+from kedge.data.federation import Federation
+
+LIVE_BYTES = 2 << 30  # on a CPU: bytes that the rows of a stack may take
+COPIES = 6  # copies of a client's model in what a row takes while it trains
+
+
+def rows_at_once(model: Model, federation: Federation) -> int:
+    """The number of clients whose models, gradients and activations fit into memory side by side."""
+    each = parameter_count(model) * federation.dtype.itemsize
+    return max(1, live_bytes(federation.pool.x.device) // (COPIES * each))
+
+
+def parameter_count(model: Model) -> int:
+    """The number of elements of all parameters of a model.
+
+    Frozen parameters are stored once for all clients, but they count: activations grow with them, too.
+    """
+    return sum(v.numel() for v in (*model.init(0)[0].values(), *model.frozen.values()))
+
+
+def live_bytes(device: torch.device) -> int:
+    """Bytes that the rows of a stack may take: weights, gradients and activations."""
+    return torch.cuda.mem_get_info(device)[0] // 4 if device.type == "cuda" else LIVE_BYTES

@@ -1,0 +1,123 @@
+"""Backend: how the programs of a stack run on their device. Direct calls them one by one."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from kedge.core.algorithm import Stage
+from kedge.core.client import Carry
+from kedge.core.model import Model
+from kedge.core.tree import tree_map
+from kedge.data.batch_table import StepBatch, step_batches
+from kedge.data.batches import Plan
+from kedge.data.federation import Federation
+from kedge.engines.leaves import trainable
+from kedge.engines.overlap import NoOverlap, Overlap
+from kedge.engines.programs import (
+    EndInputs,
+    EndProgram,
+    StackEnd,
+    StepProgram,
+    compiled,
+    stacked_end,
+    stacked_step,
+)
+from kedge.engines.stack_start import StackStart
+
+
+class Backend(Protocol):
+    """Runs the programs of a stack.
+
+    `pads_rows`: the number of rows is padded to one of a few, because each needs a program of its own.
+    `contiguous_rows`: the carry is given with one row per client in memory, also where rows are equal.
+    """
+
+    @property
+    def pads_rows(self) -> bool: ...
+    @property
+    def contiguous_rows(self) -> bool: ...
+    @property
+    def overlap(self) -> Overlap: ...
+
+    def forget(self) -> None:
+        """Release programs and memory; called before each stage."""
+        ...
+
+    def stage_plan(self, plan: Plan) -> None:
+        """Prepare the copy of a plan to the device; may be called by another thread."""
+        ...
+
+    def run_steps(
+        self, stage: Stage, model: Model, federation: Federation, start: StackStart, tuning: bool
+    ) -> Carry:
+        """The carry after all steps."""
+        ...
+
+    def run_end(
+        self, program: EndProgram, carry: Carry, inputs: EndInputs, living: Tensor, kept: bool
+    ) -> StackEnd:
+        """The end of the round; `kept`: its totals are read after the next call."""
+        ...
+
+    def run_once(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Another function of the end of a round."""
+        ...
+
+
+class Direct:
+    """Calls the programs one by one, from Python or compiled by torch.compile."""
+
+    def __init__(self, compile: bool = False, half: bool = False) -> None:
+        """`half`: compiled programs compute in bfloat16."""
+        self.pads_rows = self.contiguous_rows = self.compile = compile
+        self.half = half
+        self.overlap = NoOverlap()
+        self.programs: dict[Any, Callable[..., Any]] = {}
+
+    def forget(self) -> None:
+        """Drop the programs."""
+        self.programs = {}
+
+    def stage_plan(self, plan: Plan) -> None:
+        """Nothing: batches are copied when the steps start."""
+
+    def run_steps(
+        self, stage: Stage, model: Model, federation: Federation, start: StackStart, tuning: bool
+    ) -> Carry:
+        """The carry after all steps; fine-tuning is not compiled."""
+        plan, carry, inputs = start.plan, start.carry, start.inputs()
+        # Copies: a program that saw the carry's own tensors here would be compiled again for the second step.
+        inputs = inputs._replace(statistics=tree_map(torch.clone, inputs.statistics))
+        if start.per_row:
+            inputs = inputs._replace(anchor=tree_map(torch.clone, inputs.anchor))
+        batches = step_batches(plan, inputs.lr.device, inputs.lr.dtype)
+        pool, compile = (federation.pool.x, federation.pool.y), self.compile and not tuning
+        for number, mask in enumerate(plan.masks):
+            leaves, per_row = trainable(model, mask), start.per_row
+            masked = compile or not plan.alive[number].all()
+            program = StepProgram(stage.algorithm, model, stage.local, federation, leaves, masked, per_row)
+            key = tuning, leaves, masked, per_row
+            step = self.program(key, partial(stacked_step, program), compile)
+            carry = step(carry, StepBatch(*(v[number] for v in batches)), pool, inputs)
+        return carry
+
+    def run_end(
+        self, program: EndProgram, carry: Carry, inputs: EndInputs, living: Tensor, kept: bool
+    ) -> StackEnd:
+        """The end of the round."""
+        function = self.program("end", partial(stacked_end, program), self.compile)
+        end: StackEnd = function(carry, inputs, living)
+        return end
+
+    def run_once(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Another function of the end of a round."""
+        return self.program(name, function, self.compile)(*arguments)
+
+    def program(self, key: Any, function: Callable[..., Any], compile: bool) -> Callable[..., Any]:
+        """The function, compiled if `compile`; the first function given for a key is kept."""
+        if (key, compile) not in self.programs:
+            self.programs[key, compile] = compiled(function, self.half) if compile else function
+        return self.programs[key, compile]

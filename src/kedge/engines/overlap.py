@@ -1,0 +1,83 @@
+"""Overlap: what the host does while a device trains. An engine without it computes everything at once."""
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from torch import Tensor
+
+from kedge.torch_private import tree_map_only
+
+T = TypeVar("T")
+
+
+class Overlap(Protocol):
+    """Work beside the training of a round.
+
+    `on_busy` is a callback: the engine calls it in every round, when the device is busy with the round's
+    work. It may be called more than once in a round, and never raises an error.
+
+    `launch` starts a work and returns a function that waits for its result, a tree of tensors, on the CPU.
+    That function may be called much later, or twice. The work reads only tensors that nobody changes, reads
+    none of their values on the host, and may use `repeat`. Works run in the order in which they are launched.
+
+    `repeat` wraps a function of trees of tensors that is called often with the same shapes; the next call
+    overwrites the result.
+    """
+
+    on_busy: Callable[[], None]
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether `launch` returns before the device is done."""
+        ...
+
+    def launch(self, work: Callable[[], T]) -> Callable[[], T]: ...
+    def repeat(self, name: Any, function: Callable[..., Any]) -> Callable[..., Any]: ...
+    def mark(self) -> Any:
+        """Record an event on the stream that trains."""
+        ...
+
+    def report_busy(self, since: Any) -> None:
+        """Call `on_busy`; what it launches waits for the event `since`, not for the round's training."""
+        ...
+
+
+class NoOverlap:
+    """Everything is computed when it is launched."""
+
+    overlaps = False
+
+    def __init__(self) -> None:
+        self.on_busy: Callable[[], None] = do_nothing
+
+    def launch(self, work: Callable[[], T]) -> Callable[[], T]:
+        """Compute the work; a function that returns its result."""
+        return compute_now(work)
+
+    def repeat(self, name: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function itself."""
+        return function
+
+    def mark(self) -> Any:
+        """No event: there is no stream."""
+        return None
+
+    def report_busy(self, since: Any) -> None:
+        """Call `on_busy`."""
+        self.on_busy()
+
+
+def overlap_of(engine: Any) -> Overlap:
+    """The overlap of an engine, or one that computes everything at once."""
+    overlap: Overlap | None = getattr(engine, "overlap", None)
+    return overlap or NoOverlap()
+
+
+def do_nothing() -> None:
+    """The `on_busy` of an engine whose run overlaps nothing."""
+
+
+def compute_now(work: Callable[[], T]) -> Callable[[], T]:
+    """Compute the work at once; a function that returns its result on the CPU."""
+    result: T = tree_map_only(Tensor, Tensor.cpu, work())
+    return lambda: result

@@ -1,0 +1,104 @@
+"""Planner: draws the batches of a round; on request in a thread, one round ahead."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kedge.core.algorithm import Stage
+from kedge.core.model import Model
+from kedge.core.tree import Leaves
+from kedge.data.batches import Plan, plan
+from kedge.data.federation import Federation
+from kedge.engines.engine import Order
+from kedge.engines.stack_start import Prepared, StackRows
+from kedge.engines.transfer import to_device
+
+Participants = Callable[[int], Sequence[int]]  # number of a round -> the clients that take part
+
+
+class Planner:
+    """Prepares the rows of a stack.
+
+    `draw_ahead` draws the batches of a later round in a thread, while the device trains; `prepare` then takes
+    them from there. Both are called by the thread that trains. `stage_plan` is called with every plan that is
+    drawn ahead, in the drawing thread: it may start the copy to the device.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        stage_plan: Callable[[Plan], object],
+        participants: Participants | None = None,
+    ) -> None:
+        """Without `participants` nothing is drawn ahead."""
+        self.federation, self.facts = federation, federation.facts()
+        self.stage_plan, self.known = stage_plan, participants
+        self.thread = ThreadPoolExecutor(1, "kedge-batches") if participants else None
+        self.drawn: dict[Any, tuple[Future[Plan], tuple[Leaves, Tensor, Tensor]]] = {}
+
+    def forget(self) -> None:
+        """Drop what was drawn ahead."""
+        self.drawn = {}
+
+    def participants(self, round: int) -> Sequence[int]:
+        """The clients that take part in a later round; empty if they are not known."""
+        return self.known(round) if self.known else ()
+
+    def prepare(self, stage: Stage, model: Model, rows: StackRows, tuning: bool = False) -> Prepared:
+        """The batches, facts and learning rate of these rows."""
+        if not tuning and key_of(rows) in self.drawn:
+            future, constants = self.drawn.pop(key_of(rows))
+            return Prepared(future.result(), *constants)
+        return Prepared(self.draw(stage, model, rows, tuning), *self.constants(stage, rows))
+
+    def draw_ahead(self, stage: Stage, model: Model, rows: StackRows) -> None:
+        """Draw the batches of these rows of a later round in the thread."""
+        self.drawn = {key: own for key, own in self.drawn.items() if key[0] >= rows.order.round}
+        if self.thread is None or key_of(rows) in self.drawn:
+            return
+
+        def draw() -> Plan:
+            drawn = self.draw(stage, model, rows)
+            self.stage_plan(drawn)
+            return drawn
+
+        self.drawn[key_of(rows)] = self.thread.submit(draw), self.constants(stage, rows)
+
+    def draw(self, stage: Stage, model: Model, rows: StackRows, tuning: bool = False) -> Plan:
+        """The batches of these rows; padding rows have no step."""
+        data, order = self.federation, rows.order
+        drawn = plan(
+            [data.clients[c] for c in rows.clients], rows.clients, stage.local, stage.algorithm.schedule,
+            len(model.units), order.seed, order.round, order.stage_round, width=rows.width,
+            random=model.random, tuning=tuning, augment=data.augment,
+        )  # fmt: skip
+        drawn.alive[:, rows.real :] = False
+        return drawn
+
+    def constants(self, stage: Stage, rows: StackRows) -> tuple[Leaves, Tensor, Tensor]:
+        """The facts of each row's client, the learning rate and the number of the round."""
+        order = rows.order
+        like = next(iter(order.shared.values()))
+        lr = torch.full((), stage.local.optimizer.rate(order.round), dtype=like.dtype, device=like.device)
+        return self.facts_of(rows.clients), lr, round_number(order)
+
+    def facts_of(self, clients: Sequence[int]) -> Leaves:
+        """The facts of each client, one row each."""
+        ids = to_device(np.array(clients), self.federation.pool.x.device)
+        return {k: v[ids] for k, v in self.facts.items()}
+
+
+def round_number(order: Order) -> Tensor:
+    """The number of the round as a tensor: a compiled program serves every round."""
+    device = next(iter(order.shared.values())).device
+    return torch.full((), order.round, dtype=torch.int64, device=device)
+
+
+def key_of(rows: StackRows) -> tuple[Any, ...]:
+    """The part of `rows` that is known a round ahead and determines their batches."""
+    order = rows.order
+    return order.round, order.stage_round, order.seed, tuple(rows.clients), rows.real, rows.width
