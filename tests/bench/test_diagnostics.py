@@ -16,7 +16,7 @@ from kedge.measure.local_drift import local_drift
 from kedge.measure.updates import Updates
 
 SMALL = replace(DIAGNOSTICS, model="small-cnn", shape=(1, 8, 8), clients=3, per_round=3, samples=10)
-COMMAND = import_module("kedge.cli.bench")
+COMMAND = import_module("kedge.cli.actions.bench")
 
 
 def test_the_measured_round_reads_every_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,14 +16,14 @@ from kedge.bench.networks import Setting
 from kedge.core.errors import RequestError
 from kedge.core.schedules import Clock
 
-COMMAND = import_module("kedge.cli.bench")
+COMMAND = import_module("kedge.cli.actions.bench")
 
 
 @pytest.fixture(autouse=True)
 def _small_and_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(methods, "BLOCK_ROUNDS", 1)
     monkeypatch.setitem(networks.NETWORKS, "lenet5", 10)
-    monkeypatch.setattr(COMMAND, "STANDARD", "lenet5")
+    monkeypatch.setattr("kedge.cli.actions.bench_plan.STANDARD", "lenet5")
     monkeypatch.setattr(COMMAND, "CLIENTS", 3)
 
 

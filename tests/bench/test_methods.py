@@ -48,7 +48,7 @@ def refused() -> Algorithm:
 
 
 BASE = Candidate("fedavg", fedavg)
-COMMAND = import_module("kedge.cli.bench")  # the package's attribute of this name is the command itself
+COMMAND = import_module("kedge.cli.actions.bench")
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_without_arguments_a_gpu_is_asked_for_all_networks_and_their_memory(
         done([row])
         return [row]
 
-    monkeypatch.setattr(COMMAND, "device_of", lambda choice: "cuda")
+    monkeypatch.setattr("kedge.cli.actions.bench_plan.device_of", lambda choice: "cuda")
     monkeypatch.setattr(COMMAND, "bench", lambda *rest: [])
     monkeypatch.setattr(COMMAND, "speeds", networks)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "a GPU")

@@ -13,7 +13,14 @@ from kedge.bench.central import compiled_central
 from kedge.bench.loops import Round
 from kedge.bench.networks import Setting, Warm, Way, fitting, speeds, timed, ways
 from kedge.bench.profile import Profile
-from kedge.cli.bench import asked, check_streams, numbers_of_streams
+from kedge.cli.actions.bench_plan import (
+    Options,
+    check_streams,
+    chosen_precisions,
+    network_settings,
+    plan_of,
+    stream_counts,
+)
 from kedge.core.errors import RequestError
 from kedge.engines.cuda.tracing import traced
 
@@ -214,13 +221,13 @@ def test_streams_and_profiles_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_defaults_by_device() -> None:
-    settings, precisions = asked("cuda", "standard-cnn,resnet20", "1,10,100", "", 0)
+    settings = network_settings("cuda", "standard-cnn,resnet20", "1,10,100", 0)
     assert [one.clients for one in settings] == [1, 10, 100, 1, 10, 100]
     assert {one.steps for one in settings} == {100}
-    assert precisions == ["tf32", "bf16"]
-    settings, precisions = asked("cpu", "standard-cnn", "1,10", "", 0)
+    assert chosen_precisions("cuda", "", "tf32", "bf16") == ["tf32", "bf16"]
+    settings = network_settings("cpu", "standard-cnn", "1,10", 0)
     assert {one.steps for one in settings} == {1}
-    assert precisions == ["fp32"]
+    assert chosen_precisions("cpu", "", "tf32", "bf16") == ["fp32"]
 
 
 @pytest.mark.parametrize(
@@ -236,13 +243,14 @@ def test_defaults_by_device() -> None:
     ],
 )
 def test_wrong_requests(networks: str, clients: str, precisions: str, steps: int, said: str) -> None:
+    options = Options("cpu", 1, True, networks, clients, precisions, steps, 2, "1", False, False)
     with pytest.raises(RequestError, match=said):
-        asked("cpu", networks, clients, precisions, steps)
+        plan_of(["networks"], options)
 
 
-def test_numbers_of_streams() -> None:
-    assert numbers_of_streams("cuda", "10, 2,1,2") == [1, 2, 10]
-    assert numbers_of_streams("cpu", "1") == [1]
+def test_stream_counts() -> None:
+    assert stream_counts("cuda", "10, 2,1,2") == [1, 2, 10]
+    assert stream_counts("cpu", "1") == [1]
     check_streams([3, 5], [1, 10])
     check_streams([1], [1])
 
@@ -257,9 +265,9 @@ def test_numbers_of_streams() -> None:
         ("cpu", "1,2", "--streams 2: more than 1 needs a CUDA device"),
     ],
 )
-def test_wrong_numbers_of_streams(device: str, streams: str, said: str) -> None:
+def test_wrong_stream_counts(device: str, streams: str, said: str) -> None:
     with pytest.raises(RequestError, match=said):
-        numbers_of_streams(device, streams)
+        stream_counts(device, streams)
 
 
 def test_streams_that_fit_no_round() -> None:

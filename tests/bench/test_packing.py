@@ -21,13 +21,13 @@ from kedge.engines.pack.joint_planner import Waiting
 from kedge.engines.pack.pack import Pack
 from kedge.engines.stacked import Stacked
 
-COMMAND = import_module("kedge.cli.bench")
+COMMAND = import_module("kedge.cli.actions.bench")
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(networks.NETWORKS, "lenet5", 10)
-    monkeypatch.setattr(COMMAND, "STANDARD", "lenet5")
+    monkeypatch.setattr("kedge.cli.actions.bench_plan.STANDARD", "lenet5")
 
 
 @pytest.fixture

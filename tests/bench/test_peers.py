@@ -35,7 +35,7 @@ from kedge.engines.sequential import Sequential
 
 # A clip and a decay that matter, and two batches a client: 10 and 8 samples.
 SMALL = replace(OVERHEAD, name="small", clients=4, per_round=4, clip=0.5, decay=0.1, compiled=False)
-COMMAND = import_module("kedge.cli.bench")
+COMMAND = import_module("kedge.cli.actions.bench")
 Rounds = Callable[[Workload, Federation, pytest.MonkeyPatch], Leaves]
 ROUNDS = 2
 

@@ -15,7 +15,7 @@ from kedge.bench.bench import rounds_of
 from kedge.bench.networks import Setting, Speed, stacked
 from kedge.bench.profile import BETWEEN, Kernel, Profile, by_kernel, entries, largest
 
-COMMAND = import_module("kedge.cli.bench")
+COMMAND = import_module("kedge.cli.actions.bench")
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +119,7 @@ def test_the_command_prints_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "profile: lenet5, 10 clients, captured, 2 streams, tf32: 1,646 µs a local step" in out
     assert f"{long[:99]}…    2.0  1,234.6  75.0%" in out
     assert "0.5    411.5  25.0%" in out
-    assert "The profiler saw nothing here." in out
+    assert "The profiler recorded no kernels." in out
 
 
 def test_without_it_nothing_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:

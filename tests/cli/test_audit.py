@@ -63,7 +63,7 @@ def doubled(f, w, anchor, known):
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A user's file in a folder of its own."""
+    """A user's file in a new folder."""
     path = tmp_path / "my_method.py"
     path.write_text(METHOD)
     monkeypatch.setattr(sys, "path", list(sys.path))

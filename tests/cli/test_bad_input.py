@@ -1,4 +1,4 @@
-"""Every wrong request ends with the right exit code and a message that says what was given and what to do."""
+"""Wrong requests end with the right exit code and a message with the given value and the remedy."""
 
 import errno
 import json
@@ -23,7 +23,7 @@ from kedge.running.folders import checkpoint, folder
 
 @pytest.fixture(autouse=True)
 def in_an_empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Commands write to runs/NAME below the current folder, where a run of the developer's may be."""
+    """Commands write to runs/NAME below the current folder, which may contain a run of the developer."""
     monkeypatch.chdir(tmp_path_factory.mktemp("here"))
 
 
@@ -298,7 +298,7 @@ def test_damage_to_every_checkpoint_is_told(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
-    """In a folder of version 0.1, which did not keep what a run began with."""
+    """In a folder of version 0.1, which has no kedge.json."""
     out = tmp_path / "run"
     started(out)
     (out / "kedge.json").unlink()
@@ -314,7 +314,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_loses_nothing_that_was_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The third checkpoint meets a full disk; once there is room the run ends as if nothing had happened."""
+    """The disk is full at the third checkpoint; with free space again the run ends as without the error."""
     words = (*SMALL, "--set", "checkpoint.every=1")
     assert kedge("run", "quickstart", *words, "--out", tmp_path / "whole").code == 0
     real = folder.write
@@ -338,7 +338,7 @@ def test_a_full_disk_loses_nothing_that_was_saved(tmp_path: Path, monkeypatch: p
 
 
 def test_a_really_full_disk(tmp_path: Path) -> None:
-    """The same on a small file system of its own, where this user may mount one."""
+    """The same on a small file system, if this user may mount one."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = shutil.which("mount") and subprocess.run(

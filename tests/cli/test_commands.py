@@ -1,4 +1,4 @@
-"""The commands as a user types them, and what they leave on disk."""
+"""The commands as a user types them, and the files that they write."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def test_several_methods_and_seeds_give_a_table_a_plot_and_one_folder_each(tmp_p
 
 
 def test_several_runs_resume_where_they_stopped(tmp_path: Path) -> None:
-    """One finished, one begun, one not begun: all end as in one go."""
+    """A finished, a started and a missing run all end as without interruption."""
     words = (*SMALL, "--methods", "fedavg,feddyn,scaffold")
     assert kedge("run", "quickstart", *words, "--out", tmp_path / "whole").code == 0
     out = tmp_path / "broken"

@@ -1,4 +1,4 @@
-"""--force replaces what kedge wrote, and nothing else; nobody runs in a folder that another process has."""
+"""--force replaces only files that kedge wrote. A folder is used by one process at a time."""
 
 import json
 import multiprocessing
@@ -253,7 +253,7 @@ def test_a_folder_in_which_a_process_runs_is_not_replaced(name: str, inside: str
 
 
 def test_a_folder_appears_with_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked at the very moment after the folder was renamed to its place."""
+    """Another process looks at the folder just after it was renamed."""
     refused = []
     rename = os.rename
 

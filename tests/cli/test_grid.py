@@ -1,4 +1,4 @@
-"""The grid of a sweep: its cells, their names, what is refused before anything runs."""
+"""The grid of a sweep: its cells, their names, and wrong requests."""
 
 import re
 from pathlib import Path

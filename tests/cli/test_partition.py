@@ -1,4 +1,4 @@
-"""kedge partition as a user types it: the table, JSON, PNG and page, and what is refused."""
+"""kedge partition as a user types it: the table, JSON, PNG, page and wrong requests."""
 
 import errno
 import importlib
@@ -162,7 +162,7 @@ def test_a_disk_that_takes_no_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp
     def full(path: Path, content: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    monkeypatch.setattr(importlib.import_module("kedge.cli.partition"), "write", full)
+    monkeypatch.setattr(importlib.import_module("kedge.cli.actions.partition"), "write", full)
     answer = kedge("partition", "quickstart", "--html", tmp_path / "a.html")
     assert answer.code == 1
     assert f"{tmp_path}/a.html cannot be written: No space left on device." in answer.err

@@ -28,7 +28,7 @@ def out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Answer]:
-    """A table that was trained with one seed, and what the command printed."""
+    """A table that was trained with one seed, and the output of the command."""
     top = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as monkeypatch:
         ship(monkeypatch, write_tables(top / "tables"))

@@ -1,4 +1,4 @@
-"""kedge reproduce where something is missing or wrong; and the test of everything, --scale smoke."""
+"""kedge reproduce with missing or wrong input, and --scale smoke."""
 
 import signal
 import tempfile
@@ -8,7 +8,7 @@ import pytest
 from tests.cli.command import kedge
 from tests.reproduce.digits_tables import ship, write_tables
 
-from kedge.cli.reproduce_progress import Board
+from kedge.cli.actions.reproduce_progress import Board
 from kedge.reproduce.plan import Run
 from kedge.reproduce.records import Record, read_records
 

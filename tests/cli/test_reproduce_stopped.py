@@ -1,4 +1,4 @@
-"""kedge reproduce, interrupted or killed: what is recorded stays, the rest is trained the next time."""
+"""kedge reproduce, interrupted or killed: records stay, and the next call trains the other runs."""
 
 import os
 import shlex
@@ -21,7 +21,7 @@ Process = subprocess.Popen[str]
 
 @pytest.fixture
 def begin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., Process]]:
-    """Starts `kedge reproduce` with the tables of digits, which this process finds, too."""
+    """Start `kedge reproduce` with the tables of digits, which this process finds, too."""
     every: list[Process] = []
 
     def begun(*words: str, **settings: int) -> Process:
@@ -45,7 +45,7 @@ def until(process: Process, there: Callable[[], object]) -> None:
 
 
 def ended(process: Process, within: float) -> str:
-    """What it said on standard error, after it was interrupted and ended in time."""
+    """Standard error of a process that was interrupted and ended in time."""
     _, err = process.communicate(timeout=within)
     assert process.returncode == 130, err
     assert "Traceback" not in err
@@ -53,7 +53,7 @@ def ended(process: Process, within: float) -> str:
 
 
 def children(process: Process) -> list[int]:
-    """The processes that this one has started and that still run."""
+    """Child processes of this process that still run."""
     found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
     return [int(number) for number in found.split()]
 
@@ -70,12 +70,12 @@ def files(tmp_path: Path) -> list[Path]:
 
 
 def training(tmp_path: Path, count: int = 1) -> Callable[[], bool]:
-    """Whether so many runs have begun."""
+    """Whether this number of runs has started."""
     return lambda: len(list((tmp_path / "tmp").glob("*/*/environment.json"))) >= count
 
 
 def check_whole(tmp_path: Path, kept: list[Record], count: int) -> None:
-    """After another call all runs are recorded, each once, those of before unchanged."""
+    """After another call all runs are recorded once, and earlier records are unchanged."""
     records = read_records(tmp_path / "out")
     assert len(records) == sum(file.read_bytes().count(b"\n") for file in files(tmp_path)) == count
     assert all(record in records for record in kept)

@@ -53,7 +53,7 @@ engine = { name = "sequential", threads = 1 }
 
 
 def started(*words: str | Path) -> subprocess.Popen[str]:
-    """The command in a process of its own."""
+    """The command in its own process."""
     return subprocess.Popen(
         [sys.executable, "-m", "kedge", *map(str, words)],
         stdout=subprocess.PIPE,
@@ -65,7 +65,7 @@ def started(*words: str | Path) -> subprocess.Popen[str]:
 
 
 def until(process: subprocess.Popen[str], there: Callable[[], bool]) -> None:
-    """Wait for what this process is to do."""
+    """Wait until `there` is true while the process runs."""
     deadline = time.monotonic() + 60
     while not there():
         assert process.poll() is None, process.communicate()
@@ -74,7 +74,7 @@ def until(process: subprocess.Popen[str], there: Callable[[], bool]) -> None:
 
 
 def ended(process: subprocess.Popen[str], within: float) -> str:
-    """What it said on standard error, after it ended in time."""
+    """Standard error of a process that ended in time."""
     _, err = process.communicate(timeout=within)
     assert process.returncode == 130, err
     assert "Traceback" not in err
@@ -94,7 +94,7 @@ def files(tmp_path: Path) -> Path:
 
 
 def check_same_end(folder: Path, experiment: Path) -> None:
-    """What goes on in `folder` ends with the bytes of a run that was left alone."""
+    """The resumed run in `folder` ends with the same bytes as a run without interruption."""
     assert kedge("run", "--resume", folder, "--quiet").code == 0
     whole = folder.with_name("whole")
     assert kedge("run", experiment, "--out", whole, "--quiet").code == 0
@@ -123,7 +123,7 @@ def test_a_round_that_does_not_end_is_left(signals: int, tmp_path: Path) -> None
 
 
 def test_a_child_that_the_same_signal_ends_is_no_failure_of_the_run(tmp_path: Path) -> None:
-    """As a compiler, where the whole process group gets the signal."""
+    """For example a compiler, if the whole process group gets the signal."""
     experiment, out = files(tmp_path), tmp_path / "run"
     process = started("run", experiment, "--out", out)
     until(process, lambda: lines(out) >= 1)

@@ -1,4 +1,4 @@
-"""kedge theory as a user types it: the table, JSON, the picture, and what is refused."""
+"""kedge theory as a user types it: the table, JSON, the picture and wrong requests."""
 
 import importlib
 import re
@@ -177,7 +177,7 @@ def test_a_picture_that_cannot_be_written_is_an_error_with_its_place(
     def full(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(importlib.import_module("kedge.cli.partition"), "write", full)
+    monkeypatch.setattr(importlib.import_module("kedge.cli.actions.partition"), "write", full)
     answer = kedge("theory", *SMALL, "--plot", tmp_path / "a.png")
     assert answer.code == 1
     assert "a.png cannot be written: No space left on device. Name another place: --plot FILE." in answer.err

@@ -18,10 +18,10 @@ import torch
 from torch import nn
 
 import kedge
-from kedge.cli.run import prepare as prepare_several
-from kedge.cli.run import variants
-from kedge.cli.sweep import prepare as prepare_sweep
-from kedge.cli.sweep import spread
+from kedge.cli.actions.run import create_folder as create_runs_folder
+from kedge.cli.actions.run import run_plan
+from kedge.cli.actions.sweep import create_folder as create_sweep_folder
+from kedge.cli.actions.sweep import sweep_plan
 from kedge.config.document import override, read
 from kedge.config.experiment import resolve
 from kedge.running.execute import execute, resume
@@ -134,13 +134,13 @@ def main(top: Path) -> None:
     switch = document(method="feddyn(alpha=0.1) -> fedavg@0.5")
     interrupt(switch, top / "switch-before", 2)
     interrupt(switch, top / "switch-after", 5)
-    plan = variants(document(), "fedavg, scaffold", 1)
-    prepare_several(top / "several", plan, False)
+    plan = run_plan(document(), "fedavg, scaffold", 1)
+    create_runs_folder(top / "several", plan, False)
     execute(plan[0].experiment, top / "several" / plan[0].folder)
     interrupt(document(method="scaffold"), top / "several" / plan[1].folder, 4)
     grid = {**document(), "grid": {"method": ["fedavg", "feddyn(alpha=0.1)"]}}
-    places = spread(grid, 2)
-    prepare_sweep(top / "sweep", places, False)
+    places = sweep_plan(grid, 2)
+    create_sweep_folder(top / "sweep", places, False)
     execute(places[0].experiment, top / "sweep" / places[0].folder)
     interrupt(document(method="fedavg", seed=1), top / "sweep" / places[1].folder, 3)
     train(top / "train")

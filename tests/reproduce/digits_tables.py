@@ -66,7 +66,7 @@ from pathlib import Path
 
 from kedge.cli import main
 from kedge.reproduce import paper
-from kedge.running import document
+from kedge.config import document
 
 document.SHIPPED = paper.SHIPPED = Path({folder!r})
 paper.PUBLISHED = paper.SHIPPED / "published"

@@ -1,35 +1,61 @@
-"""The command line: one file a command."""
+"""The command line. commands/: options and help texts; actions/: the work, loaded when a command runs.
 
+Modules outside actions/ load no PyTorch, so that help, the version and shell completion appear at once. A
+command imports its action inside its function.
+"""
+
+import inspect
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from kedge.cli.allocator import keep_freed_memory
-from kedge.cli.audit import command as audit
-from kedge.cli.bench import command as bench
-from kedge.cli.compare import command as compare
-from kedge.cli.cost import command as cost
-from kedge.cli.listing import command as listing
-from kedge.cli.partition import command as partition
-from kedge.cli.plot import command as plot
-from kedge.cli.reproduce import command as reproduce
-from kedge.cli.run import command as run
+from kedge.cli.commands import (
+    audit,
+    bench,
+    compare,
+    cost,
+    listing,
+    partition,
+    plot,
+    reproduce,
+    run,
+    sweep,
+    theory,
+)
 from kedge.cli.signals import TERMINATOR
-from kedge.cli.sweep import command as sweep
-from kedge.cli.theory import command as theory
 from kedge.version import __version__
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "run": run.command,
+    "sweep": sweep.command,
+    "reproduce": reproduce.command,
+    "compare": compare.command,
+    "plot": plot.command,
+    "partition": partition.command,
+    "cost": cost.command,
+    "list": listing.command,
+    "theory": theory.command,
+    "audit": audit.command,
+    "bench": bench.command,
+}
 
 app = typer.Typer(
     name="kedge",
     help="Federated learning when clients' data differ: run, compare, audit and time methods against drift.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
 
-def tell_version(wanted: bool) -> None:
-    """Print it and end."""
+def help_text(command: Callable[..., None]) -> str:
+    """The docstring of a command, one line for each paragraph; the terminal wraps them."""
+    return "\n\n".join(part.replace("\n", " ") for part in (inspect.getdoc(command) or "").split("\n\n"))
+
+
+def print_version(wanted: bool) -> None:
+    """Print the version and exit."""
     if wanted:
         typer.echo(f"kedge {__version__}")
         raise typer.Exit
@@ -38,27 +64,19 @@ def tell_version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=tell_version, is_eager=True, help="Show it and exit.")
+        bool,
+        typer.Option("--version", callback=print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    """What comes before a command's name."""
+    """Options before the name of a command."""
 
 
-app.command("run")(run)
-app.command("sweep")(sweep)
-app.command("reproduce")(reproduce)
-app.command("compare")(compare)
-app.command("plot")(plot)
-app.command("partition")(partition)
-app.command("cost")(cost)
-app.command("list")(listing)
-app.command("theory")(theory)
-app.command("audit")(audit)
-app.command("bench")(bench)
+for name, command in COMMANDS.items():
+    app.command(name, help=help_text(command))(command)
 
 
 def main() -> None:
-    """The program `kedge`."""
+    """Run the program `kedge`."""
     TERMINATOR.start()
     keep_freed_memory()
     app()

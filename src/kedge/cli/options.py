@@ -1,89 +1,137 @@
-"""What the commands share: options, exit codes, output.
+"""Options that several commands have, and checks of their values."""
 
-Exit codes: 0 done · 1 the work failed · 2 the request is wrong · 3 the data are missing or damaged · 130
-interrupted.
-"""
-
-import functools
-import json
-import os
-import sys
-import traceback
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from kedge.core.errors import CheckpointError, DataError, Diverged, RequestError
+from kedge.cli import completion
+from kedge.core.errors import RequestError
 from kedge.report.plots.png import require_matplotlib
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document and nothing else.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback with an error.")]
-
-CODES: tuple[tuple[type[BaseException], int], ...] = (
-    (RequestError, 2),
-    (DataError, 3),
-    (Diverged, 1),
-    (CheckpointError, 1),
-    (OSError, 1),
-    (KeyboardInterrupt, 130),
-)
-
-
-def guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with its errors as one message on standard error and the right exit code."""
-
-    @functools.wraps(command)
-    def wrapper(*args: Any, **kwargs: Any) -> None:
-        try:
-            command(*args, **kwargs)
-            sys.stdout.flush()
-        except BrokenPipeError:  # who reads the output has enough of it, as in kedge list --json | head
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(1) from None
-        except tuple(kind for kind, _ in CODES) as error:
-            if kwargs.get("debug"):
-                traceback.print_exc()
-            say(
-                f"error: {error}" if not isinstance(error, KeyboardInterrupt) else str(error) or "interrupted"
-            )
-            raise typer.Exit(next(code for kind, code in CODES if isinstance(error, kind))) from None
-
-    return wrapper
+Experiment = Annotated[
+    str,
+    typer.Argument(
+        help="A TOML file, or the name of a shipped experiment.", autocompletion=completion.experiments
+    ),
+]
+RunFolders = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Folders of runs, or folders that contain such folders.", autocompletion=completion.run_folders
+    ),
+]
+Methods = Annotated[
+    str,
+    typer.Option(
+        "--methods",
+        "-m",
+        help="Methods to compare, one run each: 'fedavg, feddyn(alpha=0.1), fedbug+feddyn'. They replace "
+        "the experiment's method, schedule and later stages.",
+        autocompletion=completion.method_expressions,
+    ),
+]
+ModelName = Annotated[
+    str,
+    typer.Option("--model", help="The network: a name with arguments, or your own as my_file.py:factory."),
+]
+Sets = Annotated[
+    list[str],
+    typer.Option("--set", help="Set any key of the config, as in training.epochs=5. Repeatable."),
+]
+Seed = Annotated[int | None, typer.Option(help="The random seed.")]
+Seeds = Annotated[int, typer.Option(help="Number of seeds, counted up from --seed.")]
+Device = Annotated[
+    str,
+    typer.Option(help="auto, cpu or cuda.", autocompletion=completion.one_of("auto", "cpu", "cuda")),
+]
+EngineName = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        help="auto, sequential, stacked or captured (CUDA).",
+        autocompletion=completion.one_of("auto", "sequential", "stacked", "captured"),
+    ),
+]
+PrecisionName = Annotated[
+    str,
+    typer.Option(
+        "--precision",
+        help="fp64, fp32, tf32 (CUDA) or bf16.",
+        autocompletion=completion.one_of("fp64", "fp32", "tf32", "bf16"),
+    ),
+]
+ResumeRun = Annotated[
+    Path | None,
+    typer.Option(
+        "--resume",
+        help="Resume the run, or the runs, in this folder.",
+        autocompletion=completion.run_folders,
+    ),
+]
+ResumeSweep = Annotated[
+    Path | None,
+    typer.Option("--resume", help="Resume the sweep in this folder.", autocompletion=completion.run_folders),
+]
+Out = Annotated[Path | None, typer.Option(help="The folder to write. Default: runs/NAME.")]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Replace the folder if it exists and contains only files that kedge wrote."),
+]
+Target = Annotated[float | None, typer.Option(help="Show the rounds to this accuracy, a share such as 0.9.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no table.")]
+Pack = Annotated[
+    int,
+    typer.Option(
+        help="Runs that train at the same time, at most. 1: one after another. 0: as many as fit into "
+        "memory and make training faster."
+    ),
+]
+AcceptChanged = Annotated[
+    bool,
+    typer.Option(
+        "--accept-changed-code", help="With --resume: execute your own files even if they have changed."
+    ),
+]
+UseStored = Annotated[
+    bool,
+    typer.Option(
+        "--use-stored-code",
+        help="With --resume: execute the copies of your own files in the run's folder.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document, nothing else.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Print a traceback with an error.")]
 
 
 def check_target(target: float | None) -> None:
-    """An accuracy is a share."""
+    """Raise if a target accuracy is no share."""
     if target is not None and not 0 < target <= 1:
         raise RequestError(f"--target {target}: need a share between 0 and 1; for 90 % write 0.9.")
 
 
+def check_pack(pack: int) -> None:
+    """Raise if the number of runs that train at the same time is negative."""
+    if pack < 0:
+        raise RequestError(f"--pack {pack}: need 0 (as many as pay and fit), 1 (one after another) or more.")
+
+
+def check_file(option: str, path: Path, suffix: str) -> None:
+    """Raise if a file with this suffix cannot be written to `path`."""
+    if path.suffix != suffix or path.is_dir() or not path.parent.is_dir():
+        raise RequestError(
+            f"{option} {path}: need a file's name that ends in {suffix}, in a folder that exists."
+        )
+
+
+def check_folder(option: str, path: Path, remedy: str) -> None:
+    """Raise if `path` cannot be a folder because it, or the place for it, is a file."""
+    existing = next((place for place in (path, *path.parents) if place.exists()), None)
+    if existing and not existing.is_dir():
+        raise RequestError(f"{option} {path}: {existing} is a file; {remedy}.")
+
+
 def check_png(option: str, path: Path) -> None:
-    """Refuse before any work a picture that could not be written."""
-    if path.suffix != ".png" or path.is_dir() or not path.parent.is_dir():
-        raise RequestError(f"{option} {path}: need a file's name that ends in .png, in a folder that exists.")
+    """Raise before any work if a PNG cannot be drawn or written."""
+    check_file(option, path, ".png")
     require_matplotlib("The tables need no matplotlib.")
-
-
-def say(message: str) -> None:
-    """A message to the person, on standard error."""
-    print(message, file=sys.stderr)
-
-
-def show(document: Any) -> None:
-    """The result as JSON, on standard output."""
-    print(json.dumps(document, indent=1, allow_nan=False))
-
-
-def notes(lines: Iterable[str]) -> None:
-    """What is to be said of the table above."""
-    for line in lines:
-        console().print(line, style="dim", markup=False, highlight=False)
-
-
-def console() -> Console:
-    """Where tables go: as wide as the terminal, or wide enough where there is none."""
-    out = Console()
-    return out if out.is_terminal else Console(width=160)

@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
-from kedge.cli.options import say
+from kedge.cli.output import print_message
 
 GRACE = 8.0  # seconds from SIGTERM to the end of the process; container runtimes kill after 10
 PATIENCE = 0.5  # seconds for a message or a flush, which a full pipe would block
@@ -88,7 +88,9 @@ class Terminator:
             if stop is None or stop.asked or terms + interrupts > 1:
                 self.exit_now()
             stop.asked = stop.terminated = True
-            run_briefly(lambda: say(f"SIGTERM: stopping after this round, at the latest in {GRACE:.0f} s"))
+            run_briefly(
+                lambda: print_message(f"SIGTERM: stopping after this round, at the latest in {GRACE:.0f} s")
+            )
 
     def exit_now(self) -> NoReturn:
         """End the process without waiting for other threads."""
@@ -116,7 +118,7 @@ def stoppable(farewell: Callable[[], str]) -> Iterator[Stop]:
         if stop.asked:
             raise KeyboardInterrupt
         stop.asked = True
-        say("stopping after this round; press Ctrl-C again to stop at once")
+        print_message("stopping after this round; press Ctrl-C again to stop at once")
 
     before = signal.signal(signal.SIGINT, interrupt)
     try:
@@ -141,7 +143,7 @@ def print_and_flush(message: str) -> None:
     """Print the message, flush the streams, and show the cursor."""
     with suppress(OSError, ValueError):  # the reader of the pipe is gone
         if message:
-            say(message)
+            print_message(message)
         sys.stderr.flush()
         sys.stdout.flush()
         terminal = sys.__stderr__  # sys.stderr is the progress bar's, which drops control codes

@@ -113,4 +113,4 @@ def with_thaw(schedule: Mapping[str, Any], factor: float) -> dict[str, Any]:
     """A schedule whose layers thaw after fewer rounds."""
     if "thaw" not in schedule:
         return dict(schedule)
-    return {**schedule, "thaw": [round(start * factor) for start in schedule["thaw"]]}
+    return {**schedule, "thaw": tuple(round(start * factor) for start in schedule["thaw"])}

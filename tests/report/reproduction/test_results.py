@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kedge.cli.reproduce import measured
+from kedge.cli.actions.reproduce import measured
 from kedge.report.reproduction.index import write_pages
 from kedge.report.reproduction.values import overview
 from kedge.reproduce.paper import names

@@ -1,4 +1,4 @@
-"""What `kedge reproduce` shows while it trains: a line for each run that ends, and a bar of all rounds."""
+"""Progress of `kedge reproduce`: a line for each run that ends, and a bar of all rounds."""
 
 import time
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ from kedge.reproduce.records import Record
 
 
 class Board:
-    """Shows runs as they end; `own`: also a bar of the rounds, for nobody else shows one."""
+    """Prints a line for each run that ends; with `own`, also shows a bar of the rounds of all runs."""
 
     def __init__(self, runs: Sequence[Run], quiet: bool, own: bool) -> None:
         self.console = Console(stderr=True)
         self.quiet = quiet
         self.count, self.done = len(runs), 0
         self.began = time.monotonic()
-        self.errors: set[str] = set()  # those that were shown
+        self.errors: set[str] = set()  # already printed
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -43,19 +43,19 @@ class Board:
 
     @property
     def title(self) -> str:
-        """How many runs have ended."""
+        """Number of runs that have ended."""
         return f"{self.done} of {self.count} runs"
 
     def say(self, message: str) -> None:
-        """A message above the bar."""
+        """Print a message above the bar."""
         self.progress.console.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
 
     def trained(self, rounds: int) -> None:
-        """All rounds that are done."""
+        """Set the number of rounds that are done."""
         self.progress.update(self.bar, completed=rounds, description=self.title)
 
     def finished(self, run: Run, record: Record | None, error: str) -> None:
-        """A run has ended."""
+        """Count a run that has ended, and print its line."""
         self.done += 1
         self.progress.update(self.bar, description=self.title)
         if not self.quiet:

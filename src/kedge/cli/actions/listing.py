@@ -1,20 +1,18 @@
-"""kedge list: what there is, by name."""
+"""Methods, models, datasets and everything else that has a name, with arguments and papers."""
 
 import inspect
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-import typer
 from rich.table import Table
 
 from kedge.algorithms import METHOD_FACTORIES, SCHEDULE_FACTORIES
-from kedge.cli.options import Debug, Json, console, guarded, show
+from kedge.cli.output import console, print_json
 from kedge.config.document import OPTIMIZERS, SHIPPED
 from kedge.config.protocols import PROTOCOLS
-from kedge.core.errors import RequestError, nearest
 from kedge.data.datasets import BUILT_IN
 from kedge.data.npz_files import available_datasets
 from kedge.data.partitions.partition import PARTITIONS
@@ -25,10 +23,6 @@ from kedge.models import MODELS
 from kedge.report.method_texts import text_of
 from kedge.rules import RULES
 
-KINDS = (
-    "methods", "schedules", "rules", "models", "datasets", "partitions", "optimizers", "protocols",
-    "experiments", "engines",
-)  # fmt: skip
 FACTORIES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "methods": METHOD_FACTORIES,
     "schedules": SCHEDULE_FACTORIES,
@@ -41,24 +35,15 @@ FACTORIES: dict[str, Mapping[str, Callable[..., Any]]] = {
 SUPPLIED = {"shape", "classes", "model", "federation"}  # arguments the program fills in
 
 
-@guarded
-def command(
-    kind: Annotated[str, typer.Argument(help=", ".join(KINDS) + "; without it, everything.")] = "",
-    as_json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """List methods, schedules, rules, models, datasets, partitions, protocols, experiments, and so on."""
-    if kind and kind not in KINDS:
-        raise RequestError(
-            f"kedge list {kind}: no such kind.{nearest(kind, KINDS)} Allowed: {', '.join(KINDS)}."
-        )
-    listed = {name: entries(name) for name in ((kind,) if kind else KINDS)}
+def print_kinds(kinds: Sequence[str], as_json: bool) -> None:
+    """Print a table of names for each kind, or JSON: a list for one kind, lists by kind for several."""
+    listed = {kind: entries(kind) for kind in kinds}
     if as_json:
-        show(listed[kind] if kind else listed)
+        print_json(listed[kinds[0]] if len(kinds) == 1 else listed)
         return
-    for name, rows in listed.items():
+    for kind, rows in listed.items():
         table = Table(
-            title=name, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False
+            title=kind, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False
         )
         table.add_column(no_wrap=True, style="cyan")
         table.add_column(ratio=1)
@@ -71,7 +56,7 @@ def command(
 
 
 def entries(kind: str) -> list[dict[str, Any]]:
-    """Name, one line, paper and arguments of everything of a kind."""
+    """Name, summary, paper and arguments of everything of a kind."""
     if kind == "experiments":
         return [experiment(path.stem) for path in sorted(SHIPPED.glob("*.toml"))]
     if kind == "protocols":
@@ -91,7 +76,7 @@ def entries(kind: str) -> list[dict[str, Any]]:
 
 
 def entry(name: str, factory: Callable[..., Any]) -> dict[str, Any]:
-    """What a factory says of itself; the paper is named in the first line of its module."""
+    """Name, summary and arguments of a factory; the first line of its module names the paper."""
     module = inspect.getdoc(sys.modules[factory.__module__]) or ""
     paper = re.match(r"[\w→-]+ \(([^()]*)\)", module)
     summary = (inspect.getdoc(factory) or "").splitlines()[0]
@@ -104,7 +89,7 @@ def entry(name: str, factory: Callable[..., Any]) -> dict[str, Any]:
 
 
 def protocol(name: str) -> dict[str, Any]:
-    """A protocol; its arguments are the values it gives to what an experiment leaves open."""
+    """A protocol; its arguments are the values for keys that an experiment does not set."""
     found = PROTOCOLS[name]
     values = {
         f"{key}.{inner}" if inner else key: value
@@ -120,7 +105,7 @@ def protocol(name: str) -> dict[str, Any]:
 
 
 def experiment(name: str) -> dict[str, Any]:
-    """A shipped experiment; its first comment says what it shows."""
+    """A shipped experiment; its first comment is the summary."""
     text = (SHIPPED / f"{name}.toml").read_text()
     summary = text.splitlines()[0].removeprefix("#").strip()
     paper = tomllib.loads(text).get("paper", {}).get("source")

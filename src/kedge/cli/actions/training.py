@@ -1,4 +1,4 @@
-"""Shared by `kedge run` and `kedge sweep`: options, training the runs, interruptions, failed runs."""
+"""Training of several runs, for `kedge run` and `kedge sweep`: resuming, interruptions, failed runs."""
 
 import os
 import sys
@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import typer
-
-from kedge.cli.options import CODES, say
+from kedge.cli.errors import exit_code
+from kedge.cli.output import print_message
 from kedge.cli.signals import INTERRUPTED, stoppable
 from kedge.config.document import override, read, settings
 from kedge.config.experiment import Experiment
@@ -25,42 +24,11 @@ from kedge.running.progress import Abandoned, Interrupted
 from kedge.running.requests import Outcome, RunRequest
 from kedge.running.several_runs import run_all
 
-Sets = Annotated[list[str], typer.Option("--set", help="Any key of the config: --set training.epochs=5.")]
-Seed = Annotated[int | None, typer.Option(help="The random seed.")]
-Seeds = Annotated[int, typer.Option(help="How many seeds, counted up from --seed.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-EngineName = Annotated[str, typer.Option("--engine", help="auto, sequential, stacked or captured (CUDA).")]
-PrecisionName = Annotated[str, typer.Option("--precision", help="fp64, fp32, tf32 (CUDA) or bf16.")]
-Out = Annotated[Path | None, typer.Option(help="The folder to write; by default runs/NAME.")]
-Force = Annotated[
-    bool,
-    typer.Option("--force", help="Replace the folder if it exists and contains only files that kedge wrote."),
-]
-Target = Annotated[float | None, typer.Option(help="Show the rounds to this accuracy, a share: 0.9.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no table.")]
-Pack = Annotated[
-    int,
-    typer.Option(help="Runs that train at once, at most; 1: one after another; 0: as many as pay and fit."),
-]
-AcceptChanged = Annotated[
-    bool,
-    typer.Option(
-        "--accept-changed-code", help="With --resume: execute your own files even if they have changed."
-    ),
-]
-UseStored = Annotated[
-    bool,
-    typer.Option(
-        "--use-stored-code",
-        help="With --resume: execute the copies of your own files in the run's folder.",
-    ),
-]
-
-NAMED = 8  # finished runs that are named one by one
+MOST_NAMED = 8  # finished runs that are named one by one
 
 
-class Planned(NamedTuple):
-    """A run of several: its folder below the top, and what it is."""
+class PlannedRun(NamedTuple):
+    """A run: its folder, relative to the command's folder, and its experiment."""
 
     folder: Path
     experiment: Experiment
@@ -74,27 +42,24 @@ class Failure(NamedTuple):
     code: int
 
 
-def document_of(experiment: str, sets: list[str], seed: int | None, **chosen: str) -> dict[str, Any]:
-    """The document with what the command line says set: keys of `chosen` have _ for a dot."""
+def read_document(experiment: str, sets: list[str], seed: int | None, **chosen: str) -> dict[str, Any]:
+    """An experiment's document with the settings of the command line.
+
+    The keys of `chosen` have _ for the dot: engine_name sets engine.name. Empty values set nothing.
+    """
     given = {key.replace("_", "."): value for key, value in chosen.items() if value}
     return override(read(experiment), given | settings(sets) | ({} if seed is None else {"seed": seed}))
 
 
-def seeds_of(experiment: Experiment, count: int) -> range:
-    """The seeds counted up from an experiment's."""
+def seed_range(experiment: Experiment, count: int) -> range:
+    """`count` seeds, counted up from the experiment's own."""
     if count < 1:
         raise RequestError(f"--seeds {count}: need at least 1.")
     return range(experiment.seed, experiment.seed + count)
 
 
-def check_pack(pack: int) -> None:
-    """So many runs at once."""
-    if pack < 0:
-        raise RequestError(f"--pack {pack}: need 0 (as many as pay and fit), 1 (one after another) or more.")
-
-
-def chosen_code(accept_changed: bool, use_stored: bool, resumed: Path | None) -> CodeChoice:
-    """The choice of the user's code that these options make."""
+def code_choice(accept_changed: bool, use_stored: bool, resumed: Path | None) -> CodeChoice:
+    """Which version of the user's own code to execute."""
     for given, option in ((accept_changed, "--accept-changed-code"), (use_stored, "--use-stored-code")):
         if given and not resumed:
             raise RequestError(
@@ -108,29 +73,30 @@ def chosen_code(accept_changed: bool, use_stored: bool, resumed: Path | None) ->
 
 
 def use_code_of(top: Path, code: CodeChoice) -> AbstractContextManager[None]:
-    """In this context, names in configs refer to the chosen code; no effect if all runs are finished."""
+    """In this context, configs refer to the chosen code of the user. No effect if all runs are finished."""
     folders = [top / row["folder"] for row in planned_runs(top)] or [top]
     return nullcontext() if all(run_is_finished(folder) for folder in folders) else use_code(top, code)
 
 
-def to_go_on(
+def unfinished_runs(
     top: Path,
     plan: Sequence[tuple[Path, Experiment | None]],
     locks: ExitStack,
     code: CodeChoice = "same",
 ) -> list[RunRequest]:
-    """The unfinished runs of a plan; an experiment that is None is read from the run's folder.
+    """The runs of a plan that are not finished. Print the names of the others.
 
-    `locks` locks the folder of several runs; the folder of a single run is locked when the run starts.
+    An experiment that is None is read from the run's folder. `locks` locks the folder of several runs; the
+    folder of a single run is locked when the run starts.
     """
     if all(folder.parts for folder, _ in plan):
         locks.enter_context(locked(top))
     members = []
     done = [top / folder for folder, _ in plan if run_is_finished(top / folder)]
-    for folder in done if len(done) <= NAMED else ():
-        say(f"{folder} is finished already.")
-    if len(done) > NAMED:
-        say(f"{len(done)} of {len(plan)} runs are finished already.")
+    for folder in done if len(done) <= MOST_NAMED else ():
+        print_message(f"{folder} is finished already.")
+    if len(done) > MOST_NAMED:
+        print_message(f"{len(done)} of {len(plan)} runs are finished already.")
     for folder, experiment in plan:
         config = top / folder / "config.toml"
         if top / folder in done:
@@ -147,7 +113,7 @@ def to_go_on(
     return members
 
 
-def carried_out(
+def train_runs(
     members: Sequence[RunRequest],
     top: Path,
     command: str,
@@ -156,37 +122,38 @@ def carried_out(
     debug: bool,
     single: bool = False,
 ) -> list[Failure]:
-    """All runs; those that failed are told of and returned. The error of a single one is raised."""
+    """Train the runs; print and return the failures. With `single`, raise the error instead."""
     again = f"kedge {command} --resume {top}"
     failed: list[Failure] = []
     traces: set[str] = set()
     at_once = partial(interrupt_message, members, top, "the last checkpoint holds", again)
     choice = members[0].code if members else "same"
-    begun = [one for one in members if one.start == "resume" or one.folder != top]  # the top folder exists
-    with use_code(top, choice) if begun else nullcontext(), stoppable(at_once) as stop:
-        if begun:
+    started = [one for one in members if one.start == "resume" or one.folder != top]  # the top folder exists
+    with use_code(top, choice) if started else nullcontext(), stoppable(at_once) as stop:
+        if started:
             update_record(top, choice)
         try:
-            for outcome in run_all(members, pack, False if quiet else None, say, lambda: stop.asked):
+            shown = False if quiet else None
+            for outcome in run_all(members, pack, shown, print_message, lambda: stop.asked):
                 if outcome.error is None:
                     continue
-                folder, error = outcome.request.folder, with_remedy(outcome, again)
-                known = next((number for kind, number in CODES if isinstance(error, kind)), None)
+                folder, error = outcome.request.folder, error_with_remedy(outcome, again)
+                known = exit_code(error)
                 if stop.terminated and (known is None or isinstance(outcome.error, BrokenPipeError)):
                     raise KeyboardInterrupt  # SIGTERM also ended a compiler process that this run waited for
                 if (debug or known is None) and outcome.trace not in traces:  # None: not the user's mistake
                     traces.add(outcome.trace)  # runs of a pack that fail together have the same traceback
-                    say(outcome.trace)
+                    print_message(outcome.trace)
                 if single:
                     raise error
                 message = str(error) if known else f"{type(error).__name__}: {error}"
-                say(f"error: {folder}: {message}")
+                print_message(f"error: {folder}: {message}")
                 failed.append(Failure(folder, message, known or 1))
         except Interrupted:
             whose = "its state is" if single else "all states are"
             raise KeyboardInterrupt(interrupt_message(members, top, f"{whose} saved", again)) from None
         except Abandoned:
-            say(at_once())
+            print_message(at_once())
             sys.stdout.flush()
             os._exit(INTERRUPTED)  # threads amid a step can neither be stopped nor waited for
         except KeyboardInterrupt:
@@ -211,8 +178,8 @@ def has_folder(member: RunRequest) -> bool:
     )
 
 
-def with_remedy(outcome: Outcome, again: str) -> Exception:
-    """A run's error; where the system could not write, with what to do."""
+def error_with_remedy(outcome: Outcome, again: str) -> Exception:
+    """The error of a run; if the system could not write a file, the message says what to do."""
     error = outcome.error
     assert error is not None
     if not isinstance(error, OSError):
@@ -226,6 +193,6 @@ def with_remedy(outcome: Outcome, again: str) -> Exception:
     return OSError(f"{reason}. What was saved before is whole; go on with {again} once it is mended.")
 
 
-def there(top: Path, plan: Sequence[tuple[Path, Experiment | None]]) -> list[Run]:
-    """The runs of a plan that have a folder."""
-    return [read_run(top / folder) for folder, _ in plan if (top / folder / "config.toml").is_file()]
+def existing_runs(top: Path, folders: Sequence[Path]) -> list[Run]:
+    """The runs in these folders, relative to `top`, that have started."""
+    return [read_run(top / folder) for folder in folders if (top / folder / "config.toml").is_file()]

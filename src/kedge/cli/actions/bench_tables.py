@@ -1,4 +1,4 @@
-"""What kedge bench prints: a table for every kind of workload, and the same rows as JSON has them."""
+"""Tables of kedge bench for each kind of workload, and their rows as JSON documents."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,14 +15,14 @@ from kedge.bench.packing import Packing
 from kedge.bench.peers.peers import REFERENCES, Peer
 from kedge.bench.profile import Profile
 from kedge.bench.workloads import Workload
-from kedge.cli.options import console, notes
+from kedge.cli.output import console, print_notes
 
-WIDTH = 100  # of a kernel's name; a compiler's list what they do
+WIDTH = 100  # of a kernel's name: those of compiled kernels list their operators
 
 
 def print_engines(work: Workload, rows: Sequence[Row]) -> None:
-    """The ways to do the same work."""
-    table = headed(work, "samples/s", "to plain loop", "to central", "warm-up, s")
+    """Print the speed of each way to do one workload."""
+    table = workload_table(work, "samples/s", "to plain loop", "to central", "warm-up, s")
     for row in rows:
         table.add_row(
             row.how,
@@ -36,7 +36,7 @@ def print_engines(work: Workload, rows: Sequence[Row]) -> None:
 
 
 def print_networks(rows: Sequence[Speed]) -> None:
-    """Networks, clients and ways to train them."""
+    """Print the speed of each network, number of clients and engine."""
     last = ["memory, GB"] if any(row.memory is not None for row in rows) else []
     columns = ("samples/s", "to plain loop", "to central", "first round, s", *last)
     for network in dict.fromkeys(row.network for row in rows):
@@ -54,23 +54,23 @@ def print_networks(rows: Sequence[Speed]) -> None:
 
 
 def print_profile(found: Profile) -> None:
-    """Where the time of a round goes."""
+    """Print the kernels that take the most time of a local step."""
     total = sum(one.microseconds for one in found.kernels)
     about = f"profile: {found.network}, {found.clients} clients, {found.how}, {found.precision}"
-    table = titled(f"{about}: {total:,.0f} µs a local step", "calls", "µs", "share")
+    table = table_under(f"{about}: {total:,.0f} µs a local step", "calls", "µs", "share")
     for one in found.kernels:
         name = one.name if len(one.name) <= WIDTH else f"{one.name[: WIDTH - 1]}…"
         table.add_row(escape(name), f"{one.calls:.1f}", f"{one.microseconds:,.1f}", f"{one.share:.1%}")
     console().print(table)
     if not found.kernels:
-        notes(["The profiler saw nothing here."])
+        print_notes(["The profiler recorded no kernels."])
     console().print()
 
 
 def print_methods(work: Workload, costs: Sequence[Cost]) -> None:
-    """The methods beside FedAvg."""
+    """Print the cost of each method beside FedAvg."""
     columns = ("multiply-adds", "compiled", "quartiles", "uncompiled", "quartiles", "bound", "holds")
-    table = headed(work, *columns)
+    table = workload_table(work, *columns)
     table.add_column()
     for cost in costs:
         if cost.reason:
@@ -79,8 +79,8 @@ def print_methods(work: Workload, costs: Sequence[Cost]) -> None:
         table.add_row(
             cost.method,
             f"{cost.work:.2f}×",
-            *written(cost.compiled),
-            *written(cost.uncompiled),
+            *ratio_cells(cost.compiled),
+            *ratio_cells(cost.uncompiled),
             f"{cost.bound:.2f}×" if cost.bound else "",
             cost.holds or "",
         )
@@ -89,45 +89,45 @@ def print_methods(work: Workload, costs: Sequence[Cost]) -> None:
 
 
 def print_overheads(work: Workload, looks: Sequence[Overhead]) -> None:
-    """Rounds with diagnostics beside the same rounds without."""
-    table = headed(work, "measure.drift to without", "quartiles", "bound", "holds")
+    """Print the cost of diagnostics for each method."""
+    table = workload_table(work, "measure.drift to without", "quartiles", "bound", "holds")
     for one in looks:
-        table.add_row(one.method, *written(one.ratio), f"{one.bound:.2f}×", "yes" if one.holds else "no")
+        table.add_row(one.method, *ratio_cells(one.ratio), f"{one.bound:.2f}×", "yes" if one.holds else "no")
     console().print(table)
     console().print()
 
 
 def print_freezing(setting: Setting, rows: Sequence[Phase]) -> None:
-    """Phases beside FedAvg, precision by precision; names of one program stand under each other."""
+    """Print the time of each phase beside FedAvg, one table for each precision."""
     for found in agreements(rows):
         about = f"freezing, {found.precision}: {setting.work().about}, {setting.network} on 3×32×32"
-        table = titled(about, "trains", "multiply-adds", "time", "quartiles", "bound", "holds")
+        table = table_under(about, "trains", "multiply-adds", "time", "quartiles", "bound", "holds")
         for row in [row for row in rows if row.precision == found.precision]:
             table.add_row(
                 "\n".join(row.names),
                 "".join("●" if opened else "○" for opened in row.mask),
                 f"{row.work:.2f}×",
-                *written(row.time),
+                *ratio_cells(row.time),
                 f"{row.bound:.2f}×" if row.bound else "",
                 row.holds or "",
             )
         console().print(table)
-        notes(
+        print_notes(
             [
                 f"Of {found.pairs} pairs of rows, the one with fewer multiply-adds is the faster in "
                 f"{found.agreeing}.",
-                "The first row is FedAvg beside itself: what it is off 1 is the error of the clock.",
+                "The first row compares FedAvg with itself: its distance from 1 is the error of the timing.",
             ]
         )
         console().print()
 
 
 def print_packing(setting: Setting, rows: Sequence[Packing]) -> None:
-    """Runs alone and packed."""
+    """Print the speed of runs alone and packed."""
     several = any(row.streams > 1 for row in rows)
     columns = ("runs", *(["streams"] if several else []), "alone, samples/s", "packed, samples/s", "ratio")
     about = f"local steps {setting.steps}, batch {BATCH}, {setting.network} on 3×32×32"
-    table = titled(f"packing: runs of one client a round, {about}", *columns, "rounds", "difference")
+    table = table_under(f"packing: runs of one client a round, {about}", *columns, "rounds", "difference")
     for row in rows:
         table.add_row(
             row.precision,
@@ -140,7 +140,7 @@ def print_packing(setting: Setting, rows: Sequence[Packing]) -> None:
             f"{row.difference:.1e}",
         )
     console().print(table)
-    notes(
+    print_notes(
         [
             "alone: one run; packed: all runs together. difference: of the weights after so many rounds, "
             "packed to alone,",
@@ -151,8 +151,8 @@ def print_packing(setting: Setting, rows: Sequence[Packing]) -> None:
 
 
 def print_peers(work: Workload, rows: Sequence[Peer]) -> None:
-    """kedge beside other frameworks."""
-    table = headed(work, "", "samples/s", *(f"to {how}" for how in REFERENCES), "warm-up, s")
+    """Print the speed of kedge beside other frameworks."""
+    table = workload_table(work, "", "samples/s", *(f"to {how}" for how in REFERENCES), "warm-up, s")
     table.add_column()
     for row in rows:
         speed, warm = row.samples_per_second, row.warmup_seconds
@@ -165,17 +165,17 @@ def print_peers(work: Workload, rows: Sequence[Peer]) -> None:
             escape(row.note),
         )
     console().print(table)
-    notes(["The warm-up, start and two rounds, is not timed. Without a precision: torch's own settings."])
+    print_notes(["The warm-up (start and two rounds) is not timed. Without a precision: torch's settings."])
     console().print()
 
 
-def headed(work: Workload, *columns: str) -> Table:
-    """A table under the workload's description, which is printed here."""
-    return titled(f"{work.name}: {work.about}", *columns)
+def workload_table(work: Workload, *columns: str) -> Table:
+    """Print the description of a workload, and return an empty table."""
+    return table_under(f"{work.name}: {work.about}", *columns)
 
 
-def titled(about: str, *columns: str) -> Table:
-    """A table under a description, which is printed here."""
+def table_under(about: str, *columns: str) -> Table:
+    """Print a description, and return an empty table."""
     console().print(about, style="italic", highlight=False, soft_wrap=True)
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("", no_wrap=True)
@@ -184,28 +184,28 @@ def titled(about: str, *columns: str) -> Table:
     return table
 
 
-def written(ratio: Ratio | None) -> tuple[str, str]:
-    """A ratio's two cells."""
+def ratio_cells(ratio: Ratio | None) -> tuple[str, str]:
+    """Median and quartiles of a ratio, as two cells."""
     return (f"{ratio.middle:.2f}×", f"{ratio.low:.2f}–{ratio.high:.2f}") if ratio else ("", "")
 
 
-def seen(profiles: Sequence[Profile]) -> list[dict[str, Any]]:
-    """The profiles as JSON has them."""
+def profile_documents(profiles: Sequence[Profile]) -> list[dict[str, Any]]:
+    """The profiles as JSON documents."""
     return [{**one._asdict(), "kernels": [kernel._asdict() for kernel in one.kernels]} for one in profiles]
 
 
-def told(looks: Sequence[Overhead]) -> list[dict[str, Any]]:
-    """The overheads as JSON has them."""
+def overhead_documents(looks: Sequence[Overhead]) -> list[dict[str, Any]]:
+    """The overheads as JSON documents."""
     return [{**one._asdict(), "ratio": one.ratio._asdict(), "holds": one.holds} for one in looks]
 
 
-def phased(rows: Sequence[Phase]) -> list[dict[str, Any]]:
-    """The phases as JSON has them."""
+def phase_documents(rows: Sequence[Phase]) -> list[dict[str, Any]]:
+    """The phases as JSON documents."""
     return [{**row._asdict(), "time": row.time._asdict(), "holds": row.holds} for row in rows]
 
 
-def documents(costs: Sequence[Cost]) -> list[dict[str, Any]]:
-    """The rows as JSON has them."""
+def method_documents(costs: Sequence[Cost]) -> list[dict[str, Any]]:
+    """The costs of methods as JSON documents."""
     return [
         {
             **cost._asdict(),

@@ -1,0 +1,1 @@
+"""The work of the commands: training, tables, folders. These modules load PyTorch."""

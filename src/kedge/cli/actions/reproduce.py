@@ -1,0 +1,252 @@
+"""The published tables: training of their cells, records, pages and tables of published beside measured."""
+
+import os
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple, cast
+
+import torch
+
+from kedge.cli.actions.reproduce_progress import Board
+from kedge.cli.output import console, print_json, print_message
+from kedge.cli.signals import INTERRUPTED, stoppable
+from kedge.config.assemble import device_of
+from kedge.config.experiment import EngineChoice
+from kedge.core.errors import RequestError, nearest
+from kedge.report.reproduction.index import check_pages, write_pages
+from kedge.report.reproduction.table import overview_table, rendered
+from kedge.report.reproduction.values import as_dict, overview
+from kedge.reproduce.claims import Judgement, judged
+from kedge.reproduce.measured import Measured, measured_table
+from kedge.reproduce.paper import names
+from kedge.reproduce.plan import Run, Table, distinct, identities_of, runs_of, selected, table_of, to_train
+from kedge.reproduce.records import Record, Sitting, new_file_name, read_records, write_record
+from kedge.reproduce.shortened import SHAPES, Scale, write_made
+from kedge.reproduce.work import Work, train
+from kedge.running.progress import Abandoned, Interrupted
+from kedge.version import __version__
+
+ALL = "all"
+SEEDS = {"full": 3, "small": 1, "smoke": 1}
+FOLDERS = {"full": "reproduced", "small": "reproduced-small", "smoke": ""}
+WORKERS = 8  # processes on a GPU, unless told otherwise
+
+
+class Request(NamedTuple):
+    """The tables to train or show."""
+
+    names: list[str]
+    tables: list[Table]  # with the chosen cells
+    scale: Scale
+    seeds: range
+    out: Path
+    made: Path  # the folder of made-up data
+    command: str  # to type again
+
+
+class How(NamedTuple):
+    """How to train: processes, runs at the same time, progress, tracebacks; `start` is the command's time."""
+
+    workers: int
+    pack: int
+    quiet: bool
+    debug: bool
+    start: float
+
+
+def default_folder(scale: str) -> Path:
+    """The folder of results without --out."""
+    return Path(FOLDERS[scale] or ".")
+
+
+def request(name: str, options: Mapping[str, Any], out: Path, made: Path) -> Request:
+    """The tables with this name and these options; `options` maps names of options to their values."""
+    listed = names() if name == ALL else [name]
+    keys = {"engine.device": "device", "engine.name": "engine", "engine.precision": "precision"}
+    settings = {key: options[option] for key, option in keys.items() if options[option]}
+    filters, scale = options["cells"], options["scale"] or "full"
+    tables = [table_of(one, settings) for one in listed]
+    words = ["kedge", "reproduce", name]
+    for option, value in options.items():
+        for each in value if isinstance(value, list) else [value] if value else []:
+            words += [f"--{option}", str(each)]
+    return Request(
+        listed,
+        [selected(table, filters) for table in tables] if filters else tables,
+        cast(Scale, scale),  # check_options allows no other
+        range(options["seeds"] or SEEDS[scale]),
+        out,
+        made,
+        shlex.join(words),
+    )
+
+
+@contextmanager
+def temporary_data_folder() -> Iterator[Path]:
+    """A folder for made-up data. End the process if it abandons runs, whose threads cannot be stopped."""
+    try:
+        with TemporaryDirectory(prefix="kedge-made-", ignore_cleanup_errors=True) as made:
+            yield Path(made)
+    except Abandoned as error:
+        print_message(str(error))
+        sys.stdout.flush()
+        os._exit(INTERRUPTED)
+
+
+def check_options(scale: str, seeds: int | None, workers: int, filters: Sequence[str], name: str) -> None:
+    """Raise if an option is invalid."""
+    if scale not in SEEDS:
+        raise RequestError(f"--scale {scale!r}: need {', '.join(SEEDS)}.{nearest(scale, list(SEEDS))}")
+    if seeds is not None and seeds < 1:
+        raise RequestError(f"--seeds {seeds}: need at least 1.")
+    if workers < 0:
+        raise RequestError(f"--workers {workers}: need 0 (the default) or a positive number.")
+    if filters and (not name or name == ALL):
+        raise RequestError("--cells: the keys differ from table to table, so name one table.")
+
+
+def train_missing(request: Request, how: How) -> int:
+    """Train and record the runs without a record; return the number of failures."""
+    check_pages(request.out)
+    wanted = [
+        run for table in request.tables for run in runs_of(table, request.scale, request.seeds, request.made)
+    ]
+    todo = to_train(wanted, read_records(request.out))
+    recorded = len({run.key for run in wanted}) - len(todo)
+    if recorded and not how.quiet:
+        print_message(f"{recorded} of {recorded + len(todo)} runs are recorded already.")
+    return train_runs(todo, request, how) if todo else 0
+
+
+def train_runs(todo: Sequence[Run], request: Request, how: How, keep: bool = True) -> int:
+    """Train runs and, with `keep`, record them; return the number of failures."""
+    sitting = new_sitting(request.command, todo)
+    file = new_file_name(sitting)
+    failures: dict[str, int] = {}
+    count = worker_count(todo, how.workers)
+    farewell = interrupt_message(request, keep)
+    with (
+        stoppable(lambda: farewell) as stop,
+        Board(todo, how.quiet, own=count > 1) as board,
+    ):
+        shown = False if how.quiet else None
+        work = Work(sitting, how.start, count, how.pack, shown, board.say, lambda: stop.asked, board.trained)
+        try:
+            with closing(train(todo, work)) as ends:
+                for run, record, error, trace in ends:
+                    if record and keep:
+                        write_record(request.out / run.table / file, record)
+                    board.finished(run, record, error)
+                    if not record:
+                        if error not in failures and how.debug:
+                            print_message(trace)
+                        failures[error] = failures.get(error, 0) + 1
+        except Interrupted:
+            raise KeyboardInterrupt(farewell) from None
+        except KeyboardInterrupt as interrupt:
+            raise type(interrupt)(farewell) from None
+    for error, times in failures.items():
+        print_message(f"error: {times} {'run' if times == 1 else 'runs'}: {error}")
+    return sum(failures.values())
+
+
+def interrupt_message(request: Request, keep: bool) -> str:
+    """The last message of an interrupted command."""
+    if not keep:
+        return (
+            f"interrupted; nothing is recorded at scale {request.scale}. Begin again with: {request.command}"
+        )
+    again = f"{request.command} {shlex.join(['--out', str(request.out)])}"
+    return f"interrupted; finished runs are recorded. Go on with: {again}"
+
+
+def worker_count(todo: Sequence[Run], workers: int) -> int:
+    """The number of processes: several only where programs are compiled for a GPU."""
+    engine: EngineChoice = todo[0].experiment.engine
+    if workers or device_of(engine) == "cpu" or engine.name in ("sequential", "stacked"):
+        return workers or 1
+    kinds = len({(str(run.experiment.stages), str(run.experiment.model)) for run in todo})
+    return min(WORKERS, kinds)
+
+
+def new_sitting(command: str, todo: Sequence[Run]) -> Sitting:
+    """A record of this command on this machine."""
+    on_gpu = device_of(todo[0].experiment.engine) == "cuda"
+    hardware = torch.cuda.get_device_name() if on_gpu else platform.machine() + " CPU"
+    started = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return Sitting(started, command, hardware, __version__, torch.__version__)
+
+
+def train_smoke(request: Request, how: How, quiet: bool, as_json: bool) -> int:
+    """Train each method, schedule and model once on made-up data; return the number of failures.
+
+    The other cells are resolved, but not trained.
+    """
+    for data in sorted({cell.experiment.data["name"] for table in request.tables for cell in table.cells}):
+        if data in SHAPES:
+            write_made(request.made, data)
+    wanted = [run for table in request.tables for run in runs_of(table, "smoke", [0], request.made)]
+    todo = distinct(wanted)
+    failed = train_runs(todo, request, how._replace(workers=how.workers or 1), keep=False)
+    seconds = time.monotonic() - how.start
+    if as_json:
+        print_json(
+            {
+                "tables": [table.paper.name for table in request.tables],
+                "trained": len(todo) - failed,
+                "failed": failed,
+                "resolved": len(wanted),
+                "seconds": round(seconds, 1),
+            }
+        )
+    elif not quiet:
+        print_message(
+            f"{len(todo) - failed} of {len(todo)} different runs of {len(request.tables)} tables trained two "
+            f"rounds on made data, and all {len(wanted)} cells resolve ({seconds:.0f} s)."
+        )
+    return failed
+
+
+def print_tables(request: Request, quiet: bool, as_json: bool) -> None:
+    """Write the pages of all records, and print the tables of the request."""
+    records = read_records(request.out)
+    known = {name: measured(table_of(name, {}), records, request.scale, request.made) for name in names()}
+    if records:
+        write_pages(request.out, known.values())
+    tables = [known[name] for name in request.names]
+    if as_json:
+        found: list[dict[str, Any]] = [as_dict(table, verdicts) for table, verdicts in tables]
+        print_json(found[0] if len(found) == 1 else {"tables": found})
+    elif not quiet:
+        out = console()
+        for table, verdicts in tables:
+            for part in rendered(table, verdicts, out.width):
+                out.print(part)
+            out.print()
+        out.print(f"{request.out}", highlight=False, soft_wrap=True)
+
+
+def measured(
+    table: Table, records: Sequence[Record], scale: Scale, made: Path
+) -> tuple[Measured, list[Judgement]]:
+    """A table with the numbers of all records, and its verdicts."""
+    found = measured_table(table.paper, table.cells, records, scale, identities_of(table, scale, made))
+    return found, judged(found)
+
+
+def print_overview(folder: Path, scale: str, as_json: bool) -> None:
+    """Print the tables that can be reproduced, with the records in the folder of results."""
+    records = read_records(folder) if folder.is_dir() else []
+    shown: Scale = "small" if scale == "small" else "full"
+    rows = overview(measured(table_of(name, {}), records, shown, Path()) for name in names())
+    if as_json:
+        print_json(rows)
+    else:
+        console().print(overview_table(rows))
