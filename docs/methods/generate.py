@@ -252,6 +252,8 @@ def index() -> str:
         "## Schedules",
         plain(own["schedules"]),
         table(head, [entry(name, text_of(name)) for name in SCHEDULE_FACTORIES]),
+        "## Two methods at once",
+        plain(own["combined"]),
         "## Which accuracy",
         plain(own["accuracy"]),
         table(("part of the name", "meaning"), [(f"`{k}`", v) for k, v in own["names"].items()]),

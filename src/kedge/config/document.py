@@ -1,7 +1,8 @@
 """An experiment as a user writes it: a TOML document, shorthand, settings on top.
 
 Shorthand: a plain name stands for a table, and method = "fedbug(ratio=0.2) + feddyn(alpha=0.1)" sets the
-tables [method] and [schedule]; method = "feddyn -> fedavg@0.75" also sets [[then]]. A method string
+tables [method] and [schedule]; method = "feddyn & feddecorr" sets [method] and [[method.and]], the methods
+whose corrections are added; method = "feddyn -> fedavg@0.75" also sets [[then]]. A method string
 without a schedule takes the [schedule] of the document; two different schedules are an error.
 """
 
@@ -35,7 +36,9 @@ FACTORIES: dict[str, Mapping[str, Any]] = {
 }
 STAGED = ("when",)  # tables that stand in [[then]] only
 PLAIN = FACTORIES.keys() - {"method"}  # keys with one name and its arguments as value
+METHOD_FORMS = "name, name(key=value), schedule+name or name & name"
 BY_METHOD = ("method", "schedule", "then")  # tables that a method string may set
+OUTSIDE = r"(?![^(]*\))"  # a sign that is not inside parentheses
 STAGE_PLAIN = ("schedule", "when")  # the keys of PLAIN in [[then]]
 
 
@@ -47,7 +50,18 @@ def expanded(raw: Mapping[str, Any]) -> dict[str, Any]:
     method = raw.get("method")
     if isinstance(method, str):
         table |= merge_stage(method, stage_tables(method), table)
+    elif isinstance(method, Mapping):
+        table["method"] = with_further_tables(method, "method")
     return table
+
+
+def with_further_tables(method: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """A table of a method with the plain names in its list `and` as tables."""
+    further = method.get("and", [])
+    if not isinstance(further, list | tuple):
+        raise RequestError(f"{path}.and = {further!r}: need a list of methods, such as ['feddecorr'].")
+    rows = [called(row, f"{path}.and.method") if isinstance(row, str) else row for row in further]
+    return {**method, **({"and": rows} if rows else {})}
 
 
 def stage_row(row: dict[str, Any]) -> dict[str, Any]:
@@ -55,6 +69,8 @@ def stage_row(row: dict[str, Any]) -> dict[str, Any]:
     row = {
         k: called(v, f"then.{k}") if k in STAGE_PLAIN and isinstance(v, str) else v for k, v in row.items()
     }
+    if isinstance(row.get("method"), Mapping):
+        row["method"] = with_further_tables(row["method"], "then.method")
     if isinstance(row.get("method"), str):
         row |= merge_stage(row["method"], named_tables(row["method"], "then.method"), row, "then.")
     return row
@@ -87,20 +103,35 @@ def method_tables(text: str) -> dict[str, dict[str, Any]]:
 def named_tables(text: str, path: str = "method") -> dict[str, dict[str, Any]]:
     """'fedbug(ratio=0.2)+feddyn' as the table [method], and [schedule] if `text` names one."""
     tables: dict[str, dict[str, Any]] = {}
-    for part in re.split(r"\+(?![^(]*\))", text):
-        table = called(part, path)
-        name = table["name"]
-        key = role_of(name) if ":" in name else "schedule" if name in SCHEDULE_FACTORIES else "method"
-        if ":" not in name and name not in SCHEDULE_FACTORIES and name not in METHOD_FACTORIES:
-            allowed = [*METHOD_FACTORIES, *SCHEDULE_FACTORIES]
+    for part in re.split(rf"\+{OUTSIDE}", text):
+        table, *further = [called(one, path) for one in re.split(rf"&{OUTSIDE}", part)]
+        roles = [role(one["name"], text, path) for one in (table, *further)]
+        if further and "schedule" in roles:
+            name = (table, *further)[roles.index("schedule")]["name"]
             raise RequestError(
-                f"{path} = {text!r}: no method or schedule is called {name!r}.{nearest(name, allowed)} "
-                f"Methods: {', '.join(METHOD_FACTORIES)}; schedules: {', '.join(SCHEDULE_FACTORIES)}."
+                f"{path} = {text!r}: {name} is a schedule, and & combines methods. Write it before "
+                f"all of them: {name}+feddyn & feddecorr."
             )
+        key = roles[0]
         if key in tables:
-            raise RequestError(f"{path} = {text!r}: it names two {key}s, {tables[key]['name']} and {name}.")
-        tables[key] = table
+            named = f"{tables[key]['name']} and {table['name']}"
+            hint = " Combine their corrections with &." if key == "method" else ""
+            raise RequestError(f"{path} = {text!r}: it names two {key}s, {named}.{hint}")
+        tables[key] = table | ({"and": further} if further else {})
     return {"method": {"name": "fedavg"}, **tables}
+
+
+def role(name: str, text: str, path: str) -> str:
+    """Whether `name` in the method string `text` is a method or a schedule; raise if it is neither."""
+    if ":" in name:
+        return role_of(name)
+    if name not in SCHEDULE_FACTORIES and name not in METHOD_FACTORIES:
+        allowed = [*METHOD_FACTORIES, *SCHEDULE_FACTORIES]
+        raise RequestError(
+            f"{path} = {text!r}: no method or schedule is called {name!r}.{nearest(name, allowed)} "
+            f"Methods: {', '.join(METHOD_FACTORIES)}; schedules: {', '.join(SCHEDULE_FACTORIES)}."
+        )
+    return "schedule" if name in SCHEDULE_FACTORIES else "method"
 
 
 def called(text: str, path: str) -> dict[str, Any]:
@@ -110,7 +141,7 @@ def called(text: str, path: str) -> dict[str, Any]:
         is_method = path.endswith("method")
         raise RequestError(
             f"{path} = {text!r}: cannot read it. "
-            f"Write {'name, name(key=value) or schedule+name' if is_method else 'name or name(key=value)'}."
+            f"Write {METHOD_FORMS if is_method else 'name or name(key=value)'}."
         )
     name, inside = match.groups()
     pairs = re.split(r",(?![^\[]*\])", inside or "")  # a comma inside a list parts nothing
@@ -222,8 +253,9 @@ def in_order(settings: Mapping[str, Any]) -> dict[str, Any]:
 def written(value: Any) -> str:
     """A value as a user would write it in a config."""
     if isinstance(value, Mapping) and "name" in value:
-        inside = ", ".join(f"{k}={written(v)}" for k, v in value.items() if k != "name")
-        return f"{value['name']}({inside})" if inside else str(value["name"])
+        inside = ", ".join(f"{k}={written(v)}" for k, v in value.items() if k not in ("name", "and"))
+        own = f"{value['name']}({inside})" if inside else str(value["name"])
+        return " & ".join([own, *map(written, value.get("and", ()))])
     return value if isinstance(value, str) else json.dumps(value)
 
 

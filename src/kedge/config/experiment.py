@@ -24,6 +24,7 @@ from kedge.measure.settings import Measure
 from kedge.nn.precision import Precision
 from kedge.nn.units import Granularity
 
+AND = "and"  # key of [method]: further methods, whose corrections are added; no argument has this name
 GIVEN = {"model": ("shape", "classes"), "data": ("name", "source")}  # arguments that the program supplies
 BESIDE = {"data": normalized}  # what is done with the things that factories make; it has arguments as well
 
@@ -176,9 +177,14 @@ class Experiment:
 
 
 def label_of(method: dict[str, Any], schedule: dict[str, Any]) -> str:
-    """A method in one word, the schedule before it."""
-    names = [table["name"].rpartition(":")[2] for table in (schedule, method)]
-    return names[1] if schedule["name"] == "all" else "+".join(names)
+    """The names of a method in one word, the schedule first: fedbug+feddyn&feddecorr."""
+    methods = "&".join(table["name"].rpartition(":")[2] for table in combined_methods(method))
+    return methods if schedule["name"] == "all" else f"{schedule['name'].rpartition(':')[2]}+{methods}"
+
+
+def combined_methods(method: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The table of a method and those of [[method.and]], without that key."""
+    return [{k: v for k, v in method.items() if k != AND}, *method.get(AND, ())]
 
 
 def resolve(raw: Mapping[str, Any]) -> Experiment:
@@ -233,6 +239,9 @@ def factory_table(key: str, table: Mapping[str, Any]) -> dict[str, Any]:
             f"{key} = {table!r}: need a table with a name, "
             f"such as {{ name = {next(iter(FACTORIES[key]))!r} }}."
         )
+    if key == "method" and AND in table:
+        first, *further = combined_methods(table)
+        return {**factory_table(key, first), AND: [factory_table(key, row) for row in further]}
     name = table["name"]
     options = {k: v for k, v in table.items() if k != "name"}
     # A dataset that is not built in is a file in the data folder.

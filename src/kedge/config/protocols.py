@@ -227,7 +227,8 @@ def method_of(protocol: Protocol, method: Any) -> Any:
         return method
     known = parameters(factory_of("method", METHOD_FACTORIES, method["name"]))
     weights = {"weights": protocol.weights} if "weights" in known else {}
-    return {**weights, **protocol.methods.get(method["name"], {}), **method}
+    further = {"and": [method_of(protocol, row) for row in method["and"]]} if "and" in method else {}
+    return {**weights, **protocol.methods.get(method["name"], {}), **method, **further}
 
 
 def has_method(row: Any) -> bool:

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import and_
 from typing import Any
 
 from torch import nn
 
 from kedge.algorithms import METHOD_FACTORIES, SCHEDULE_FACTORIES
 from kedge.config.document import OPTIMIZERS
-from kedge.config.experiment import Experiment, label_of, options_of
+from kedge.config.experiment import Experiment, combined_methods, label_of, options_of
 from kedge.config.factories import factory_of
-from kedge.core.algorithm import Algorithm, LocalTraining, Stage, with_schedule
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage, adapt_parts, with_schedule
 from kedge.core.errors import RequestError
 from kedge.core.model import Model
 from kedge.core.optimizers import Optimizer
@@ -57,7 +59,7 @@ def rebuilding(stages: Sequence[Stage]) -> Callable[[nn.Module], nn.Module]:
 
 def adapted(model: Model, stages: Sequence[Stage]) -> Model:
     """The model with the heads that the methods of all stages add."""
-    for adapt in dict.fromkeys(stage.algorithm.adapt for stage in stages):
+    for adapt in dict.fromkeys(part for stage in stages for part in adapt_parts(stage.algorithm.adapt)):
         model = adapt(model)
     unknown = set(model.extra) - {k for stage in stages for k in stage.algorithm.heads}
     if unknown:
@@ -67,15 +69,21 @@ def adapted(model: Model, stages: Sequence[Stage]) -> Model:
 
 def algorithm_of(method: dict[str, Any], schedule: dict[str, Any]) -> Algorithm:
     """The method under the schedule; if the method has its own, a unit trains when both open it."""
-    base = factory_of("method", METHOD_FACTORIES, method["name"])(**options_of(method))
-    if not isinstance(base, Algorithm):
-        raise RequestError(
-            f"method.name = {method['name']!r}: it returns a {type(base).__name__}, no Algorithm."
-        )
+    base = reduce(and_, map(single_algorithm, combined_methods(method)))
     if schedule["name"] == "all":
         return base
     named = factory_of("schedule", SCHEDULE_FACTORIES, schedule["name"])(**options_of(schedule))
     return with_schedule(base, named, label_of(method, schedule))
+
+
+def single_algorithm(method: dict[str, Any]) -> Algorithm:
+    """The algorithm of one table of a method."""
+    made = factory_of("method", METHOD_FACTORIES, method["name"])(**options_of(method))
+    if not isinstance(made, Algorithm):
+        raise RequestError(
+            f"method.name = {method['name']!r}: it returns a {type(made).__name__}, no Algorithm."
+        )
+    return made
 
 
 def local_of(experiment: Experiment, optimizer: Optimizer | None = None) -> LocalTraining:

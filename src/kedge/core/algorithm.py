@@ -1,7 +1,7 @@
 """Algorithm and Stage: a method as a value that prints, compares, hashes and pickles."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -102,12 +102,76 @@ class Algorithm:
     def __post_init__(self) -> None:
         slots = [c.name for c in self.corrections]
         if len(set(slots)) < len(slots):
-            raise RequestError(f"{self.name}: two corrections share a slot: {slots}.")
+            raise RequestError(
+                f"{self.name}: two corrections share a slot: {slots}. A slot has the state of one "
+                "correction, so leave out one of the two."
+            )
+
+    def __and__(self, other: "Algorithm") -> "Algorithm":
+        """This algorithm with the corrections of `other` after its own, as in "feddyn & feddecorr"."""
+        check_addable(self, other)
+        return replace(
+            self,
+            name=f"{self.name}&{other.name}",
+            corrections=(*self.corrections, *other.corrections),
+            adapt=adapt_all(adapt_parts(self.adapt) + adapt_parts(other.adapt)),
+        )
 
     @property
     def needs_class_means(self) -> bool:
         """Whether clients look at all their data once more at the end of a round."""
         return any(c.needs_class_means for c in self.corrections)
+
+
+@dataclass(frozen=True)
+class AdaptAll:
+    """Functions that adapt the model one after another."""
+
+    parts: tuple[Callable[[Model], Model], ...]
+
+    def __call__(self, model: Model) -> Model:
+        for adapt in self.parts:
+            model = adapt(model)
+        return model
+
+
+def adapt_parts(adapt: Callable[[Model], Model]) -> tuple[Callable[[Model], Model], ...]:
+    """The single functions of `Algorithm.adapt`; none if it leaves the model unchanged."""
+    if isinstance(adapt, AdaptAll):
+        return adapt.parts
+    return () if adapt is unchanged else (adapt,)
+
+
+def adapt_all(parts: tuple[Callable[[Model], Model], ...]) -> Callable[[Model], Model]:
+    """One function for `Algorithm.adapt` that applies each of these once."""
+    once = tuple(dict.fromkeys(parts))
+    return AdaptAll(once) if len(once) > 1 else next(iter(once), unchanged)
+
+
+def check_addable(first: Algorithm, other: Algorithm) -> None:
+    """Raise if `other` is more than its corrections and cannot be added to `first`."""
+    title = f"{first.name} & {other.name}"
+    if not other.corrections:
+        raise RequestError(f"{title}: {other.name} has no corrections that could be added to {first.name}.")
+    decided = own_axes(other)
+    if decided:
+        mine = own_axes(first)
+        remedy = (
+            f"{first.name} does so, too ({', '.join(mine)}): use one of the two."
+            if mine
+            else f"Write it first: {other.name} & {first.name}."
+        )
+        raise RequestError(
+            f"{title}: only the first method may decide more than corrections, and {other.name} decides "
+            f"{', '.join(decided)}. {remedy}"
+        )
+
+
+def own_axes(algorithm: Algorithm) -> list[str]:
+    """The axes besides corrections on which an algorithm differs from FedAvg."""
+    about = ("loss", "schedule", "shared", "rebuild", "heads", "predict", "tune")
+    defaults = {field.name: field.default for field in fields(Algorithm)}
+    return [name for name in about if getattr(algorithm, name) != defaults[name]]
 
 
 @dataclass(frozen=True)

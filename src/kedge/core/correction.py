@@ -81,7 +81,7 @@ class Correction:
         """Raise RequestError where this correction and this way of training contradict each other."""
 
     def reach(self, model: Model) -> frozenset[str] | None:
-        """The leaves that `init_client` and `init_server` are given; None: those that are shared."""
+        """The leaves that `init_client` and `init_server` receive, or None for the shared leaves."""
         return None
 
     def init_client(self, shared: Leaves) -> Tree:

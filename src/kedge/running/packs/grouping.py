@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from kedge.algorithms import METHOD_REGISTRY, SCHEDULE_REGISTRY
-from kedge.config.experiment import Experiment
+from kedge.config.experiment import Experiment, combined_methods
 from kedge.config.stages import algorithm_of
 from kedge.config.task import Task
 from kedge.core.algorithm import Stage, fitted
@@ -77,7 +77,8 @@ def step_key(method: dict[str, Any], schedule: dict[str, Any]) -> Hashable:
     the error.
     """
     tables = json.dumps([method, schedule], sort_keys=True)
-    if method["name"] not in METHOD_REGISTRY or schedule["name"] not in SCHEDULE_REGISTRY:
+    names = {table["name"] for table in combined_methods(method)}
+    if not names <= set(METHOD_REGISTRY) or schedule["name"] not in SCHEDULE_REGISTRY:
         return tables
     try:
         return step_part(algorithm_of(method, schedule))
