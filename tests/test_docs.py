@@ -10,10 +10,12 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 
 import click
 import pytest
 from docs.readme import readme
+from tests.cli.command import kedge as kedge_command
 from tests.test_architecture import ALLOWED
 from typer.main import get_command
 
@@ -115,6 +117,42 @@ def test_every_stop_of_a_round_on_the_architecture_page_exists() -> None:
         assert function in defined(file), (
             f"docs/architecture.md names {function} in {file.name}: rename it there"
         )
+
+
+def in_order(calls: Sequence[tuple[str, str]], walk: Sequence[tuple[str, str]]) -> bool:
+    """Whether every stop of a walk is called, each for the first time after the one before."""
+    first = {call: number for number, call in reversed([*enumerate(calls)])}
+    numbers = [first.get(stop, -1) for stop in walk]
+    return min(numbers) >= 0 and numbers == sorted(numbers)
+
+
+def test_a_round_passes_the_stops_of_the_architecture_page_in_their_order(tmp_path: Path) -> None:
+    calls: list[tuple[str, str]] = []
+    seen: set[tuple[str, str]] = set()
+    package = str(Path(kedge.__file__).parent)
+
+    def record(frame: FrameType, event: str, argument: object) -> None:
+        call = (frame.f_code.co_filename.removeprefix(package), frame.f_code.co_qualname)
+        if event == "call" and call not in seen:
+            seen.add(call)
+            calls.append(call)
+
+    before = sys.getprofile()
+    sys.setprofile(record)
+    try:
+        kedge_command("run", "quickstart", "--set", "rounds=1", "--out", tmp_path / "run", "--quiet")
+    finally:
+        sys.setprofile(before)
+    page = ARCHITECTURE.read_text()
+    walk = [(link.partition("src/kedge")[2], name) for link, name in stops(page)]
+    assert in_order(calls, walk), [name for _, name in calls if name in {stop for _, stop in walk}]
+
+
+def test_a_stop_in_the_wrong_place_is_found() -> None:
+    calls = [("a.py", "f"), ("a.py", "g"), ("b.py", "f"), ("a.py", "f")]
+    assert in_order(calls, calls[:3])
+    assert not in_order(calls, [calls[1], calls[0]])
+    assert not in_order(calls, [("c.py", "f")])
 
 
 def test_a_stop_that_was_renamed_is_found() -> None:
