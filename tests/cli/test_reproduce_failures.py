@@ -100,7 +100,7 @@ def test_smoke_trains_on_made_data_and_records_nothing(
     assert answer.err.count(": done\n") == 2
     last = answer.err.splitlines()[-1]
     assert last.startswith(
-        "2 of 2 different runs of 1 tables trained two rounds on made data, and all 2 cells resolve ("
+        "2 of 2 different runs of 1 tables trained two rounds on synthetic data, and all 2 cells resolve ("
     )
     assert not list(tmp_path.glob("kedge-*"))
     assert not list((tmp_path / "here").iterdir())

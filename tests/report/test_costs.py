@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from rich.console import Console
 
-from kedge.report.costs import phases, price, price_of_target, total
+from kedge.report.costs import cost_to_target, efficiency, phases, total
 from kedge.report.numbers import with_prefix
 from kedge.report.plots.cost import KINDS, cost_figure
 from kedge.report.plots.png import png
@@ -65,25 +65,29 @@ def test_a_total_needs_every_round_s_cost() -> None:
 
 
 def test_accuracy_per_multiply_add_and_per_byte_over_the_seeds() -> None:
-    row = price([HISTORY, HISTORY[:2]], 0.5)
+    row = efficiency([HISTORY, HISTORY[:2]], 0.5)
     assert row["cost"]["macs"] == (2600 + 800) / 2
     assert row["accuracy_per_mac"] == 0.5 / 1700
     assert row["accuracy_per_byte"] == 0.5 / ((136 + 272 + 16 + 32) / 2)
-    assert price([HISTORY], None) == {
+    assert efficiency([HISTORY], None) == {
         "cost": total(HISTORY),
         "accuracy_per_mac": None,
         "accuracy_per_byte": None,
     }
-    assert price([HISTORY, []], 0.5) == {"cost": None, "accuracy_per_mac": None, "accuracy_per_byte": None}
+    assert efficiency([HISTORY, []], 0.5) == {
+        "cost": None,
+        "accuracy_per_mac": None,
+        "accuracy_per_byte": None,
+    }
 
 
 def test_the_price_of_a_target_is_of_the_rounds_up_to_it_and_of_all_seeds_or_none() -> None:
-    row = price_of_target([HISTORY, HISTORY], [2, 4])
+    row = cost_to_target([HISTORY, HISTORY], [2, 4])
     assert row["rounds_to_target"] == 3
     assert row["cost_to_target"]["macs"] == (800 + 2000) / 2
     assert row["seconds_to_target"] == 6.0
-    assert price_of_target([HISTORY, HISTORY], [2, None]) == dict.fromkeys(row)
-    assert price_of_target([], []) == dict.fromkeys(row)
+    assert cost_to_target([HISTORY, HISTORY], [2, None]) == dict.fromkeys(row)
+    assert cost_to_target([], []) == dict.fromkeys(row)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +129,7 @@ def test_of_many_phases_the_first_are_shown_and_the_sum_is_of_all() -> None:
 def rows() -> list[dict[str, Any]]:
     named = {"a": (HISTORY, 0.8, 4), "b": (HISTORY[:2], 0.4, None), "old": ([], 0.5, None)}
     return [
-        {"method": name, **price([history], accuracy), **price_of_target([history], [reached])}
+        {"method": name, **efficiency([history], accuracy), **cost_to_target([history], [reached])}
         for name, (history, accuracy, reached) in named.items()
     ]
 

@@ -11,7 +11,7 @@ from tests.cli.command import kedge
 
 from kedge.report.plots.curves import Panel, curves, names
 from kedge.report.plots.drift import FIGURES, last_by_unit, last_clients, last_frequency, ranked
-from kedge.report.runs import grouped, read_run
+from kedge.report.runs import read_run, seed_groups
 
 LINE: dict[str, Any] = {
     "drift.diversity": 0.5, "drift.diversity.unit0": 0.4, "drift.diversity.unit1": 0.7,
@@ -107,8 +107,8 @@ def test_runs_that_differ_in_what_was_measured_are_one_method(tmp_path: Path) ->
     one = read_run(folder(tmp_path / "one", [LINE], seed=0, measure={"drift": True}))
     two = read_run(folder(tmp_path / "two", [LINE], seed=1, measure={"drift": False}))
     other = read_run(folder(tmp_path / "other", [LINE], seed=0, method={"name": "x"}))
-    assert [len(group) for group in grouped([one, two, other])] == [2, 1]
-    assert names(grouped([one, two, other])) == ["one", "other"]
+    assert [len(group) for group in seed_groups([one, two, other])] == [2, 1]
+    assert names(seed_groups([one, two, other])) == ["one", "other"]
     assert names([[one]]) == ["feddyn"]
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.reproduce.tables import a_paper, a_record, an_entry, fedbug, measured_with
 
-from kedge.reproduce.claims import Judgement, groups, judged
+from kedge.reproduce.claims import Judgement, groups, judge_claims
 from kedge.reproduce.comparisons import comparisons
 from kedge.reproduce.paper import Claim
 from kedge.reproduce.significance import paired_p, sign_p, t_tail
@@ -30,7 +30,7 @@ def judgement(
         for seed, value in enumerate(values):
             records.append(a_record(f"of A/{column}", seed, [(300, 0.7 + value / 100)]))
             records.append(a_record(f"of B/{column}", seed, [(300, 0.7)]))
-    (found,) = judged(measured_with(a_paper(entries, (claim,)), records))
+    (found,) = judge_claims(measured_with(a_paper(entries, (claim,)), records))
     return found
 
 
@@ -182,7 +182,7 @@ def test_comparisons_that_share_a_run_are_one_group() -> None:
 
 
 def test_the_shipped_claims_are_counted_in_print() -> None:
-    said = [one.evidence for one in judged(fedbug(places=0))]
+    said = [one.evidence for one in judge_claims(fedbug(places=0))]
     values = {(one.block, one.row, one.column): one.value or 0.0 for one in fedbug(places=0).paper.entries}
     above = [
         value > values[block, "Vanilla", column]
@@ -202,7 +202,7 @@ def test_a_target_that_was_not_reached_counts_as_the_last_round(fast: int, verdi
         reached = 300 if fast == 290 and seed == 2 else fast + 3 * seed
         records.append(a_record("of A/rounds", seed, [(reached, 0.85)]))
         records.append(a_record("of B/rounds", seed, [(300, 0.5)]))
-    (found,) = judged(measured_with(a_paper(entries, (claim,)), records))
+    (found,) = judge_claims(measured_with(a_paper(entries, (claim,)), records))
     assert found.verdict == verdict
     assert "rounds; paired" in found.evidence
     assert "print" not in found.evidence
@@ -234,6 +234,6 @@ def test_printed_bounds_are_compared_as_far_as_they_go(
 def test_a_comparison_with_a_run_that_diverged_is_not_measured() -> None:
     entries = [an_entry(row, "x", 1.0) for row in "AB"]
     records = [a_record("of A/x", 0, [(300, 0.8)]), a_record("of B/x", 0, [(10, 0.1)], diverged=True)]
-    (found,) = judged(measured_with(a_paper(entries, (CLAIM,)), records))
+    (found,) = judge_claims(measured_with(a_paper(entries, (CLAIM,)), records))
     assert found.verdict == "not measured"
     assert found.comparisons[0].diverged

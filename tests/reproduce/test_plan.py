@@ -11,16 +11,16 @@ from tests.reproduce.tables import a_record
 from kedge.core.errors import RequestError
 from kedge.reproduce.plan import (
     Run,
-    distinct,
     identities_of,
     identity_of,
+    missing_runs,
+    one_run_per_program,
     runs_of,
-    selected,
+    select_cells,
     table_of,
-    to_train,
 )
 from kedge.reproduce.records import Record
-from kedge.reproduce.shortened import Scale
+from kedge.reproduce.scales import Scale
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +94,7 @@ def test_the_folder_of_the_data_does_not_change_the_identity() -> None:
 
 def test_a_run_of_two_tables_is_trained_once() -> None:
     both = runs() + runs("digits-table2")
-    found = to_train(both, [])
+    found = missing_runs(both, [])
     assert len(both) == 8
     assert len(found) == 7
     assert [run.table for run in found].count("digits-table1") == 4
@@ -104,14 +104,14 @@ def test_a_recorded_run_is_not_trained_whichever_table_it_was_trained_for() -> N
     first = runs()[0]
     others = runs("digits-table2")
     shared = next(run for run in others if run.key == first.key)
-    found = to_train(runs(seeds=2) + others, [recorded(shared)])
+    found = missing_runs(runs(seeds=2) + others, [recorded(shared)])
     assert first.key not in {run.key for run in found}
     assert len(found) == 4 * 2 - 1 + 3
 
 
 def test_a_record_of_another_precision_or_a_diverged_one_counts() -> None:
     first, second, *rest = runs()
-    found = to_train(runs(), [recorded(first, precision="bf16"), recorded(second, diverged=True)])
+    found = missing_runs(runs(), [recorded(first, precision="bf16"), recorded(second, diverged=True)])
     assert found == rest
 
 
@@ -124,23 +124,26 @@ def test_a_record_of_other_rounds_another_seed_or_another_identity_does_not_coun
         replace(recorded(first), identity="of something else"),
         recorded(runs(scale="small")[0], scale="small"),
     ]
-    assert to_train(runs(), records) == runs()
+    assert missing_runs(runs(), records) == runs()
 
 
 def test_different_runs_are_those_with_another_method_schedule_or_model() -> None:
-    assert [run.experiment.method["name"] for run in distinct(runs(seeds=3))] == ["fedavg", "fedprox"]
-    assert len(distinct(runs() + runs("digits-table2"))) == 2
+    assert [run.experiment.method["name"] for run in one_run_per_program(runs(seeds=3))] == [
+        "fedavg",
+        "fedprox",
+    ]
+    assert len(one_run_per_program(runs() + runs("digits-table2"))) == 2
     others: list[dict[str, Any]] = [
         {"model": "mlp(hidden=[10])"},
         {"schedule": "fedbug(ratio=0.5)"},
         {"then": [{"at": 5, "method": {"name": "feddyn"}}]},
     ]
     every = [run for one in others for run in runs_of(table_of("digits-table1", one), "full", [0], Path())]
-    assert len(distinct(runs() + every)) == 2 * (1 + len(others))
+    assert len(one_run_per_program(runs() + every)) == 2 * (1 + len(others))
 
 
 def names_of(*filters: str) -> list[str]:
-    return [cell.name.replace("clients-4", "").strip("-") for cell in selected(table(), filters).cells]
+    return [cell.name.replace("clients-4", "").strip("-") for cell in select_cells(table(), filters).cells]
 
 
 IID = ["method=fedavg,partition=iid", "method=fedprox-mu-1.0,partition=iid"]
@@ -176,7 +179,7 @@ def test_a_bracket_in_a_filter_is_a_bracket(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.undo()
     table = table_of("layer-expansion-section53", {})
     wanted = "vanilla(thaw=[0, 50, 100]) + fedbabu"
-    found = selected(table, [f"method={wanted}", "data=cifar*"]).cells
+    found = select_cells(table, [f"method={wanted}", "data=cifar*"]).cells
     assert [cell.settings["method"] for cell in found] == [wanted]
 
 
@@ -186,18 +189,18 @@ def test_a_cell_of_several_printed_numbers_is_selected_by_any_of_them(
     monkeypatch.undo()
     whole = table_of("layer-expansion-table2", {})
     columns = [f"MNIST, T = {rounds}" for rounds in (100, 200, 300)]
-    found = [selected(whole, ["row=FedAvg", f"column={column}"]).cells for column in columns]
+    found = [select_cells(whole, ["row=FedAvg", f"column={column}"]).cells for column in columns]
     assert [len(cells) for cells in found] == [1, 1, 1]
     assert found[0] == found[1] == found[2]
 
 
 def test_selected_cells_leave_the_printed_table_whole() -> None:
-    assert selected(table(), ["row=Avg"]).paper == table().paper
+    assert select_cells(table(), ["row=Avg"]).paper == table().paper
 
 
 @pytest.mark.parametrize("text", ["methd=fedavg", "fedavg", "optimizer.lr=0.1", ""])
 def test_a_filter_with_an_unknown_key_is_refused_with_the_keys_that_there_are(text: str) -> None:
     with pytest.raises(RequestError) as error:
-        selected(table(), [text])
+        select_cells(table(), [text])
     assert "KEY is one of method, partition, block, row, column." in str(error.value)
     assert ("Did you mean 'method'?" in str(error.value)) == (text.startswith("methd"))

@@ -11,7 +11,7 @@ from tests.reproduce.digits_tables import SITTING, a_work, recorded, runs, ship,
 import kedge
 from kedge.reproduce.plan import Run
 from kedge.reproduce.records import curves_of
-from kedge.reproduce.work import in_order, rounds_in, train
+from kedge.reproduce.work import by_program, rounds_in, train
 from kedge.running.packs.grouping import groups
 from kedge.running.progress import Interrupted
 from kedge.running.requests import RunRequest
@@ -150,10 +150,10 @@ def test_jobs_that_begin_together_have_different_methods_and_schedules() -> None
     for number, (method, schedule) in enumerate(kinds):
         experiment = replace(first, method={"name": method}, schedule={"name": schedule})
         jobs.append([RunRequest(Path(str(number)), experiment)])
-    assert [str(job[0].folder) for job in in_order(jobs)] == ["3", "0", "2", "4", "1"]
+    assert [str(job[0].folder) for job in by_program(jobs)] == ["3", "0", "2", "4", "1"]
 
 
 def test_an_order_of_jobs_keeps_all_of_them() -> None:
     members = [RunRequest(Path(str(number)), run.experiment) for number, run in enumerate(runs(seeds=3))]
     jobs = groups(members)
-    assert sorted(map(str, in_order(jobs))) == sorted(map(str, jobs))
+    assert sorted(map(str, by_program(jobs))) == sorted(map(str, jobs))

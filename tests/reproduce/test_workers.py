@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 from tests.reproduce.digits_tables import a_work, recorded, runs, ship, write_tables
 
-from kedge.reproduce.plan import to_train
+from kedge.reproduce.plan import missing_runs
 from kedge.reproduce.records import read_records, write_record
 from kedge.reproduce.work import Finished, train
 from kedge.running.progress import Interrupted
@@ -56,7 +56,7 @@ def side(tmp_path_factory: pytest.TempPathFactory) -> Side:
         ship(monkeypatch, write_tables(top / "tables"))
         monkeypatch.setattr(tempfile, "tempdir", str(top))
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
-        every = to_train(runs() + runs("digits-table2"), [])
+        every = missing_runs(runs() + runs("digits-table2"), [])
         ends = by_name(train(every, a_work(workers=2, trained=trained)))
         return Side(
             ends, by_name(train(every, a_work())), processes, rounds, list(top.glob("kedge-reproduce-*"))
@@ -120,7 +120,7 @@ def test_runs_of_a_killed_process_fail_with_a_remedy_and_recorded_ones_stay(
         "Try again with fewer: --workers N"
     }
     assert len(records) + len(failed) == len(every)
-    assert {run.key for run in to_train(every, records)} == {end.run.key for end in failed}
+    assert {run.key for run in missing_runs(every, records)} == {end.run.key for end in failed}
     assert not multiprocessing.active_children()
     assert not list(temporary.glob("kedge-*"))
 

@@ -15,7 +15,7 @@ scale:
     value  = (distance − chance) / (most − chance)
 
 Small clients differ by chance alone: `distance` includes this effect, `value` removes it. `value` is negative
-for partitions more even than chance (stratified ones). Only labels count.
+for partitions more even than chance (stratified partitions). Only labels count.
 
 In a random partition n_ic is hypergeometric. With N samples, K of the class, n for the client, μ = nK/N and v
 the least integer above μ, the terms (x − μ)·P(x) telescope (De Moivre; Diaconis and Zabell, 1991), so

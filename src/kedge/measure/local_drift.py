@@ -1,4 +1,4 @@
-"""Local drift: diversity and norm of the drift vectors stored by ALL clients, including old ones.
+"""Local drift: diversity and norm of the drift vectors stored by ALL clients, however old.
 
 `Correction.drift` defines a client's drift vector: FedDyn's g_k, SCAFFOLD's c_k. Their diversity
 Σ‖g_k‖² / ‖Σ g_k‖² grows without bound as FedDyn drives the sum to zero. Clients that never took part have

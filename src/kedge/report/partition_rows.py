@@ -1,4 +1,4 @@
-"""The rows of a picture of a partition: all clients, or an even selection of many, with their captions."""
+"""The rows of a figure of a partition: all clients, or an even selection of many, with their captions."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from kedge.report.numbers import fixed, plural, with_commas
 from kedge.report.partition import PartitionStatistics
 
 FEW = 40  # up to this number, clients are shown by number, and classes as bubbles
-MAX_ROWS = 240  # more rows cannot be told apart
+MAX_ROWS = 240  # more rows cannot be distinguished
 MAX_CELLS = 20_000  # more cells make a page slow
 MAX_NAME = 90  # characters of a heading
 

@@ -1,4 +1,4 @@
-"""Runs as they lie on disk, and runs grouped by what they have in common: all but the seed."""
+"""The files of runs on disk, and groups of runs that differ only in the seed."""
 
 import json
 import tomllib
@@ -13,7 +13,7 @@ from kedge.measure.cells import cell_names, curve, matrix_order
 from kedge.running.folders.folder import read_lines
 from kedge.running.folders.marker import planned_runs, read_marker
 
-APART = ("seed", "engine", "name", "measure")  # keys that do not make a run another one
+IGNORED_KEYS = ("seed", "engine", "name", "measure")  # keys in which runs of one group may differ
 ACCURACIES = ("distributed.global.accuracy", "distributed.local.accuracy")
 
 
@@ -27,18 +27,18 @@ class Run:
 
     @property
     def label(self) -> str:
-        """The methods in one word, in the order of their stages."""
+        """The methods of all stages, joined by '->'."""
         stages = dict.fromkeys(str(line["method"]) for line in self.history)
         return "->".join(stages) or self.folder.name
 
     @property
     def complete(self) -> bool:
-        """Whether every round was run."""
+        """Whether all rounds are done."""
         return len(self.history) >= int(self.config.get("rounds", 0)) and not self.diverged
 
     @property
     def diverged(self) -> bool:
-        """Whether it ended in numbers that are not finite."""
+        """Whether the run ended because numbers were not finite."""
         return bool(self.history and self.history[-1].get("diverged"))
 
     @cached_property
@@ -48,7 +48,7 @@ class Run:
 
     @cached_property
     def last_evaluation(self) -> int:
-        """The last round in which accuracies were measured; 0 for none."""
+        """The last round with accuracies, or 0."""
         return max((round for name in self.accuracies for round, _ in self.curve(name)), default=0)
 
     def curve(self, metric: str | None) -> list[tuple[int, float]]:
@@ -67,22 +67,22 @@ def read_run(folder: Path) -> Run:
 
 
 def find_runs(folders: Iterable[Path]) -> list[Run]:
-    """The runs in these folders, or in the folders below them."""
+    """The runs in `folders` and in all folders below them."""
     found: list[Run] = []
     for folder in folders:
         if not folder.is_dir():
             raise RequestError(f"{folder}: no such folder.")
         inside = sorted(p.parent for p in folder.rglob("config.toml"))
         if not inside:
-            raise RequestError(f"{folder} holds no run: there is no config.toml in it or below it.")
-        order = [folder / row["folder"] for row in planned_runs(folder)]  # in which they were asked for
+            raise RequestError(f"{folder} contains no run: there is no config.toml in it or below it.")
+        order = [folder / row["folder"] for row in planned_runs(folder)]
         inside.sort(key=lambda p: order.index(p) if p in order else len(order))
         found += [read_run(p) for p in inside]
     return found
 
 
 def metric_of(runs: Sequence[Run], wanted: str | None = None) -> str | None:
-    """The accuracy by which runs are compared: the one asked for, or the first that all of them have."""
+    """The accuracy by which runs are compared: `wanted`, or the first one that all runs have."""
     each = [run.accuracies for run in runs if run.history]
     every = matrix_order(name for names in each for name in names)
     if wanted is None:
@@ -96,10 +96,10 @@ def metric_of(runs: Sequence[Run], wanted: str | None = None) -> str | None:
     return wanted
 
 
-def grouped(runs: Iterable[Run]) -> list[list[Run]]:
-    """Runs that differ in nothing but the seed and what was measured, together; in the order they came."""
+def seed_groups(runs: Iterable[Run]) -> list[list[Run]]:
+    """The runs in groups that differ only in IGNORED_KEYS, in the order of their first runs."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        key = json.dumps({k: v for k, v in run.config.items() if k not in APART}, sort_keys=True)
+        key = json.dumps({k: v for k, v in run.config.items() if k not in IGNORED_KEYS}, sort_keys=True)
         groups.setdefault(key, []).append(run)
     return list(groups.values())

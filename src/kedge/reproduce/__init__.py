@@ -1,1 +1,1 @@
-"""The papers' tables: published numbers, runs that measure them again, and both side by side."""
+"""The papers' tables: printed numbers, runs that measure them again, and the comparison of both."""

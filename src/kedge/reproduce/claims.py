@@ -1,24 +1,24 @@
 """Verdicts on a paper's claims: held, not held, within noise, or not measured.
 
-A claim is a list of comparisons, each of two places of the table, and it says something about all of them.
-Comparisons that can be measured are judged together:
+A claim makes one statement about a list of comparisons, each between two places of the table. The measured
+comparisons get one verdict:
 
 - held: every comparison has the claimed sign, and their mean is significantly above zero.
-- not held: the mean is significantly below zero, or a single comparison is (at a level divided by their
-  number, because of many comparisons one is easily wrong by chance).
-- within noise: everything else. What contradicts the claim may be chance.
+- not held: the mean is significantly below zero, or a single comparison is (at the level divided by the
+  number of comparisons, because one of many is easily wrong by chance).
+- within noise: everything else; deviations from the claim may be chance.
 
 Significance is a probability below 0.05 in a one-sided test:
 
-- With two or more seeds that all comparisons share, a paired t-test over the seeds. Each seed gives one
-  number, the mean difference over all comparisons. Comparisons that share runs are not independent; seeds
-  are, so the test counts seeds only. For the same reason three seeds confirm little that is small.
-- With one seed, a sign test. Comparisons that share a run, directly or through others, form one group, and
-  each group is one throw of a coin: the sign of its mean. It needs at least five groups. Runs of one seed
-  share their chance (initial weights, sampled clients), and this is not in the test: "one seed" says so.
+- If all comparisons share two or more seeds: a paired t-test over the seeds. Each seed gives one number, the
+  mean difference over all comparisons. Comparisons that share runs are not independent, seeds are, so the
+  test counts only seeds. With three seeds it confirms large differences only.
+- With one seed: a sign test. Comparisons that share a run, directly or through others, form a group, and
+  each group is one coin toss, the sign of its mean. The test needs at least five groups. Runs of one seed
+  share initial weights and sampled clients; the test ignores this, so the result says "one seed".
 
-A run that does not reach a target counts as one that reaches it in its last round, which never exaggerates a
-difference of two runs of the same length. A comparison with a run that diverged is not measured.
+A run that does not reach a target counts as if it reached the target in its last round, which never
+exaggerates the difference of two runs of equal length. A comparison with a run that diverged is not measured.
 """
 
 import math
@@ -39,13 +39,13 @@ class MeanTest(NamedTuple):
     """A test of the mean of all comparisons."""
 
     name: str
-    p: float | None  # that the mean is not above zero; None: there is no noise to test against
-    opposite_p: float | None  # that it is not below zero
+    p: float | None  # p-value against "the mean is not above zero"; None: no noise to test against
+    opposite_p: float | None  # p-value against "the mean is not below zero"
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A claim, its verdict and why."""
+    """A claim, its verdict and the reasons."""
 
     claim: Claim
     verdict: Verdict
@@ -60,12 +60,12 @@ class Judgement:
 
     @property
     def label(self) -> str:
-        """The verdict, limited to what was measured."""
+        """The verdict, with the number of measured comparisons if some are missing."""
         done, count = len(self.measured), len(self.comparisons)
         return f"{self.verdict} ({done} of {count} measured)" if 0 < done < count else self.verdict
 
 
-def judged(measured: Measured) -> list[Judgement]:
+def judge_claims(measured: Measured) -> list[Judgement]:
     """A verdict on each claim of the paper."""
     return [judge(claim, tuple(comparisons(claim, measured))) for claim in measured.paper.claims]
 
@@ -75,7 +75,7 @@ def judge(claim: Claim, every: tuple[Comparison, ...]) -> Judgement:
     found = [one for one in every if one.difference is not None]
     if not found:
         return Judgement(claim, "not measured", every, None, evidence(every, None, []))
-    test = tested(found)
+    test = mean_test(found)
     opposite = [one for one in found if is_opposite(one, len(found))]
     if opposite or is_significant(test.opposite_p):
         verdict: Verdict = "not held"
@@ -86,8 +86,8 @@ def judge(claim: Claim, every: tuple[Comparison, ...]) -> Judgement:
     return Judgement(claim, verdict, every, test, evidence(every, test, opposite))
 
 
-def tested(found: Sequence[Comparison]) -> MeanTest:
-    """The test that fits the seeds: over seeds if all comparisons share two, else over groups of runs."""
+def mean_test(found: Sequence[Comparison]) -> MeanTest:
+    """The paired t-test over seeds if all comparisons share two seeds, otherwise the sign test."""
     seeds = sorted(set.intersection(*(set(one.by_seed) for one in found)))
     if len(seeds) > 1 and len({one.unit for one in found}) == 1:
         means = [mean(one.by_seed[seed] for one in found) for seed in seeds]
@@ -100,7 +100,7 @@ def tested(found: Sequence[Comparison]) -> MeanTest:
 
 
 def groups(found: Sequence[Comparison]) -> list[list[Comparison]]:
-    """The comparisons by the runs they share: no run is in two groups."""
+    """The comparisons in groups that share no run."""
     parts: list[tuple[set[str], list[Comparison]]] = []
     for one in found:
         cells, members = {one.first.cell, one.second.cell}, [one]
@@ -112,14 +112,14 @@ def groups(found: Sequence[Comparison]) -> list[list[Comparison]]:
 
 
 def group_sign(members: Sequence[Comparison]) -> int:
-    """The sign of the mean difference of a group; of its signs, where its units differ."""
+    """The sign of a group's mean difference, or of its mean sign if units differ."""
     same = len({one.unit for one in members}) == 1
     total = sum(size(one) if same else math.copysign(size(one) != 0, size(one)) for one in members)
     return (total > 0) - (total < 0)
 
 
 def is_significant(p: float | None, count: int = 1) -> bool:
-    """Whether a test rejects, as one of `count` tests."""
+    """Whether `p` is significant for one of `count` tests."""
     return p is not None and p < LEVEL / count
 
 
@@ -141,9 +141,9 @@ def evidence(every: Sequence[Comparison], test: MeanTest | None, opposite: Seque
     said = [f"{right} of {len(found)} comparisons have the claimed sign{also}.", test_sentence(found, test)]
     least = min(found, key=size)
     if opposite:
-        said.append(f"Significantly opposite (p < {LEVEL} / {len(found)}): {listed(opposite)}.")
+        said.append(f"Significantly opposite (p < {LEVEL} / {len(found)}): {comparison_list(opposite)}.")
     elif size(least) <= 0 and len(found) > 1:
-        said.append(f"Furthest from it: {listed([least])}.")
+        said.append(f"Furthest from it: {comparison_list([least])}.")
     diverged = sum(one.diverged for one in every)
     return " ".join(said + ([f"A run of {diverged} more comparisons diverged."] if diverged else []))
 
@@ -160,7 +160,7 @@ def test_sentence(found: Sequence[Comparison], test: MeanTest) -> str:
     return f"{start}, {sign} zero with p {'< 0.001' if low < 0.001 else f'= {low:.3f}'}."
 
 
-def listed(found: Sequence[Comparison], most: int = 3) -> str:
+def comparison_list(found: Sequence[Comparison], most: int = 3) -> str:
     """Comparisons with their differences, the most opposite first."""
     worst = sorted(found, key=size)
     texts = [f"{one.name}, {signed(size(one))}" for one in worst[:most]]

@@ -1,7 +1,8 @@
-"""What a claim compares: pairs of places of a table, and their difference with every seed.
+"""The comparisons of a claim: pairs of places of a table, and their difference with every seed.
 
-A run that does not reach a target counts as one that reaches it in its last round, which never exaggerates a
-difference of two runs of the same length. A comparison with a run that diverged has no difference.
+A run that does not reach a target counts as if it reached the target in its last round, which never
+exaggerates the difference of two runs of equal length. A comparison with a run that diverged has no
+difference.
 """
 
 import math
@@ -17,15 +18,15 @@ MANY = 1e9  # more rounds than any run has
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two places of the table. All differences are positive where the claim is right."""
+    """Two places of the table. A difference is positive if it agrees with the claim."""
 
     first: Place
     second: Place
-    lower: bool  # whether the claim says that the first number is the lower one
+    lower: bool  # whether the claim says that the first number is lower than the second
 
     @property
     def name(self) -> str:
-        """What is compared, where: "FedBug (10 %) over Vanilla in FedAvg, IID"."""
+        """The compared places: "FedBug (10 %) over Vanilla in FedAvg, IID"."""
         one, other = self.first.entry, self.second.entry
         relation = "under" if self.lower else "over"
         if one.column == other.column:
@@ -36,7 +37,7 @@ class Comparison:
 
     @property
     def by_seed(self) -> dict[int, float]:
-        """The difference with every seed that both places have; empty if a run of these diverged."""
+        """The difference with every seed that both places have; empty if one of these runs diverged."""
         found = {}
         for seed in sorted(self.first.by_seed.keys() & self.second.by_seed.keys()):
             pair = number_of(self.first, seed), number_of(self.second, seed)
@@ -58,13 +59,13 @@ class Comparison:
 
     @property
     def diverged(self) -> bool:
-        """Whether it is not measured because a run diverged."""
+        """Whether there is no difference because a run diverged."""
         common = self.first.by_seed.keys() & self.second.by_seed.keys()
         return bool(common) and not self.by_seed
 
     @property
     def printed(self) -> bool | None:
-        """Whether the printed numbers have the claimed sign; None if the print does not say."""
+        """Whether the printed numbers have the claimed sign; None if that is unknown."""
         above, below = printed_range(self.first.entry), printed_range(self.second.entry)
         if self.lower:
             above, below = below, above
@@ -72,7 +73,7 @@ class Comparison:
 
 
 def comparisons(claim: Claim, measured: Measured) -> Iterator[Comparison]:
-    """All comparisons of a claim whose places are in the table."""
+    """The comparisons of a claim for which the table has both places."""
     paper = measured.paper
     for block in claim.blocks or paper.blocks:
         for within in claim.within or (paper.columns if claim.rows else paper.rows):
@@ -95,7 +96,7 @@ def number_of(place: Place, seed: int) -> float | None:
 
 
 def printed_range(entry: Entry) -> tuple[float, float]:
-    """The lowest and the highest value that a printed text means; a number means itself."""
+    """The range of values that a printed text allows; for a number, the number itself."""
     if entry.value is not None:
         return entry.value, entry.value
     if not entry.bound:

@@ -1,4 +1,4 @@
-"""A published table with what was measured in every place."""
+"""A published table with the measured number of every place."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +17,13 @@ class Place:
     """One number of the table: as printed, and as measured with every seed."""
 
     entry: Entry
-    by_seed: Mapping[int, float | None]  # None: the target was not reached, or the run diverged
+    by_seed: Mapping[int, float | None]  # None: the run did not reach the target, or diverged
     cell: str = ""  # the name of the grid's cell that was trained
-    at: str = ""  # the round that was read instead of entry.at, in a run with fewer rounds; "": none
+    at: str = ""  # the round used instead of entry.at in a run with fewer rounds; "": entry.at
     rounds: Mapping[int, int] = field(
         default_factory=dict
     )  # seed -> rounds of the run, if it did not diverge
-    comparable: bool = True  # whether the measured number means the same as the printed one
+    comparable: bool = True  # whether measured and printed number have the same meaning
 
     @property
     def values(self) -> list[float]:
@@ -51,7 +51,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Measured:
-    """A paper's table with everything that was measured of it."""
+    """A paper's table with all measured numbers."""
 
     paper: Paper
     scale: str
@@ -69,18 +69,18 @@ class Measured:
 
     @property
     def differences(self) -> list[float]:
-        """Measured minus printed, of all places that have both, in percent points."""
+        """Measured minus printed of all places with both, in percentage points."""
         found = [place.difference for place in self.places if place.entry.percent]
         return [value for value in found if value is not None]
 
     @property
     def mean_absolute_difference(self) -> float | None:
-        """The mean distance to the printed shares, in percent points."""
+        """The mean absolute difference, in percentage points."""
         return mean(map(abs, self.differences)) if self.differences else None
 
     @property
     def seeds(self) -> list[int]:
-        """All seeds of which a run was used."""
+        """All seeds of the runs in the table."""
         return sorted({seed for place in self.places for seed in place.by_seed})
 
 
@@ -94,8 +94,8 @@ def measured_table(
 ) -> Measured:
     """The table with the numbers of all runs at this scale, or those of some seeds.
 
-    `every` are the cells of the grid, with the paper's number of rounds, and `identities` are the identities
-    of their runs at this scale, by the name of the cell. A record is of a cell if its identity is the cell's.
+    `every` are the cells of the grid with the paper's number of rounds. `identities` are the identities of
+    their runs at this scale, by name of the cell. A record belongs to the cell with the same identity.
     """
     runs: dict[str, list[Record]] = {}
     for record in sorted(records, key=lambda one: one.seed):
@@ -112,12 +112,12 @@ def measured_table(
 
 
 def is_measured(entry: Entry, record: Record) -> bool:
-    """Whether a run says anything about an entry: it has the metric, or it diverged before the metric."""
+    """Whether a run has a result for an entry: it has the metric, or it diverged."""
     return bool(record.history.get(entry.metric)) or record.diverged
 
 
 def place_of(entry: Entry, cell: Cell, runs: Sequence[Record], scale: str) -> Place:
-    """The place of an entry, by the runs of its cell."""
+    """The place of an entry, given the runs of its cell."""
     at = [entry.at if scale == FULL else scaled_at(entry, run, cell.experiment.rounds) for run in runs]
     return Place(
         entry,
@@ -132,7 +132,7 @@ def place_of(entry: Entry, cell: Cell, runs: Sequence[Record], scale: str) -> Pl
 def scaled_at(entry: Entry, record: Record, rounds: int) -> str:
     """The evaluation of a shortened run that corresponds to `entry.at` in a run of `rounds` rounds.
 
-    A round is scaled with the run's length, and the last evaluation up to there is read.
+    The round is scaled with the run's length; the last evaluation up to that round is used.
     """
     evaluated = [round for round, _ in record.history.get(entry.metric, ())]
     if not entry.at.isdigit() or not evaluated:
@@ -143,7 +143,7 @@ def scaled_at(entry: Entry, record: Record, rounds: int) -> str:
 
 
 def value_of(entry: Entry, record: Record, at: str | None = None) -> float | None:
-    """The number of an entry by a run's history, in the unit of the print; None if there is none."""
+    """The number of an entry in a run's history, in the unit of the print, or None."""
     curve: Sequence[tuple[int, float]] = record.history.get(entry.metric, ())
     at = at or entry.at
     if entry.target is not None:

@@ -1,4 +1,4 @@
-"""What a paper printed: the table [paper] of a shipped experiment, and its numbers in published/NAME.csv.
+"""The printed table of a paper: [paper] in a shipped experiment, and the numbers in published/NAME.csv.
 
 An experiment that reproduces a table has a [grid], whose cells are trained, and a table [paper]:
 
@@ -6,18 +6,17 @@ An experiment that reproduces a table has a [grid], whose cells are trained, and
     title = "CIFAR-10: test accuracy in percent"
     source = "FedBug (Kao et al., 2023), Table 1"
     metric = "all.global.accuracy"    # the cell of the evaluation matrix that the paper reports
-    runs = 4                          # how many runs the paper averaged; 0: it does not say
-    unavailable = ""                  # why it cannot be measured here, if it cannot
-    notes = ["…"]                     # disagreements of paper and code, and what was assumed
+    runs = 4                          # number of runs the paper averaged; 0: unknown
+    unavailable = ""                  # the reason if it cannot be measured here
+    notes = ["…"]                     # disagreements of paper and code, and assumptions
 
     [[paper.claims]]
     says = "FedBug raises the accuracy of every method."
     rows = [["FedAvg + FedBug 40 %", "FedAvg"]]     # the first is above the second, in every column
 
 Each line of the CSV is one printed number. `block`, `row` and `column` are the paper's own words; a block is
-a table within the table, and may be left out. Columns that are keys of the config, such as `method`, select
-the run. `metric`, `at` and `target` say how the number is read from its history; an empty one is taken from
-[paper].
+a table within the table and can be omitted. Columns that are keys of the config, such as `method`, select the
+run. `metric`, `at` and `target` define how its history gives the number; the defaults are in [paper].
 """
 
 import csv
@@ -41,10 +40,10 @@ BOUND = re.compile(r"(>\d+|not reached)")  # values of a number of rounds that w
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of a paper as comparisons: the first of each pair is above the second (`lower`: below).
+    """A statement of a paper as comparisons: the first of each pair is above the second (`lower`: below).
 
-    `rows` are compared within every column, or those of `within`; `columns` within every row, or those of
-    `within`; both in every block, or those of `blocks`.
+    Pairs of `rows` are compared in every column, or in the columns `within`. Pairs of `columns` are compared
+    in every row, or in the rows `within`. Both are compared in every block, or in `blocks`.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -58,29 +57,29 @@ class Claim:
 
 @dataclass(frozen=True)
 class Entry:
-    """One printed number, and how a run's history gives the same number again.
+    """One printed number, and how to read the same number from a run's history.
 
     `at` is "last", "best", or a round. With a `target`, the number is the first round that reaches it.
     """
 
-    block: str  # "" where the table has no blocks
+    block: str  # "" if the table has no blocks
     row: str
     column: str
     value: float | None  # None: not printed, or a bound
     std: float | None
-    bound: str  # such as ">200", where the paper prints no number
-    where: tuple[tuple[str, str], ...]  # keys of the config and their values, as a config writes them
+    bound: str  # such as ">200", if the paper prints no number
+    where: tuple[tuple[str, str], ...]  # keys of the config, and their values in TOML
     metric: str
     at: str
     target: float | None
 
     @property
     def percent(self) -> bool:
-        """Whether the number is a share, which is printed in percent."""
+        """Whether the number is a fraction that is printed in percent."""
         return "accuracy" in self.metric and self.target is None
 
     def selects(self, settings: Mapping[str, Any]) -> bool:
-        """Whether a cell with these settings is the one that gives this number."""
+        """Whether a cell of the grid with `settings` gives this number."""
         return all(written(settings.get(key)) == value for key, value in self.where)
 
 
@@ -126,7 +125,7 @@ def names() -> list[str]:
 
 
 def document_of(name: str) -> dict[str, Any]:
-    """The experiment's document; raise if there is no such table."""
+    """The document of an experiment with a table [paper]; raise if `name` has none."""
     known = names()
     if name not in known:
         raise RequestError(
@@ -136,7 +135,7 @@ def document_of(name: str) -> dict[str, Any]:
 
 
 def paper_of(document: Mapping[str, Any]) -> Paper:
-    """What the paper printed, by the experiment's table [paper] and the CSV of its name."""
+    """The printed table, from the experiment's table [paper] and its CSV."""
     table = filled(paper_table, document["paper"], "paper")
     claims = table.pop("claims")
     name = str(document["name"])
@@ -211,7 +210,7 @@ def check_claim(paper: Paper, claim: Claim) -> None:
 
 
 def cell_of(entry: Entry, every: list[Cell]) -> Cell:
-    """The one cell of the grid that an entry is about."""
+    """The cell of the grid that gives an entry's number."""
     found = [cell for cell in every if entry.selects(cell.settings)]
     if len(found) != 1:
         raise DataError(

@@ -1,4 +1,4 @@
-"""Which runs a table needs at a scale, and which of them are recorded already."""
+"""The runs that a table needs at a scale, and the runs that are not recorded yet."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -13,11 +13,11 @@ from kedge.config.grid import Cell, cells
 from kedge.core.errors import RequestError, nearest
 from kedge.reproduce.paper import Paper, cell_of, document_of, paper_of
 from kedge.reproduce.records import Record
-from kedge.reproduce.shortened import Scale, small, smoke
+from kedge.reproduce.scales import Scale, small, smoke
 from kedge.running.folders.identity import digest, experiment_identity
 
-# Keys that do not make another run of a table: seeds are counted, and a precision is a matter of rounding.
-BESIDE = ("seed", "protocol", "engine.precision")
+# Keys that do not change the identity: seeds are separate, and a precision only changes the rounding.
+IGNORED_KEYS = ("seed", "protocol", "engine.precision")
 PRINTED = ("block", "row", "column")
 
 
@@ -39,42 +39,42 @@ class Run(NamedTuple):
 
     @property
     def key(self) -> tuple[str, int]:
-        """What makes two runs the same."""
+        """The key of the run's record."""
         return self.identity, self.experiment.seed
 
     @property
     def name(self) -> str:
-        """The run in words."""
+        """Table, cell and seed."""
         return f"{self.table}: {self.cell.name}, seed {self.experiment.seed}"
 
 
 def table_of(name: str, settings: Mapping[str, Any]) -> Table:
-    """The table of that name; `settings` are keys of the config that change none of its numbers."""
+    """The table `name`; `settings` override keys of the config that do not change its numbers."""
     document = document_of(name)
     table = Table(paper_of(document), cells(override(document, settings)))
-    printed_at(table)  # raises if a printed number belongs to no cell, or to several
+    entries_by_cell(table)  # raises if a printed number belongs to no cell, or to several
     return table
 
 
-def at_scale(cell: Cell, scale: Scale, made: Path) -> Experiment:
-    """The experiment of a cell at a scale; `made` is the folder of made data."""
+def at_scale(cell: Cell, scale: Scale, synthetic: Path) -> Experiment:
+    """The experiment of a cell at a scale; `synthetic` is the folder of synthetic data."""
     if scale == "smoke":
-        return smoke(cell.experiment, made)
+        return smoke(cell.experiment, synthetic)
     short = small(cell.experiment) if scale == "small" else cell.experiment
     return replace(short, checkpoint=replace(short.checkpoint, every=0))
 
 
 def identity_of(experiment: Experiment) -> str:
-    """The sha256 of all that determines a run's numbers, without its seed."""
+    """The sha256 of everything that determines a run's numbers, except its seed."""
     found = experiment_identity(experiment) | {"rounds": experiment.rounds}
-    return digest({key: value for key, value in found.items() if key not in BESIDE})
+    return digest({key: value for key, value in found.items() if key not in IGNORED_KEYS})
 
 
-def runs_of(table: Table, scale: Scale, seeds: Iterable[int], made: Path) -> list[Run]:
-    """The runs of all cells of a table with these seeds."""
+def runs_of(table: Table, scale: Scale, seeds: Iterable[int], synthetic: Path) -> list[Run]:
+    """The runs of all cells of a table with `seeds`."""
     found = []
     for cell in table.cells:
-        experiment = at_scale(cell, scale, made)
+        experiment = at_scale(cell, scale, synthetic)
         identity = identity_of(experiment)
         found += [
             Run(table.paper.name, cell, replace(experiment, seed=experiment.seed + seed), scale, identity)
@@ -83,13 +83,13 @@ def runs_of(table: Table, scale: Scale, seeds: Iterable[int], made: Path) -> lis
     return found
 
 
-def identities_of(table: Table, scale: Scale, made: Path) -> dict[str, str]:
+def identities_of(table: Table, scale: Scale, synthetic: Path) -> dict[str, str]:
     """The identities of all cells at a scale, by the name of the cell."""
-    return {cell.name: identity_of(at_scale(cell, scale, made)) for cell in table.cells}
+    return {cell.name: identity_of(at_scale(cell, scale, synthetic)) for cell in table.cells}
 
 
-def to_train(runs: Iterable[Run], records: Iterable[Record]) -> list[Run]:
-    """The runs without those that are recorded, each once."""
+def missing_runs(runs: Iterable[Run], records: Iterable[Record]) -> list[Run]:
+    """The distinct runs that have no record."""
     known = {record.key for record in records}
     found: dict[tuple[str, int], Run] = {}
     for run in runs:
@@ -98,7 +98,7 @@ def to_train(runs: Iterable[Run], records: Iterable[Record]) -> list[Run]:
     return list(found.values())
 
 
-def distinct(runs: Iterable[Run]) -> list[Run]:
+def one_run_per_program(runs: Iterable[Run]) -> list[Run]:
     """One run for each method, schedule and model."""
     found: dict[str, Run] = {}
     for run in runs:
@@ -107,17 +107,17 @@ def distinct(runs: Iterable[Run]) -> list[Run]:
     return list(found.values())
 
 
-def selected(table: Table, filters: Sequence[str]) -> Table:
-    """The table with those cells only that all filters KEY=VALUE select."""
-    wanted = [parsed_filter(text, table) for text in filters]
-    where = printed_at(table)
-    found = [cell for cell in table.cells if all(is_selected(cell, where, *one) for one in wanted)]
+def select_cells(table: Table, filters: Sequence[str]) -> Table:
+    """The table with only the cells that match all `filters` KEY=VALUE."""
+    patterns = [parse_filter(text, table) for text in filters]
+    where = entries_by_cell(table)
+    found = [cell for cell in table.cells if all(is_selected(cell, where, *one) for one in patterns)]
     if not found:
         raise RequestError(f"--cells {' '.join(filters)}: no cell of {table.paper.name} is selected.")
     return table._replace(cells=found)
 
 
-def parsed_filter(text: str, table: Table) -> tuple[str, str]:
+def parse_filter(text: str, table: Table) -> tuple[str, str]:
     """Key and pattern of a filter."""
     key, sign, pattern = text.partition("=")
     known = [*table.cells[0].settings, *PRINTED]
@@ -129,8 +129,8 @@ def parsed_filter(text: str, table: Table) -> tuple[str, str]:
     return key.strip(), pattern.strip()
 
 
-def printed_at(table: Table) -> dict[str, list[Any]]:
-    """The printed numbers of every cell, by the name of the cell."""
+def entries_by_cell(table: Table) -> dict[str, list[Any]]:
+    """The printed numbers of every cell, by name of the cell."""
     found: dict[str, list[Any]] = {}
     for entry in table.paper.entries:
         found.setdefault(cell_of(entry, table.cells).name, []).append(entry)
@@ -138,9 +138,10 @@ def printed_at(table: Table) -> dict[str, list[Any]]:
 
 
 def is_selected(cell: Cell, where: Mapping[str, Collection[Any]], key: str, pattern: str) -> bool:
-    """Whether a cell has a setting, or gives a printed number, of that kind; only * and ? are special."""
+    """Whether a setting of a cell, or a name of one of its printed numbers, matches `pattern`."""
     if key in PRINTED:
         texts = [getattr(entry, key) for entry in where.get(cell.name, ())]
     else:
         texts = [written(cell.settings[key])]
+    # In a pattern only * and ? are special.
     return any(fnmatchcase(text, pattern.replace("[", "[[]")) for text in texts)

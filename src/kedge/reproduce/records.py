@@ -1,8 +1,8 @@
-"""What was measured: one JSON line per finished run, small enough to keep in a repository.
+"""Records of finished runs: one JSON line per run, small enough to keep in a repository.
 
-A folder of results has a folder per table, and in it one file per sitting (one command on one machine). The
-lines of all files are read together, so several sittings add up. A line that a killed process left incomplete
-is ignored. A run counts for every table that asks for the same experiment, whichever table it was run for.
+A folder of results has a folder per table with one file per sitting (one command on one machine). All files
+are read, so several sittings add up. An incomplete last line, left by a killed process, is ignored. A record
+counts for every table that needs the same experiment.
 """
 
 import json
@@ -33,14 +33,14 @@ class Sitting:
 class Record:
     """One finished run."""
 
-    table: str  # for which it was run
+    table: str  # the table it was trained for
     cell: Mapping[str, Any]
     seed: int
     scale: str  # "full", "small" or "smoke"
-    identity: str  # sha256 of all that determines the run's numbers, without seed and precision
-    precision: str  # what the model computed in: fp64, fp32, tf32 or bf16
+    identity: str  # sha256 of everything that determines the run's numbers, except seed and precision
+    precision: str  # fp64, fp32, tf32 or bf16
     rounds: int
-    samples: int  # trained, summed over rounds
+    samples: int  # training samples, summed over rounds
     elapsed: float  # seconds from the start of the sitting to the end of this run
     history: Mapping[str, Sequence[tuple[int, float]]]  # metric -> (round, value) of every evaluation
     sitting: Sitting
@@ -48,7 +48,7 @@ class Record:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What makes two records the same run."""
+        """Equal for two records of the same run."""
         return self.identity, self.seed
 
 
@@ -63,7 +63,7 @@ def curves_of(history: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int,
 
 
 def new_file_name(sitting: Sitting) -> str:
-    """A file name for the records of a sitting, also unique among machines that start in the same second."""
+    """A file name for the records of a sitting, unique even if two machines start in the same second."""
     return f"{sitting.started.replace(':', '-')}-{secrets.token_hex(2)}{SUFFIX}"
 
 
@@ -77,7 +77,7 @@ def write_record(file: Path, record: Record) -> None:
 
 
 def read_records(folder: Path) -> list[Record]:
-    """The runs of all sittings of all tables in a folder; of two records of one run the first counts."""
+    """The records of all sittings and tables in a folder; the first of two records of one run counts."""
     found: dict[tuple[str, int], Record] = {}
     for file in sorted(folder.glob(f"*/*{SUFFIX}")):
         for record in records_in(file):
@@ -86,7 +86,7 @@ def read_records(folder: Path) -> list[Record]:
 
 
 def records_in(file: Path) -> Iterable[Record]:
-    """The runs of one sitting."""
+    """The records of one sitting."""
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
         if not line.endswith("\n"):
@@ -99,7 +99,7 @@ def records_in(file: Path) -> Iterable[Record]:
 
 
 def sitting_seconds(records: Iterable[Record]) -> dict[Sitting, float]:
-    """The seconds of every sitting, to the end of its last run; compiling is in them."""
+    """The seconds of every sitting to the end of its last run, including compilation."""
     found: dict[Sitting, float] = {}
     for record in records:
         found[record.sitting] = max(found.get(record.sitting, 0.0), record.elapsed)

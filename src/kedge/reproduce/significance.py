@@ -10,8 +10,8 @@ LEVEL = 0.05  # a result is significant below this probability
 def paired_p(differences: Sequence[float]) -> float | None:
     """The p-value of a paired one-sided t-test that the mean of the differences is above 0.
 
-    None if there is no test: fewer than two differences, or all of them equal, so that nothing is known of
-    the noise. (Two runs often differ by equally many test samples.)
+    None if there is no test: fewer than two differences, or all of them equal, so the noise is unknown. (Two
+    runs often differ by the same number of test samples.)
     """
     if len(differences) < 2:
         return None

@@ -1,10 +1,10 @@
-"""Train the runs of a table, in this process or in several, and record each that ends.
+"""Train the runs of a table in this process or in several, and make a record of each finished run.
 
-A run has a folder of its own only while it trains: its history is recorded, and the folder is removed. A run
-that was stopped begins again the next time.
+A run has a temporary folder while it trains. Its history is recorded, and the folder is removed. A run that
+is stopped starts from the beginning the next time.
 
-Several processes train side by side on one device, each one pack of runs after another. This is for programs
-that must be compiled: they are compiled side by side, and a process finds those of another in torch's cache.
+Several processes can share one device, each training one pack of runs after another. They compile their
+programs in parallel, and find programs that another process has compiled in torch's cache.
 """
 
 import time
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from kedge.reproduce.plan import Run
 from kedge.reproduce.records import Record, Sitting, curves_of
-from kedge.reproduce.workers import End, end_of, side_by_side
+from kedge.reproduce.workers import RunEnd, run_end, train_in_processes
 from kedge.running.folders.folder import read_lines
 from kedge.running.packs.grouping import groups
 from kedge.running.requests import RunRequest
@@ -23,7 +23,7 @@ from kedge.running.several_runs import run_all
 
 
 class Finished(NamedTuple):
-    """How a run ended: with a record, or with an error."""
+    """A finished run with its record, or with an error."""
 
     run: Run
     record: Record | None
@@ -32,25 +32,25 @@ class Finished(NamedTuple):
 
 
 class Work(NamedTuple):
-    """How runs are trained."""
+    """Options and callbacks of `train`."""
 
     sitting: Sitting
     began: float  # time.monotonic() at the start of the sitting
     workers: int = 1
-    pack: int = 0  # runs that train at once in a process; 0: as many as fit
-    shown: bool | None = None  # whether one process shows its progress; None: if there is a terminal
+    pack: int = 0  # runs per pack; 0: as many as fit into memory
+    shown: bool | None = None  # whether a single process shows its progress; None: if there is a terminal
     say: Callable[[str], None] = print
     stop: Callable[[], bool] = lambda: False
-    trained: Callable[[int], None] = lambda rounds: None  # of several processes: the rounds that are done
+    trained: Callable[[int], None] = lambda rounds: None  # called by several processes with the rounds done
 
 
 def train(runs: Sequence[Run], work: Work) -> Generator[Finished, None, None]:
-    """Train all runs; raises Interrupted after the round at hand if `work.stop` says so."""
-    # Errors are ignored because runs that are abandoned still write.
+    """Train all runs; raise Interrupted after the current round if `work.stop()` is true."""
+    # Errors are ignored because threads of abandoned runs still write.
     with TemporaryDirectory(prefix="kedge-reproduce-", ignore_cleanup_errors=True) as top:
         folders = {Path(top) / str(number): run for number, run in enumerate(runs)}
         members = [RunRequest(folder, run.experiment) for folder, run in folders.items()]
-        for end in ends(members, work):
+        for end in train_requests(members, work):
             run = folders[end.folder]
             if end.error and not end.diverged:
                 yield Finished(run, None, end.error, end.trace)
@@ -58,25 +58,25 @@ def train(runs: Sequence[Run], work: Work) -> Generator[Finished, None, None]:
                 yield Finished(run, record_of(run, end, work), end.error)
 
 
-def ends(members: Sequence[RunRequest], work: Work) -> Iterator[End]:
-    """The ends of all runs, as they come."""
+def train_requests(members: Sequence[RunRequest], work: Work) -> Iterator[RunEnd]:
+    """Train all runs, and yield the end of each when it is finished."""
     if work.workers > 1:
-        every = in_order(groups(members))
+        jobs = by_program(groups(members))
 
-        def look() -> None:
+        def report_rounds() -> None:
             work.trained(sum(map(rounds_in, (member.folder for member in members))))
 
-        yield from side_by_side(every, work.workers, work.pack, work.say, work.stop, look)
+        yield from train_in_processes(jobs, work.workers, work.pack, work.say, work.stop, report_rounds)
     else:
         for outcome in run_all(members, work.pack, work.shown, work.say, work.stop):
-            yield end_of(outcome)
+            yield run_end(outcome)
 
 
-def in_order(jobs: Sequence[list[RunRequest]]) -> list[list[RunRequest]]:
-    """The jobs so that those which begin together have different programs.
+def by_program(jobs: Sequence[list[RunRequest]]) -> list[list[RunRequest]]:
+    """The jobs in an order in which consecutive jobs have different programs.
 
-    Methods and schedules that differ in an argument only often have the same programs: the later one then
-    finds them compiled. Those with a schedule come first, because they have several programs.
+    Methods and schedules that differ only in an argument often have the same programs, so a later job finds
+    them compiled. Jobs with a schedule are first, because they have several programs.
     """
     turns: dict[tuple[str, str], int] = {}
     keyed = []
@@ -89,13 +89,13 @@ def in_order(jobs: Sequence[list[RunRequest]]) -> list[list[RunRequest]]:
 
 
 def rounds_in(folder: Path) -> int:
-    """The rounds in the history of a run that trains."""
+    """The rounds in the history of a training run."""
     file = folder / "history.jsonl"
     return file.read_bytes().count(b"\n") if file.is_file() else 0
 
 
-def record_of(run: Run, end: End, work: Work) -> Record:
-    """The record of a run that ended, or that diverged."""
+def record_of(run: Run, end: RunEnd, work: Work) -> Record:
+    """The record of a run that finished or diverged."""
     history = read_lines(end.folder / "history.jsonl")
     return Record(
         table=run.table,

@@ -1,8 +1,8 @@
-"""Several processes that train packs of runs side by side on one device.
+"""Several processes that train packs of runs on one device.
 
-Every process takes a pack, trains it, and takes the next. It tells of each run that ends, and of messages,
-through one queue. Ctrl-C comes to the first process only; the others look after every round whether they
-should stop, and end with the first process if that is killed.
+Every worker process trains one pack after another. It sends the end of each run, and messages, to the parent
+through one queue. Only the parent receives Ctrl-C. Workers check an event after every round to see if they
+should stop, and exit if the parent is killed.
 """
 
 import multiprocessing
@@ -24,11 +24,11 @@ from kedge.running.progress import Interrupted
 from kedge.running.requests import Outcome, RunRequest
 from kedge.running.several_runs import run_all
 
-LOOK = 0.5  # seconds between looks at the queue, at a signal, and at the first process
+INTERVAL = 0.5  # seconds between checks of the queue, of `stop`, and of the parent process
 
 
-class End(NamedTuple):
-    """How a run in a folder ended; an empty error: well."""
+class RunEnd(NamedTuple):
+    """The end of the run in a folder; `error` is empty if it finished."""
 
     folder: Path
     error: str = ""
@@ -36,30 +36,30 @@ class End(NamedTuple):
     diverged: bool = False
 
 
-def end_of(outcome: Outcome) -> End:
-    """An outcome as plain values, which another process can read."""
+def run_end(outcome: Outcome) -> RunEnd:
+    """An outcome as plain values that can be sent to another process."""
     error = outcome.error
     if error is None:
-        return End(outcome.request.folder)
+        return RunEnd(outcome.request.folder)
     text = str(error) if str(error) else type(error).__name__
-    return End(outcome.request.folder, text, outcome.trace, isinstance(error, Diverged))
+    return RunEnd(outcome.request.folder, text, outcome.trace, isinstance(error, Diverged))
 
 
-def side_by_side(
+def train_in_processes(
     jobs: Sequence[Sequence[RunRequest]],
     workers: int,
     pack: int,
     say: Callable[[str], None],
     stop: Callable[[], bool],
-    look: Callable[[], None] = lambda: None,
-) -> Iterator[End]:
-    """Train all jobs, each in one process; `look` is called every now and then."""
+    tick: Callable[[], None] = lambda: None,
+) -> Iterator[RunEnd]:
+    """Train all jobs, each in one process; `tick` is called after each check of the queue."""
     context = multiprocessing.get_context("spawn")
-    told: Any = context.Queue()
+    messages: Any = context.Queue()
     stopping = context.Event()
     left = {member.folder for job in jobs for member in job}
     pool = ProcessPoolExecutor(
-        min(workers, len(jobs)), context, prepare_worker, (told, stopping, os.getpid())
+        min(workers, len(jobs)), context, prepare_worker, (messages, stopping, os.getpid())
     )
     try:
         with interrupts_blocked():
@@ -69,13 +69,13 @@ def side_by_side(
                 stopping.set()
                 for one in running:
                     one.cancel()
-            yield from heard(told, left, say, LOOK)
-            look()
+            yield from read_messages(messages, left, say, INTERVAL)
+            tick()
         wait(running)
-        yield from heard(told, left, say, 0)
+        yield from read_messages(messages, left, say, 0)
         pool.shutdown()
-        yield from heard(told, left, say, 0)  # a process sends the last of its messages when it ends
-    except BaseException:  # nobody waits for the runs any more, and their folders are removed
+        yield from read_messages(messages, left, say, 0)  # a process sends its last messages when it exits
+    except BaseException:  # the runs are abandoned, and their folders are removed
         for process in multiprocessing.active_children():
             process.kill()
         pool.shutdown(cancel_futures=True)
@@ -83,12 +83,12 @@ def side_by_side(
     if stop():
         raise Interrupted
     lost = failure_of(running)
-    yield from (End(folder, lost) for folder in sorted(left))
+    yield from (RunEnd(folder, lost) for folder in sorted(left))
 
 
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """In this context Ctrl-C waits; processes that start in it never get one, not even while they import."""
+    """Block SIGINT; processes that start in this context inherit that, so Ctrl-C cannot end their imports."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -99,15 +99,17 @@ def interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def heard(told: Any, left: set[Path], say: Callable[[str], None], patience: float) -> Iterator[End]:
-    """What the processes told since the last time; waits for the first message."""
-    until = time.monotonic() + patience
+def read_messages(
+    messages: Any, left: set[Path], say: Callable[[str], None], timeout: float
+) -> Iterator[RunEnd]:
+    """Read the queue for `timeout` seconds: yield ends of runs, remove them from `left`, `say` messages."""
+    until = time.monotonic() + timeout
     while True:
         try:
-            message = told.get(timeout=max(0.05, until - time.monotonic()))
+            message = messages.get(timeout=max(0.05, until - time.monotonic()))
         except queue.Empty:
             return
-        if isinstance(message, End):
+        if isinstance(message, RunEnd):
             left.discard(message.folder)
             yield message
         else:
@@ -115,7 +117,7 @@ def heard(told: Any, left: set[Path], say: Callable[[str], None], patience: floa
 
 
 def failure_of(running: Sequence[Future[None]]) -> str:
-    """Why runs did not end, in words."""
+    """The reason why runs have no end, as text."""
     errors = [one.exception() for one in running if not one.cancelled()]
     found = next((error for error in errors if error), None)
     if isinstance(found, BrokenProcessPool):
@@ -126,31 +128,31 @@ def failure_of(running: Sequence[Future[None]]) -> str:
     return f"{type(found).__name__}: {found}" if found else "the run did not end"
 
 
-# In a process that trains: its queue, and what tells it to stop.
-TOLD: Any = None
+# Globals of a worker process: its queue, and the event that stops it.
+MESSAGES: Any = None
 STOPPING: Event | None = None
 
 
-def prepare_worker(told: Any, stopping: Event, parent: int) -> None:
-    """Called in a new process before its first job."""
-    global TOLD, STOPPING
-    TOLD, STOPPING = told, stopping
+def prepare_worker(messages: Any, stopping: Event, parent: int) -> None:
+    """Initialize a worker process."""
+    global MESSAGES, STOPPING
+    MESSAGES, STOPPING = messages, stopping
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=exit_with, args=(parent,), daemon=True).start()
 
 
-def end_with(parent: int) -> None:
-    """End this process if its parent has ended."""
+def exit_with(parent: int) -> None:
+    """Exit this process when its parent has exited."""
     while os.getppid() == parent:
-        time.sleep(LOOK)
+        time.sleep(INTERVAL)
     os._exit(1)
 
 
 def train_job(members: Sequence[RunRequest], pack: int) -> None:
-    """Train a pack of runs in this process, and tell how each ended."""
+    """Train a pack of runs in this process, and send the end of each run."""
     assert STOPPING is not None
     try:
-        for outcome in run_all(members, pack, False, TOLD.put, STOPPING.is_set):
-            TOLD.put(end_of(outcome))
+        for outcome in run_all(members, pack, False, MESSAGES.put, STOPPING.is_set):
+            MESSAGES.put(run_end(outcome))
     except Interrupted:
         return

@@ -8,8 +8,8 @@ from tests.reproduce.tables import a_paper, a_record, an_entry, measured_with
 
 from kedge.config.grid import cells
 from kedge.report.reproduction.page import page
-from kedge.report.reproduction.table import rendered
-from kedge.reproduce.claims import judged
+from kedge.report.reproduction.table import table_report
+from kedge.reproduce.claims import judge_claims
 from kedge.reproduce.measured import Measured, measured_table
 from kedge.reproduce.paper import Claim, document_of, paper_of
 from kedge.reproduce.records import Record
@@ -76,7 +76,7 @@ def shipped(name: str, seeds: int = 2) -> Measured:
 def terminal(measured: Measured, width: int) -> str:
     """What a terminal of that width shows."""
     console = Console(width=width, file=StringIO(), color_system=None)
-    for one in rendered(measured, judged(measured), width):
+    for one in table_report(measured, judge_claims(measured), width):
         console.print(one)
     text = console.file.getvalue()  # type: ignore[attr-defined]  # a StringIO
     return str(text)
@@ -91,4 +91,4 @@ def shipped_terminal(name: str, width: int) -> str:
 @cache
 def shipped_page(name: str) -> str:
     """The page of a table of a paper."""
-    return page(shipped(name), judged(shipped(name)))
+    return page(shipped(name), judge_claims(shipped(name)))

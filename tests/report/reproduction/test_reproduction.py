@@ -9,18 +9,18 @@ from tests.report.reproduction.reproduced import mixed
 from tests.reproduce.tables import a_paper, an_entry, fedbug, measured_with
 
 from kedge.report.reproduction.values import as_dict, overview
-from kedge.reproduce.claims import judged
+from kedge.reproduce.claims import judge_claims
 from kedge.reproduce.measured import Measured
 
 
 def as_json(measured: Measured) -> str:
-    return json.dumps(as_dict(measured, judged(measured)), allow_nan=False)
+    return json.dumps(as_dict(measured, judge_claims(measured)), allow_nan=False)
 
 
 @pytest.mark.parametrize("scale", ["full", "small"])
 def test_json_gives_the_same_values_back(scale: str) -> None:
     measured = mixed(scale)
-    assert json.loads(as_json(measured)) == as_dict(measured, judged(measured))
+    assert json.loads(as_json(measured)) == as_dict(measured, judge_claims(measured))
 
 
 def test_every_number_of_every_seed_is_in_the_values() -> None:
@@ -59,8 +59,8 @@ def test_a_shortened_run_says_where_it_was_read_and_what_cannot_be_compared() ->
 
 def test_claims_have_their_verdict_test_and_comparisons() -> None:
     measured = mixed()
-    (claim,) = as_dict(measured, judged(measured))["claims"]
-    (judgement,) = judged(measured)
+    (claim,) = as_dict(measured, judge_claims(measured))["claims"]
+    (judgement,) = judge_claims(measured)
     assert claim["says"] == "A|B is above <C*>."
     assert (claim["verdict"], claim["label"]) == ("within noise", "within noise (1 of 2 measured)")
     assert judgement.test is not None
@@ -89,7 +89,7 @@ def test_sittings_are_listed_by_date_with_their_runs_and_seconds() -> None:
 def test_the_overview_counts_numbers_runs_and_verdicts() -> None:
     measured = mixed()
     nothing = measured_with(a_paper([an_entry("A", "x", 1.0)]), [])
-    (some, none) = overview([(measured, judged(measured)), (nothing, [])])
+    (some, none) = overview([(measured, judge_claims(measured)), (nothing, [])])
     assert (some["places"], some["measured"], some["runs"], some["seeds"]) == (9, 7, 19, [0, 1, 2])
     assert some["mean_absolute_difference"] == pytest.approx(mean([0.0, 1.0, 2.5]))
     assert some["verdicts"] == {"within noise": 1}

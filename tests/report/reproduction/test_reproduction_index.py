@@ -12,7 +12,7 @@ from kedge.core.errors import RequestError
 from kedge.report.reproduction.index import check_pages, results_index, write_pages
 from kedge.report.reproduction.page import page
 from kedge.report.reproduction.values import overview
-from kedge.reproduce.claims import Judgement, judged
+from kedge.reproduce.claims import Judgement, judge_claims
 from kedge.reproduce.measured import Measured
 from kedge.reproduce.paper import names
 from kedge.reproduce.records import read_records, write_record
@@ -23,7 +23,7 @@ Tables = list[tuple[Measured, list[Judgement]]]
 def tables() -> Tables:
     empty = fedbug(places=0)
     unmeasured = replace(empty, paper=replace(empty.paper, name="unmeasured"))
-    return [(one, judged(one)) for one in (fedbug(), mixed(), unmeasured)]
+    return [(one, judge_claims(one)) for one in (fedbug(), mixed(), unmeasured)]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -34,7 +34,7 @@ def test_there_is_a_page_for_every_table_with_a_number_and_a_list(tmp_path: Path
     write_pages(tmp_path / "results", tables())
     found = contents(tmp_path / "results")
     assert found.keys() == {"README.md", "fedbug-table1.md", "small.md"}
-    assert found["small.md"].decode() == page(mixed(), judged(mixed()))
+    assert found["small.md"].decode() == page(mixed(), judge_claims(mixed()))
     assert found["README.md"].decode() == results_index(overview(tables()))
 
 
@@ -42,7 +42,7 @@ def test_all_links_lead_to_something(tmp_path: Path) -> None:
     for record in mixed().records:
         write_record(tmp_path / record.table / "one.jsonl", record)
     assert len(read_records(tmp_path)) == len(mixed().records)
-    write_pages(tmp_path, [(mixed(), judged(mixed()))])
+    write_pages(tmp_path, [(mixed(), judge_claims(mixed()))])
     links = [
         link for file in tmp_path.glob("*.md") for link in re.findall(r"\]\(([^)]*)\)", file.read_text())
     ]

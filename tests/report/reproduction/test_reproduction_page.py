@@ -11,7 +11,7 @@ from kedge.report.reproduction.layout import HARD_SPACE
 from kedge.report.reproduction.page import overview_page, page
 from kedge.report.reproduction.text import NOTHING, measured_text, printed_text
 from kedge.report.reproduction.values import overview
-from kedge.reproduce.claims import judged
+from kedge.reproduce.claims import judge_claims
 from kedge.reproduce.measured import Measured
 from kedge.reproduce.paper import names
 
@@ -19,7 +19,7 @@ LINK = re.compile(r"\]\(([^)]*)\)")
 
 
 def text_of(measured: Measured) -> str:
-    return page(measured, judged(measured))
+    return page(measured, judge_claims(measured))
 
 
 def tables_of(text: str) -> list[list[list[str]]]:

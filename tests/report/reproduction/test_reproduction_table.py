@@ -13,7 +13,7 @@ from kedge.report.reproduction.layout import HARD_SPACE, families, heading, head
 from kedge.report.reproduction.table import overview_table
 from kedge.report.reproduction.text import NOTHING, difference_text, measured_text, printed_text
 from kedge.report.reproduction.values import overview
-from kedge.reproduce.claims import judged
+from kedge.reproduce.claims import judge_claims
 from kedge.reproduce.measured import Measured
 from kedge.reproduce.paper import names
 
@@ -175,7 +175,7 @@ def test_a_table_that_cannot_be_measured_says_why(places: int, said: str) -> Non
 @each_width
 def test_the_list_of_tables_has_every_name_title_and_number(width: int) -> None:
     other = mixed()
-    rows = overview([(fedbug(), []), (other, judged(other)), (fedbug(places=0), [])])
+    rows = overview([(fedbug(), []), (other, judge_claims(other)), (fedbug(places=0), [])])
     console = Console(width=width, file=StringIO(), color_system=None)
     console.print(overview_table([*rows, {**rows[2], "name": "closed", "unavailable": "No data."}]))
     text = console.file.getvalue()  # type: ignore[attr-defined]  # a StringIO

@@ -21,14 +21,23 @@ from kedge.config.assemble import device_of
 from kedge.config.experiment import EngineChoice
 from kedge.core.errors import RequestError, nearest
 from kedge.report.reproduction.index import check_pages, write_pages
-from kedge.report.reproduction.table import overview_table, rendered
+from kedge.report.reproduction.table import overview_table, table_report
 from kedge.report.reproduction.values import as_dict, overview
-from kedge.reproduce.claims import Judgement, judged
+from kedge.reproduce.claims import Judgement, judge_claims
 from kedge.reproduce.measured import Measured, measured_table
 from kedge.reproduce.paper import names
-from kedge.reproduce.plan import Run, Table, distinct, identities_of, runs_of, selected, table_of, to_train
+from kedge.reproduce.plan import (
+    Run,
+    Table,
+    identities_of,
+    missing_runs,
+    one_run_per_program,
+    runs_of,
+    select_cells,
+    table_of,
+)
 from kedge.reproduce.records import Record, Sitting, new_file_name, read_records, write_record
-from kedge.reproduce.shortened import SHAPES, Scale, write_made
+from kedge.reproduce.scales import SHAPES, Scale, write_synthetic
 from kedge.reproduce.work import Work, train
 from kedge.running.progress import Abandoned, Interrupted
 from kedge.version import __version__
@@ -47,7 +56,7 @@ class Request(NamedTuple):
     scale: Scale
     seeds: range
     out: Path
-    made: Path  # the folder of made-up data
+    synthetic: Path  # the folder of synthetic data
     command: str  # to type again
 
 
@@ -66,7 +75,7 @@ def default_folder(scale: str) -> Path:
     return Path(FOLDERS[scale] or ".")
 
 
-def request(name: str, options: Mapping[str, Any], out: Path, made: Path) -> Request:
+def request(name: str, options: Mapping[str, Any], out: Path, synthetic: Path) -> Request:
     """The tables with this name and these options; `options` maps names of options to their values."""
     listed = names() if name == ALL else [name]
     keys = {"engine.device": "device", "engine.name": "engine", "engine.precision": "precision"}
@@ -79,21 +88,21 @@ def request(name: str, options: Mapping[str, Any], out: Path, made: Path) -> Req
             words += [f"--{option}", str(each)]
     return Request(
         listed,
-        [selected(table, filters) for table in tables] if filters else tables,
+        [select_cells(table, filters) for table in tables] if filters else tables,
         cast(Scale, scale),  # check_options allows no other
         range(options["seeds"] or SEEDS[scale]),
         out,
-        made,
+        synthetic,
         shlex.join(words),
     )
 
 
 @contextmanager
 def temporary_data_folder() -> Iterator[Path]:
-    """A folder for made-up data. End the process if it abandons runs, whose threads cannot be stopped."""
+    """A folder for synthetic data. End the process if it abandons runs, whose threads cannot be stopped."""
     try:
-        with TemporaryDirectory(prefix="kedge-made-", ignore_cleanup_errors=True) as made:
-            yield Path(made)
+        with TemporaryDirectory(prefix="kedge-synthetic-", ignore_cleanup_errors=True) as synthetic:
+            yield Path(synthetic)
     except Abandoned as error:
         print_message(str(error))
         sys.stdout.flush()
@@ -116,9 +125,11 @@ def train_missing(request: Request, how: How) -> int:
     """Train and record the runs without a record; return the number of failures."""
     check_pages(request.out)
     wanted = [
-        run for table in request.tables for run in runs_of(table, request.scale, request.seeds, request.made)
+        run
+        for table in request.tables
+        for run in runs_of(table, request.scale, request.seeds, request.synthetic)
     ]
-    todo = to_train(wanted, read_records(request.out))
+    todo = missing_runs(wanted, read_records(request.out))
     recorded = len({run.key for run in wanted}) - len(todo)
     if recorded and not how.quiet:
         print_message(f"{recorded} of {recorded + len(todo)} runs are recorded already.")
@@ -185,15 +196,15 @@ def new_sitting(command: str, todo: Sequence[Run]) -> Sitting:
 
 
 def train_smoke(request: Request, how: How, quiet: bool, as_json: bool) -> int:
-    """Train each method, schedule and model once on made-up data; return the number of failures.
+    """Train each method, schedule and model once on synthetic data; return the number of failures.
 
     The other cells are resolved, but not trained.
     """
     for data in sorted({cell.experiment.data["name"] for table in request.tables for cell in table.cells}):
         if data in SHAPES:
-            write_made(request.made, data)
-    wanted = [run for table in request.tables for run in runs_of(table, "smoke", [0], request.made)]
-    todo = distinct(wanted)
+            write_synthetic(request.synthetic, data)
+    wanted = [run for table in request.tables for run in runs_of(table, "smoke", [0], request.synthetic)]
+    todo = one_run_per_program(wanted)
     failed = train_runs(todo, request, how._replace(workers=how.workers or 1), keep=False)
     seconds = time.monotonic() - how.start
     if as_json:
@@ -209,7 +220,7 @@ def train_smoke(request: Request, how: How, quiet: bool, as_json: bool) -> int:
     elif not quiet:
         print_message(
             f"{len(todo) - failed} of {len(todo)} different runs of {len(request.tables)} tables trained two "
-            f"rounds on made data, and all {len(wanted)} cells resolve ({seconds:.0f} s)."
+            f"rounds on synthetic data, and all {len(wanted)} cells resolve ({seconds:.0f} s)."
         )
     return failed
 
@@ -217,7 +228,9 @@ def train_smoke(request: Request, how: How, quiet: bool, as_json: bool) -> int:
 def print_tables(request: Request, quiet: bool, as_json: bool) -> None:
     """Write the pages of all records, and print the tables of the request."""
     records = read_records(request.out)
-    known = {name: measured(table_of(name, {}), records, request.scale, request.made) for name in names()}
+    known = {
+        name: measured(table_of(name, {}), records, request.scale, request.synthetic) for name in names()
+    }
     if records:
         write_pages(request.out, known.values())
     tables = [known[name] for name in request.names]
@@ -227,18 +240,18 @@ def print_tables(request: Request, quiet: bool, as_json: bool) -> None:
     elif not quiet:
         out = console()
         for table, verdicts in tables:
-            for part in rendered(table, verdicts, out.width):
+            for part in table_report(table, verdicts, out.width):
                 out.print(part)
             out.print()
         out.print(f"{request.out}", highlight=False, soft_wrap=True)
 
 
 def measured(
-    table: Table, records: Sequence[Record], scale: Scale, made: Path
+    table: Table, records: Sequence[Record], scale: Scale, synthetic: Path
 ) -> tuple[Measured, list[Judgement]]:
     """A table with the numbers of all records, and its verdicts."""
-    found = measured_table(table.paper, table.cells, records, scale, identities_of(table, scale, made))
-    return found, judged(found)
+    found = measured_table(table.paper, table.cells, records, scale, identities_of(table, scale, synthetic))
+    return found, judge_claims(found)
 
 
 def print_overview(folder: Path, scale: str, as_json: bool) -> None:

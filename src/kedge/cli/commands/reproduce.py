@@ -23,7 +23,7 @@ def command(
     scale: Annotated[
         str,
         typer.Option(
-            help="full. small: a tenth of the rounds. smoke: a test, two rounds on made-up data.",
+            help="full. small: a tenth of the rounds. smoke: a test, two rounds on synthetic data.",
             autocompletion=completion.one_of("full", "small", "smoke"),
         ),
     ] = "full",
@@ -74,8 +74,8 @@ def command(
         "engine": engine, "precision": precision, "workers": workers, "pack": pack,
     }  # fmt: skip
     how = action.How(workers, pack, quiet or as_json, debug, start)
-    with action.temporary_data_folder() as made:
-        request = action.request(name, given, folder, made)
+    with action.temporary_data_folder() as synthetic:
+        request = action.request(name, given, folder, synthetic)
         if scale == "smoke":
             failed = action.train_smoke(request, how, quiet, as_json)
         else:

@@ -53,7 +53,7 @@ class DryRun:
         params: Leaves,
         buffers: Leaves,
     ) -> None:
-        """`model` is already adapted to the algorithm; `params` and `buffers` are the initial ones."""
+        """`model` is already adapted to the algorithm; `params` and `buffers` have their initial values."""
         self.algorithm, self.local, self.classes = algorithm, local, data.classes
         self.model = model = place_frozen(model, data.dtype)
         params, buffers = tree_to(params, data.dtype), tree_to(buffers, data.dtype)

@@ -1,11 +1,12 @@
 """Bytes sent between the server and a client in a round, in the run's precision.
 
-The server sends shared leaves, batch-norm statistics and what corrections broadcast. The client sends the
-update of the shared leaves, the statistics and what corrections upload. A leaf that trains on no client in a
+The server sends shared leaves, batch-norm statistics and the corrections' broadcasts. The client sends the
+update of the shared leaves, the statistics and the corrections' uploads. A leaf that trains on no client in a
 round does not change, so neither it nor any correction's tensor for it is sent. If it changed after the
 server last sent it to this client, it is sent down once. Initial weights follow from the seed and are never
-sent. Statistics also change while weights are frozen: "shared" ones are always sent; "local" ones go up, and
-down to a client in its first round; "frozen" ones are never sent.
+sent. Statistics also change while weights are frozen. They are always sent if they are "shared", and never if
+"frozen". If they are "local", clients send them up, and the server sends them to clients in their first
+round.
 """
 
 from collections.abc import Mapping

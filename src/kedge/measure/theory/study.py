@@ -97,7 +97,7 @@ def comparison(r: Tensor, base: Tensor | None) -> dict[str, Any]:
 
 
 def win_count(left: Tensor, right: Tensor) -> dict[str, Any]:
-    """How often `left` < `right`, among the pairs in which both are finite."""
+    """The number of pairs with `left` < `right`, among the pairs in which both are finite."""
     both = torch.isfinite(left) & torch.isfinite(right)
     count, pairs = int((left < right)[both].sum()), int(both.sum())
     return {"seeds": count, "of": pairs, "share": count / pairs if pairs else None}
@@ -145,7 +145,7 @@ def median(values: Tensor) -> Tensor:
 
 
 def finite_statistic(values: Tensor, statistic: Callable[[Tensor], Tensor]) -> float | None:
-    """`statistic` of the finite values, or None if there are none."""
+    """`statistic` of the finite values, or None."""
     numbers = values[torch.isfinite(values)]
     return float(statistic(numbers)) if numbers.numel() else None
 

@@ -18,7 +18,7 @@ SIZES = 65  # percent of their column that bars of sizes with numbers fill
 
 
 def page(partition: PartitionStatistics, lines: Sequence[str]) -> str:
-    """The page; `lines` stand below the picture."""
+    """The page: the figure, and `lines` as paragraphs below it."""
     rows = shown_rows(partition)
     count, classes = rows.counts.shape
     wide = between(16 if rows.bubbles else 1, WIDTH // classes, 56)

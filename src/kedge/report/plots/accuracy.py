@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kedge.report.plots.colors import METHODS
 from kedge.report.plots.png import new_figure, require_matplotlib
-from kedge.report.runs import Run, grouped, metric_of
+from kedge.report.runs import Run, metric_of, seed_groups
 
 
 def accuracy_plot(runs: Sequence[Run], path: Path, title: str = "", metric: str | None = None) -> None:
@@ -14,7 +14,7 @@ def accuracy_plot(runs: Sequence[Run], path: Path, title: str = "", metric: str 
     metric = metric_of(runs, metric)
     figure = new_figure(8, 4.8)
     axes = figure.add_subplot()
-    for number, group in enumerate(grouped(runs)):
+    for number, group in enumerate(seed_groups(runs)):
         curves = [dict(run.curve(metric)) for run in group if run.curve(metric)]
         if not curves:
             continue

@@ -12,7 +12,7 @@ from kedge.report.numbers import with_prefix
 from kedge.report.plots.colors import DIM, INK, LINE
 from kedge.report.plots.curves import names
 from kedge.report.plots.png import new_figure, png
-from kedge.report.runs import Run, grouped
+from kedge.report.runs import Run, seed_groups
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -98,7 +98,7 @@ def draw_phases(axes: "Axes", kind: Kind, own: Sequence[Phase], rounds: int) -> 
 
 def cost_png(runs: Sequence[Run]) -> bytes | None:
     """The figure of runs as a PNG, with the first of several seeds; None if no history has costs."""
-    groups = grouped(runs)
+    groups = seed_groups(runs)
     if not any("cost" in line for group in groups for line in group[0].history):
         return None
     histories = (group[0].history for group in groups)

@@ -1,7 +1,7 @@
 """Plots of metrics over the rounds, from histories: mean and range over seeds of each method. Needs `plot`.
 
-A panel lists metrics in order of preference and shows the first one that a run has. Lines connect the rounds
-that have a value.
+A panel lists metrics in order of preference and shows the first metric that a run has. Lines connect the
+rounds that have a value.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kedge.report.plots.colors import METHODS
 from kedge.report.plots.png import new_figure, png, require_matplotlib
-from kedge.report.runs import Run, grouped
+from kedge.report.runs import Run, seed_groups
 from kedge.report.tables.comparison import label_of
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def is_informative(run: Run, metric: str) -> bool:
 
 
 def curves(panels: Sequence[Panel], runs: Sequence[Run]) -> bytes | None:
-    """A PNG of the panels for which a run has a value, or None if there are none."""
-    groups = grouped(runs)
+    """A PNG of the panels for which a run has a value, or None."""
+    groups = seed_groups(runs)
     found = [(panel, metric) for panel in panels if (metric := panel.shown(groups))]
 
     def fill(axes: "Sequence[Axes]") -> None:
@@ -132,7 +132,7 @@ def single(
     runs: Sequence[Run], points: Callable[[Run], Points], x_label: str, y_label: str, title: str
 ) -> bytes | None:
     """A PNG of one plot of `points` of every run, or None if no run has any."""
-    groups = grouped(runs)
+    groups = seed_groups(runs)
     found = [[points(run) for run in group] for group in groups]
     if not any(one for group in found for one in group):
         return None

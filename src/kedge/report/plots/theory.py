@@ -21,7 +21,7 @@ LIMIT = 2.0  # larger ratios belong to seeds that diverge and are not drawn
 NARROW = 0.02  # least range of an axis of ratios
 SAME = 1e-9
 OTHERWISE = "The table and --json need no matplotlib."
-LOWEST, HIGHEST = 1e-24, 1e12  # limits of the loss: smaller values are rounding, larger ones diverge
+LOWEST, HIGHEST = 1e-24, 1e12  # limits of the loss: smaller values are rounding, larger values diverge
 
 
 def theory_png(result: Mapping[str, Any]) -> bytes:

@@ -34,7 +34,7 @@ TIME_NOTE = (
 
 
 def results_index(rows: Iterable[Mapping[str, Any]]) -> str:
-    """The README.md of a folder of results: what it is, how it grows, and the list of all tables."""
+    """The README.md of a folder of results: its purpose, how to add results, and the list of all tables."""
     every = list(rows)
     scales = dict.fromkeys(row["scale"] for row in every if row["scale"] != FULL)
     short = [f"Scale {scale}: the runs are shorter than the papers'." for scale in scales]

@@ -20,7 +20,7 @@ NARROW = 11  # characters of a line of a heading, if it can be broken there
 HARD_SPACE = "\N{NO-BREAK SPACE}"
 OUTSIDE = r"(?![^(]*\))"  # not inside parentheses
 
-Texts = tuple[str, str, str]  # what a place has in each of LINES
+Texts = tuple[str, str, str]  # of a place, one for each of LINES
 
 
 class Line(NamedTuple):
@@ -72,7 +72,7 @@ def place_texts(place: Place | None, seeds: int) -> Texts:
 
 
 def lines_of(row: str, cells: Sequence[Texts]) -> Iterator[Line]:
-    """The lines of a row without those that say nothing; the measured one if none says anything."""
+    """The lines of a row that have a text; the measured line if none has."""
     found = [
         Line(row, name, list(texts)) for name, texts in zip(LINES, zip(*cells, strict=True), strict=True)
     ]

@@ -1,9 +1,9 @@
-"""What the lines of a reproduced table mean, in sentences: how numbers are read, and what limits them."""
+"""Sentences below a reproduced table: the meaning of its lines, and limits of the comparison."""
 
 from collections.abc import Iterable
 
 from kedge.measure.cells import parse_cell
-from kedge.report.reproduction.text import counted
+from kedge.report.numbers import plural
 from kedge.reproduce.measured import FULL, Measured, Place
 from kedge.reproduce.paper import Entry
 
@@ -24,9 +24,9 @@ def legend(measured: Measured, seeds: int) -> list[tuple[str, str]]:
 
 
 def printed_meaning(measured: Measured) -> str:
-    """What a printed number is."""
+    """The meaning of printed numbers."""
     runs = measured.paper.runs
-    text = "the paper's number" + (f", the mean of {counted(runs, 'run')}" if runs > 1 else "")
+    text = "the paper's number" + (f", the mean of {plural(runs, 'run')}" if runs > 1 else "")
     missing = [one for one in measured.paper.entries if one.value is None and not one.bound]
     if len(missing) == len(measured.paper.entries):
         return "the paper prints no numbers."
@@ -34,7 +34,7 @@ def printed_meaning(measured: Measured) -> str:
 
 
 def measured_meaning(measured: Measured, seeds: int) -> str:
-    """What a measured number is: of how many seeds, of what metric, in which round."""
+    """The meaning of measured numbers: number of seeds, metric, round."""
     counts = {len(place.by_seed) for place in measured.places if place.by_seed}
     kind = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed" if seeds else ""
     if len(counts) > 1:
@@ -44,7 +44,7 @@ def measured_meaning(measured: Measured, seeds: int) -> str:
 
 
 def difference_meaning(measured: Measured) -> str:
-    """What a difference is, and its unit."""
+    """The meaning of differences, and their unit."""
     entries = [place.entry for place in measured.places if place.difference is not None]
     shares = any(entry.percent for entry in entries)
     rounds = any(entry.target is not None for entry in entries)
@@ -53,7 +53,7 @@ def difference_meaning(measured: Measured) -> str:
 
 
 def readings(entries: Iterable[Entry]) -> list[str]:
-    """How the numbers are read from a run's history, one text per metric."""
+    """Metric and rounds of the numbers, one text per metric."""
     rounds: dict[str, list[str]] = {}
     targets: dict[str, list[str]] = {}
     for entry in entries:
@@ -96,7 +96,7 @@ def rounds_words(every: Iterable[str]) -> str:
 
 
 def notes(measured: Measured) -> list[str]:
-    """What limits the comparison, in sentences: short runs, runs that failed."""
+    """Sentences on limits of the comparison: short runs, failed runs."""
     found = scale_notes(measured) if measured.scale != FULL else []
     places = [place for place in measured.places if place.by_seed and place.mean is None]
     if any(place.entry.target is None for place in places):
@@ -107,7 +107,7 @@ def notes(measured: Measured) -> list[str]:
 
 
 def scale_notes(measured: Measured) -> list[str]:
-    """What is different in shortened runs."""
+    """Differences between shortened runs and the paper's."""
     found = [
         f"Scale {measured.scale}: these runs are shorter than the paper's, so their numbers are not expected "
         "to agree with the print."

@@ -8,13 +8,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from kedge.report.numbers import plural
 from kedge.report.reproduction.layout import GAP, Part, heading, parts
 from kedge.report.reproduction.notes import legend, notes
 from kedge.report.reproduction.text import (
     HEADS,
     HEADS_NOTE,
     RULES,
-    counted,
     duration,
     most_seeds,
     overview_cells,
@@ -23,6 +23,7 @@ from kedge.report.reproduction.text import (
     verdict_text,
 )
 from kedge.report.reproduction.values import overview_row, sittings
+from kedge.report.tables.layout import plain_table
 from kedge.reproduce.claims import Judgement
 from kedge.reproduce.measured import Measured
 
@@ -30,7 +31,7 @@ STYLES = {"printed": "", "measured": "bold", "difference": "dim"}
 VERDICTS = {"held": "green", "not held": "red", "within noise": "yellow", "not measured": "dim"}
 
 
-def rendered(measured: Measured, judgements: Sequence[Judgement], width: int) -> Iterator[RenderableType]:
+def table_report(measured: Measured, judgements: Sequence[Judgement], width: int) -> Iterator[RenderableType]:
     """The table, its claims and its sittings."""
     paper = measured.paper
     yield Text.assemble((paper.name, "bold"), f"  {paper.title}")
@@ -59,7 +60,7 @@ def rendered(measured: Measured, judgements: Sequence[Judgement], width: int) ->
 
 def table(part: Part) -> Table:
     """A part of the table; the name of a row is in its first line."""
-    found = Table(box=None, header_style="bold", pad_edge=False, padding=(0, GAP, 0, 0))
+    found = plain_table(GAP)
     found.add_column("", no_wrap=True)
     found.add_column("", no_wrap=True)
     for name in part.columns:
@@ -83,7 +84,7 @@ def sitting_line(sitting: Mapping[str, Any]) -> str:
     """A sitting in one line."""
     return (
         f"{sitting['started'][:10]}  {sitting['command']}  "
-        f"({counted(sitting['runs'], 'run')} in {duration(sitting['seconds'])}, {sitting['hardware']})"
+        f"({plural(sitting['runs'], 'run')} in {duration(sitting['seconds'])}, {sitting['hardware']})"
     )
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from kedge.report.numbers import plural
 from kedge.reproduce.claims import Judgement
 from kedge.reproduce.measured import Measured, Place
 from kedge.reproduce.paper import Entry
@@ -24,7 +25,7 @@ HEADS_NOTE = (
 
 
 def printed_text(entry: Entry) -> str:
-    """What the paper printed in a place."""
+    """The printed number of a place."""
     if entry.value is None:
         return entry.bound or NOTHING
     return number(entry, entry.value) + (f" ± {number(entry, entry.std)}" if entry.std is not None else "")
@@ -66,7 +67,7 @@ def number(entry: Entry, value: float) -> str:
 
 
 def summary(row: Mapping[str, Any]) -> str:
-    """How much of a table is measured, and how far it is from the print; why it is not, if it is not."""
+    """Number of measured values and mean difference from the print, or the reason why nothing is measured."""
     missing = f" Not measured: {row['unavailable']}" if row["unavailable"] else ""
     if not row["measured"]:
         return missing.strip() or f"Nothing is measured at scale {row['scale']} yet."
@@ -88,25 +89,20 @@ def most_seeds(measured: Measured) -> int:
 
 
 def verdict_counts(row: Mapping[str, Any]) -> str:
-    """How many claims have which verdict, by its sign."""
+    """The number of claims with each verdict, by its sign."""
     return ", ".join(f"{SIGNS[verdict]} {count}" for verdict, count in row["verdicts"].items())
 
 
 def seed_range(row: Mapping[str, Any]) -> str:
-    """How many seeds the numbers of a table have: the fewest to the most."""
+    """The number of seeds per value of a table, from the fewest to the most."""
     counts = row["seed_counts"]
     if not counts:
         return ""
-    return counted(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
-
-
-def counted(count: int, noun: str) -> str:
-    """A number of things."""
-    return f"{count} {noun}{'s' * (count != 1)}"
+    return plural(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them: 42 s, 17 min, 3.5 h."""
+    """Seconds in a readable unit: 42 s, 17 min, 3.5 h."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

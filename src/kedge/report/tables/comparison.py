@@ -7,9 +7,9 @@ from typing import Any
 from rich.table import Table
 
 from kedge.measure.cells import cell_summary, matrix_order
-from kedge.report.costs import price, price_of_target
+from kedge.report.costs import cost_to_target, efficiency
 from kedge.report.method_texts import cells_of
-from kedge.report.runs import Run, grouped, metric_of
+from kedge.report.runs import Run, metric_of, seed_groups
 from kedge.report.tables.layout import number_table
 
 NO_CELL: dict[str, Any] = {"last": None, "last_std": None, "best": None, "best_std": None, "partial": False}
@@ -19,9 +19,9 @@ def comparison(
     runs: Sequence[Run], target: float | None = None, metric: str | None = None
 ) -> list[dict[str, Any]]:
     """One row per group of runs: accuracy at the last and the best round, rounds to a target, cost."""
-    labels = [label_of(group) for group in grouped(runs)]
+    labels = [label_of(group) for group in seed_groups(runs)]
     metric = metric_of(runs, metric)
-    return [row_of(group, labels, target, metric) for group in grouped(runs)]
+    return [row_of(group, labels, target, metric) for group in seed_groups(runs)]
 
 
 def row_of(group: list[Run], labels: list[str], target: float | None, metric: str | None) -> dict[str, Any]:
@@ -56,11 +56,11 @@ def row_of(group: list[Run], labels: list[str], target: float | None, metric: st
         "accuracies": [curve[-1][1] for curve in curves],
         "cells": cells,
         "reports": list(cells_of(label_of(group))),
-        **price([run.history for run in group], shown["last"]),
+        **efficiency([run.history for run in group], shown["last"]),
     }
     if target is not None:
         reached = [next((r for r, value in curve if value >= target), None) for curve in curves]
-        row |= price_of_target([run.history for run in measured], reached)
+        row |= cost_to_target([run.history for run in measured], reached)
     return row
 
 

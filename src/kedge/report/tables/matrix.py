@@ -102,7 +102,7 @@ def cell_notes(rows: Rows) -> list[str]:
 
 
 def reported_cells(rows: Rows) -> str:
-    """The cells that the methods' papers report, and the settings that measure missing ones."""
+    """The cells that the methods' papers report, and the settings that measure missing cells."""
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault(tuple(row["reports"]), []).append(row)

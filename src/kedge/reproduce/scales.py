@@ -1,7 +1,8 @@
-"""The runs of a table with fewer rounds, and tiny ones on made data.
+"""Shorter scales of a table's runs: small and smoke.
 
-small: a tenth of the rounds. All that counts rounds (evaluations, the thaw of a schedule, the start of a
-stage) shrinks with them. smoke: two rounds of two clients with a few made samples of the dataset's shape.
+small: a tenth of the rounds. Everything measured in rounds (evaluations, the thaw of a schedule, the start of
+a stage) is scaled as well. smoke: two rounds of two clients with a few synthetic samples of the dataset's
+shape.
 """
 
 from collections.abc import Mapping
@@ -17,9 +18,9 @@ from kedge.core.sampling import Participation
 
 Scale = Literal["smoke", "small", "full"]
 TENTH = 10
-BATCH = 4  # samples of a batch on made data
+BATCH = 4  # samples of a batch of synthetic data
 CLIENTS = 4
-SHAPES: Mapping[str, tuple[tuple[int, ...], str, int]] = {  # of a sample as it is stored, dtype, classes
+SHAPES: Mapping[str, tuple[tuple[int, ...], str, int]] = {  # of a stored sample, dtype, classes
     "mnist": ((28, 28), "uint8", 10),
     "cifar10": ((32, 32, 3), "uint8", 10),
     "cifar100": ((32, 32, 3), "uint8", 100),
@@ -37,12 +38,12 @@ def small(experiment: Experiment) -> Experiment:
     return with_rounds(experiment, -(-experiment.rounds // TENTH))
 
 
-def smoke(experiment: Experiment, made: Path) -> Experiment:
-    """Two rounds of the same method, schedule and model on the made samples in the folder `made`."""
+def smoke(experiment: Experiment, synthetic: Path) -> Experiment:
+    """Two rounds of the same method, schedule and model on the synthetic data in the folder `synthetic`."""
     short = with_rounds(experiment, 2)
     return replace(
         short,
-        data={**short.data, "path": str(made)},
+        data={**short.data, "path": str(synthetic)},
         partition=factory_table("partition", {"name": "iid", "clients": CLIENTS}),
         participation=Participation(per_round=CLIENTS // 2),
         training=replace(short.training, epochs=min(2, short.training.epochs), batch=BATCH),
@@ -51,10 +52,10 @@ def smoke(experiment: Experiment, made: Path) -> Experiment:
     )
 
 
-def write_made(folder: Path, name: str) -> None:
-    """Made samples of a dataset's shape, as a file that stands in for the dataset."""
+def write_synthetic(folder: Path, name: str) -> None:
+    """Write a file of random samples with the shape and the classes of the dataset `name`."""
     if name not in SHAPES:
-        raise RequestError(f"no made samples for {name}: there are some for {', '.join(SHAPES)}.")
+        raise RequestError(f"no synthetic data for {name}: available for {', '.join(SHAPES)}.")
     shape, dtype, classes = SHAPES[name]
     draw = np.random.default_rng(0)
     arrays: dict[str, Any] = {"label_names": np.array([f"class {k}" for k in range(classes)])}
@@ -66,7 +67,7 @@ def write_made(folder: Path, name: str) -> None:
 
 
 def with_rounds(experiment: Experiment, rounds: int) -> Experiment:
-    """The experiment with another number of rounds; all that counts rounds is scaled with it."""
+    """The experiment with another number of rounds; everything measured in rounds is scaled as well."""
 
     def scaled(value: int) -> int:
         return max(1, round(value * rounds / experiment.rounds)) if value else 0
@@ -75,7 +76,7 @@ def with_rounds(experiment: Experiment, rounds: int) -> Experiment:
     every = scaled(evaluation.every)
     stages = [
         {**row, "at": at, "schedule": with_thaw(row["schedule"], rounds / experiment.rounds)}
-        for row, at in zip(experiment.then, starts(experiment, rounds), strict=True)
+        for row, at in zip(experiment.then, stage_starts(experiment, rounds), strict=True)
     ]
     return replace(
         experiment,
@@ -94,8 +95,8 @@ def with_rounds(experiment: Experiment, rounds: int) -> Experiment:
     )
 
 
-def starts(experiment: Experiment, rounds: int) -> list[int | float | None]:
-    """Where the stages that follow start; each begins after the one before, and before the end."""
+def stage_starts(experiment: Experiment, rounds: int) -> list[int | float | None]:
+    """The starts of the later stages in a run of `rounds` rounds, increasing and before its end."""
     found: list[int | float | None] = []
     least = 1
     for number, row in enumerate(experiment.then):

@@ -1,4 +1,4 @@
-"""Runs with fewer rounds: a tenth of them, and two on made data."""
+"""Runs with fewer rounds: a tenth of them, and two on synthetic data."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +16,7 @@ from kedge.core.errors import RequestError
 from kedge.data.datasets import load
 from kedge.reproduce.paper import Entry, cell_of, names
 from kedge.reproduce.plan import at_scale, table_of
-from kedge.reproduce.shortened import SHAPES, Scale, small, smoke, with_rounds, write_made
+from kedge.reproduce.scales import SHAPES, Scale, small, smoke, with_rounds, write_synthetic
 
 # Of a sample as a network sees it, and the number of classes; as the datasets' own pages say.
 REAL = {
@@ -161,7 +161,7 @@ def test_every_table_s_data_can_be_made() -> None:
 
 @pytest.mark.parametrize("name", REAL)
 def test_made_data_have_the_dataset_s_shape_and_classes(name: str, tmp_path: Path) -> None:
-    write_made(tmp_path, name)
+    write_synthetic(tmp_path, name)
     source = load(name, path=tmp_path)
     shape, classes = REAL[name]
     assert source.name == name
@@ -176,22 +176,20 @@ def test_made_data_are_the_same_each_time(tmp_path: Path) -> None:
     parts = []
     for folder in (tmp_path / "a", tmp_path / "b"):
         folder.mkdir()
-        write_made(folder, "mnist")
+        write_synthetic(folder, "mnist")
         parts.append(load("mnist", path=folder).train)
     assert torch.equal(parts[0].x, parts[1].x)
     assert torch.equal(parts[0].y, parts[1].y)
 
 
 def test_data_that_cannot_be_made_are_refused_with_those_that_can(tmp_path: Path) -> None:
-    with pytest.raises(
-        RequestError, match=r"no made samples for imagenet: there are some for mnist, cifar10"
-    ):
-        write_made(tmp_path, "imagenet")
+    with pytest.raises(RequestError, match=r"no synthetic data for imagenet: available for mnist, cifar10"):
+        write_synthetic(tmp_path, "imagenet")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_smoke_run_trains_on_made_data(tmp_path: Path) -> None:
-    write_made(tmp_path, "mnist")
+    write_synthetic(tmp_path, "mnist")
     long = an_experiment(
         data="mnist", model="mlp", method="fedbug(ratio=0.5) + fedavg -> feddyn@150",
         partition="dirichlet(clients=100, alpha=0.1)", evaluation={"every": 50},
