@@ -178,7 +178,7 @@ def problem(name: str, limit: int, here: Sequence[Finding]) -> str:
 
 
 def updated(recorded: Counts, current: Counts) -> Counts:
-    """The new counts: lower ones, and those of rooms to which files were moved."""
+    """The new counts: lowered, or raised in rooms to which files were moved."""
     result: Counts = {}
     for pattern in PATTERNS:
         before = {room: row[pattern.name] for room, row in recorded.items() if pattern.name in row}

@@ -1,6 +1,6 @@
 """Fingerprints of partitions and local tests, which are part of every experiment and must never change.
 
-A change that is meant is written by: .venv/bin/python tests/golden/partitions.py
+An intended change is written by: .venv/bin/python tests/golden/partitions.py
 """
 
 import hashlib
@@ -55,8 +55,8 @@ def fingerprint(clients: Iterable[Labels]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def found() -> dict[str, dict[str, str]]:
-    """What the program at hand gives."""
+def computed() -> dict[str, dict[str, str]]:
+    """The fingerprints that the current program computes."""
     small, large = np.arange(60) % 4, np.repeat(np.arange(10), 5000)
     keys = np.arange(60) * 7 % 11
     x = np.zeros((100, 1), dtype=np.float32)
@@ -74,4 +74,4 @@ def found() -> dict[str, dict[str, str]]:
 
 
 if __name__ == "__main__":
-    FILE.write_text(json.dumps(found(), indent=1) + "\n")
+    FILE.write_text(json.dumps(computed(), indent=1) + "\n")

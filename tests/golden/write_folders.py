@@ -61,7 +61,7 @@ def document(**settings: Any) -> dict[str, Any]:
 
 
 def stop_after(rounds: int) -> Observer:
-    """Asks to stop at the end of this round."""
+    """An observer that stops the run at the end of this round."""
     done: list[int] = []
 
     def stop() -> bool:
@@ -127,7 +127,7 @@ def keep(resumed: Path, ended: Path) -> None:
 
 
 def main(top: Path) -> None:
-    """All folders, and how the interrupted ones end."""
+    """Write all folders, and the ends of the interrupted runs."""
     top.mkdir(parents=True)
     execute(resolve(document(method="fedbug(ratio=0.4)+scaffold")), top / "finished")
     interrupt(document(method="fedbug(ratio=0.4)+feddyn(alpha=0.1)"), top / "interrupted", 3)

@@ -1,7 +1,7 @@
-"""Runs an experiment in children that are killed with SIGKILL at random moments, until one gets through.
+"""Runs an experiment in child processes that are killed with SIGKILL at random times, until one finishes.
 
-Called as a script: killed_runs.py FOLDER CONFIG KILLS SEED. Prints how many children were really killed while
-running.
+Called as a script: killed_runs.py FOLDER CONFIG KILLS SEED. Prints the number of
+children that were killed while running.
 """
 
 import os
@@ -18,7 +18,7 @@ from kedge.running.execute import execute, resume, run_is_finished
 
 
 def child(config: Path, folder: Path) -> int:
-    """Start or go on, in a process of its own."""
+    """Start or resume the run, in a process of its own."""
     pid = os.fork()
     if pid:
         return pid
@@ -44,7 +44,7 @@ def main() -> None:
     whole = time.monotonic() - start
     killed = 0
     while killed < kills:
-        if run_is_finished(folder):  # faster than its killers: again from the start
+        if run_is_finished(folder):  # before the first kill: run it again from the start
             shutil.rmtree(folder)
         pid = child(config, folder)
         time.sleep(chance.uniform(0.02, 0.6) * whole)

@@ -19,18 +19,18 @@ from kedge.engines.overlap import T, do_nothing
 from kedge.engines.stacked import Stacked
 from kedge.engines.sums import Sums
 
-ASKS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__index__")
+READS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__index__")
 
 
 @contextmanager
-def unasked() -> Iterator[None]:
+def no_reads() -> Iterator[None]:
     """No tensor's value may be read on the host: with a device that would wait for it."""
 
     def refused(*arguments: Any) -> Any:
         raise AssertionError("a tensor's value was read in launched work")
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ASKS:
+        for name in READS:
             patch.setattr(Tensor, name, refused)
         yield
 
@@ -59,7 +59,7 @@ class LateOverlap:
             if self.errors:
                 raise self.errors.pop()
             if not done:
-                with unasked():
+                with no_reads():
                     done.append(work())
             return done[0]
 

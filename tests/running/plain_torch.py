@@ -1,4 +1,4 @@
-"""A small federation with local tests, and its models trained and tested without any of kedge's machinery."""
+"""A small federation with local tests, and its models trained and tested in plain PyTorch, without kedge."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ ENGINES: tuple[Kind, ...] = (Sequential, Stacked)
 CLASSES, INPUTS = 3, 6
 SIZES = (5, 9, 3, 7, 4)  # training samples of each client
 TESTS = (6, 2, 0, 9, 4)  # client 2 has no test of its own
-COHORTS = ((0, 1), (1, 3), (0, 2, 3), (1, 2))  # client 4 is never asked
+COHORTS = ((0, 1), (1, 3), (0, 2, 3), (1, 2))  # client 4 never takes part
 LOCAL = LocalTraining(2, 50, SGD(0.3, momentum=0.5, weight_decay=0.01, decay=0.8), clip=1.0)  # full batches
 NO_MOMENTUM = LocalTraining(2, 50, SGD(0.3, weight_decay=0.01, decay=0.8), clip=1.0)
 HEAD = ("4.weight", "4.bias")
@@ -63,7 +63,7 @@ def start(task: Task) -> Leaves:
 
 @dataclass(frozen=True)
 class Witness(Correction):
-    """Every client keeps the model it ended its last round with; the server hears nothing of it."""
+    """Every client stores its model at the end of its last round, and uploads nothing more."""
 
     name = "witness"
 
@@ -75,12 +75,12 @@ class Witness(Correction):
 
 
 def also(algorithm: Algorithm, *corrections: Correction) -> Algorithm:
-    """The method with these corrections behind its own."""
+    """The method with these corrections after its own."""
     return replace(algorithm, corrections=(*algorithm.corrections, *corrections))
 
 
 def last_models(engine: Sequential | Stacked, task: Task) -> list[Leaves]:
-    """What the witness saw: each client's last model, the initial one where it was never asked."""
+    """Each client's last model, stored by the witness; the initial model if a client never took part."""
     saved = engine.save()
     asked = {str(c) for cohort in COHORTS[: task.rounds] for c in cohort}
     first = start(task)
@@ -119,7 +119,7 @@ def on_common(answer: Answer, task: Task) -> tuple[float, float]:
 
 
 def on_own(answers: Sequence[Answer], task: Task, clients: Iterable[int] = range(len(SIZES))) -> list[float]:
-    """Accuracy and loss over all samples of these clients' own tests, each with its own answers."""
+    """Accuracy and loss over all samples of these clients' tests, each client with its own logits."""
     data = task.federation
     totals = torch.zeros(2, dtype=torch.float64)
     count = 0

@@ -1,4 +1,4 @@
-"""Short runs for tests of runs that train at once."""
+"""Short runs, and comparisons of their results."""
 
 import json
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ SMALL: dict[str, Any] = {
 
 
 def experiment(**settings: Any) -> Experiment:
-    """The quickstart cut short; keys have __ for a dot, and a whole table replaces what SMALL says of it."""
+    """The shortened quickstart; keys have __ for a dot, and a whole table replaces its keys in SMALL."""
     own = {k.replace("__", "."): v for k, v in settings.items()}
     small = {k: v for k, v in SMALL.items() if k.partition(".")[0] not in own}
     return resolve(override(read("quickstart"), small | own))

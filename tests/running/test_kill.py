@@ -1,4 +1,4 @@
-"""Exact resume: killed with SIGKILL at random moments, a run ends with the bytes of one never killed."""
+"""Exact resume: a run killed with SIGKILL at random times ends with the bytes of an undisturbed run."""
 
 import json
 import os

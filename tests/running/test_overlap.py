@@ -1,4 +1,4 @@
-"""An engine that evaluates beside the next round: the same bytes, and no line later than it may be."""
+"""An engine that evaluates during the next round gives the same bytes, and no line later than allowed."""
 
 import json
 from collections.abc import Sequence
@@ -35,19 +35,19 @@ def plain(task: Task) -> Stacked:
 
 
 def watched(task: Task, engine: Late, folder: Path | None = None, **settings: Any) -> Progress:
-    """Run; whoever watches notes the lines in the engine's log."""
+    """Run, and add every history line to the engine's log."""
     settings.setdefault("observer", Observer()).line = lambda line: engine.log.append(f"line {line['round']}")
     return run(task, engine, folder, **settings)
 
 
 def order(engine: Late) -> str:
-    """Rounds (r1), their lines (l1) and the begin of a stage after the first (|), as they came."""
+    """Rounds (r1), their lines (l1) and starts of later stages (|), in the order of the log."""
     short = [entry[0] + entry.split()[1] if entry[0] in "rl" else "|" for entry in engine.log]
     return " ".join(short[1:])
 
 
-def kept(folder: Path) -> tuple[Any, list[list[str]], bytes]:
-    """What a run leaves: models, the history but for times, its keys in their order, clients' lines."""
+def results(folder: Path) -> tuple[Any, list[list[str]], bytes]:
+    """Files of a run: models, the history without times, its keys in their order, clients' lines."""
     keys = [list(line) for line in lines(folder)]
     return written(folder), keys, (folder / "clients.jsonl").read_bytes()
 
@@ -70,23 +70,23 @@ LATE = "r1 r2 l1 r3 l2 r4 l3 l4"
 def test_a_run_leaves_the_same_bytes_whenever_its_numbers_are_asked_for(
     name: str, every: int, tmp_path: Path
 ) -> None:
-    """With local tests, the `all` model, clients never seen, and models that are fine-tuned amid the run."""
+    """With local tests, the `all` model, clients that never take part, and fine-tuning during the run."""
     algorithm = also(METHOD_FACTORIES[name](), LastModels())
     task = task_of((algorithm, 4), local=NO_MOMENTUM, evaluate_every=every, tune=Tune(1), tune_every=2)
     engine = late(task)
     watched(task, engine, make(tmp_path / "late"))
     run(task, plain(task), make(tmp_path / "plain"))
-    assert kept(tmp_path / "late") == kept(tmp_path / "plain")
+    assert results(tmp_path / "late") == results(tmp_path / "plain")
     models = [(tmp_path / who / "all.safetensors").read_bytes() for who in ("late", "plain")]
     assert models[0] == models[1]
-    # A round without an evaluation has nothing to wait for.
+    # A round without an evaluation does not wait.
     assert order(engine) == (LATE if every == 1 else "r1 l1 r2 r3 l2 l3 r4 l4")
     assert "personal.local.accuracy.unseen" in lines(tmp_path / "late")[1]
 
 
 @pytest.mark.parametrize("longest", [6, 9])
 def test_clients_models_are_looked_at_some_at_a_time(longest: int, tmp_path: Path) -> None:
-    """Two pairs: if their tests are as long the same graph is replayed, if not each has one of its own."""
+    """Two pairs of clients: with tests of equal length they share a graph, otherwise each has its own."""
     task = task_of((fedper(), 2))
     data = task.federation
     task = replace(
@@ -96,7 +96,7 @@ def test_clients_models_are_looked_at_some_at_a_time(longest: int, tmp_path: Pat
     for engine, name in zip(engines, ("late", "plain"), strict=True):
         engine.at_once = 2
         run(task, engine, make(tmp_path / name))
-    assert kept(tmp_path / "late") == kept(tmp_path / "plain")
+    assert results(tmp_path / "late") == results(tmp_path / "plain")
     names = [name[2:] for name in engines[0].late.known if name[0] == "own"]
     assert names == [(2, 6), (2, 9)][: 1 if longest == 6 else 2]
 
@@ -110,7 +110,7 @@ def test_an_engine_that_does_not_work_beside_is_asked_at_once() -> None:
 
 
 def test_the_history_is_complete_after_the_last_round() -> None:
-    """And checkpoints that nobody writes are waited for by nobody."""
+    """Without checkpoints, no line waits for one."""
     task = task_of((fedper(), 4))
     engine = late(task)
     progress = watched(task, engine, checkpoint_every=1)
@@ -151,7 +151,7 @@ def test_a_stage_s_lines_are_written_before_the_next_begins(tmp_path: Path) -> N
     watched(task, engine, make(tmp_path / "late"))
     run(task, plain(task), make(tmp_path / "plain"))
     assert order(engine) == "r1 r2 l1 l2 | r3 r4 l3 l4"
-    assert kept(tmp_path / "late") == kept(tmp_path / "plain")
+    assert results(tmp_path / "late") == results(tmp_path / "plain")
 
 
 @pytest.mark.parametrize("after", [1, 2, 3])
@@ -164,7 +164,7 @@ def test_a_run_that_is_stopped_has_the_line_of_its_last_round_and_resumes(after:
     assert [line["round"] for line in lines(tmp_path / "late")] == list(range(1, after + 1))
     run(task, late(task), tmp_path / "late")
     run(task, plain(task), make(tmp_path / "plain"))
-    assert kept(tmp_path / "late") == kept(tmp_path / "plain")
+    assert results(tmp_path / "late") == results(tmp_path / "plain")
 
 
 def test_the_line_before_a_round_that_diverges_comes_before_its_own(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_who_is_interrupted_while_waiting_for_a_line_still_has_it(tmp_path: Path
     engine.late.errors = [KeyboardInterrupt()]
     with pytest.raises(KeyboardInterrupt):
         watched(task, engine, tmp_path)
-    assert order(engine) == "r1 r2 r3 l1"  # it waits beside the third, which is brought to its end
+    assert order(engine) == "r1 r2 r3 l1"  # it waits during the third round, which is completed
     assert [line["round"] for line in lines(tmp_path)] == [1]
 
 
@@ -225,11 +225,11 @@ def test_a_run_of_a_pack_works_beside_where_its_engine_does(tmp_path: Path) -> N
     assert isinstance(ended[0], Progress)
     assert order(engine) == LATE
     run(task, plain(task), make(tmp_path / "plain"))
-    assert kept(tmp_path / "late") == kept(tmp_path / "plain")
+    assert results(tmp_path / "late") == results(tmp_path / "plain")
 
 
 def test_no_second_is_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock of which every reading is a second later; what is done beside a round is in its time alone."""
+    """Every reading of the clock is a second later; overlapped work counts only in the time of its round."""
     for make_engine in (late, plain):
         ticks = iter(range(1000))
         monkeypatch.setattr("time.perf_counter", lambda ticks=ticks: float(next(ticks)))
@@ -237,13 +237,13 @@ def test_no_second_is_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         times = [line["time"] for line in run(task, make_engine(task)).history]
         assert sum(one["seconds"] for one in times) <= next(ticks)
         measuring = [one["seconds"] - one["train_seconds"] for one in times]
-        assert (measuring[1] < measuring[0]) == (make_engine is late)  # all of it beside the third round
+        assert (measuring[1] < measuring[0]) == (make_engine is late)  # all of it during the third round
 
 
 def test_a_round_is_measured_while_the_next_one_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But for the first, and the last of the run."""
+    """Except the first round, and the last round of the run."""
     task = task_of((fedper(), 4))
     engine = late(task)
     train, launch = engine.train, engine.late.launch
@@ -265,7 +265,7 @@ def test_a_round_is_measured_while_the_next_one_trains(
 
 
 def test_what_fails_while_a_round_trains_is_that_runs_affair(tmp_path: Path) -> None:
-    """Of two runs in a pack one cannot write its second line, which it learns beside its fourth round."""
+    """One of two runs in a pack cannot write its second line; the error is raised in its fourth round."""
     task = task_of((fedavg(), 4))
     engines = [late(task), late(task)]
     pack = Pack(engines, Stacked)
@@ -291,7 +291,7 @@ def test_what_fails_while_a_round_trains_is_that_runs_affair(tmp_path: Path) -> 
 def test_an_error_of_the_next_round_does_not_lose_what_was_left_of_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The third round fails before it trains: the second is measured and written then."""
+    """The third round fails before it trains: the second round is then evaluated and written."""
     task = task_of((fedper(), 4))
     engine = late(task)
     train = engine.train
@@ -312,7 +312,7 @@ def test_an_error_of_the_next_round_does_not_lose_what_was_left_of_the_last(
 def test_a_server_that_is_not_finite_ends_the_run_with_its_round(
     make_engine: Any, last: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Heard of beside the third round, where one works beside; that round leaves nothing."""
+    """With overlap, the error is raised in the third round, and that round is not recorded."""
     task = task_of((fedavg(), 4))
     rounds: list[int] = []
 

@@ -1,4 +1,4 @@
-"""On the real sets, when KEDGE_DATA names a folder that holds them: a few rounds learn, end to end."""
+"""A few rounds learn on the real datasets, if KEDGE_DATA names a folder with them."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ def needs(name: str) -> pytest.MarkDecorator:
 
 
 def learned(chance: float, **settings: Any) -> float:
-    """The last accuracy, which must be above the first and three times what guessing gives."""
+    """The last accuracy; it must be above the first accuracy and three times that of guessing."""
     common = {"optimizer.lr": 0.05, "training.clip": 10.0, "engine.name": "sequential", "engine.threads": 2}
     result = kedge.run("quickstart", progress=False, **{**common, **settings})
     cell = "distributed.global.accuracy"
@@ -71,4 +71,4 @@ def test_covid_x_rays_of_twenty_clients_run_with_every_cell_of_the_matrix() -> N
     last = result.history[-1]
     for cell in ("distributed.global", "all.global", "personal.local"):
         assert 0 < last[f"{cell}.accuracy"] <= 1
-    assert last["personal.local.accuracy.tuned"] > 0.6  # two or three classes a client
+    assert last["personal.local.accuracy.tuned"] > 0.6  # two or three classes per client

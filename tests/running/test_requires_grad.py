@@ -1,4 +1,4 @@
-"""Frozen parameters in a run: a factory's, in costs, in packs, with every engine's programs."""
+"""Frozen parameters in runs: of factories, in costs, in packs, with every engine."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -76,7 +76,7 @@ def test_a_factory_whose_network_is_all_frozen_is_refused(file: str) -> None:
 def test_packed_runs_end_as_alone_with_their_own_frozen_weights(
     pretrained: bool, file: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Runs with equal backbones train side by side; a random backbone differs by the seed."""
+    """Runs with equal backbones train in one pack; a random backbone depends on the seed."""
     rounds: list[int] = []
     train = Pack.train_side_by_side
 
@@ -118,7 +118,7 @@ TRAINED = 8 * 5 + 5 * 3 + 3
     ("algorithm", "sent"), [(fedavg(), TRAINED), (scaffold(), 2 * TRAINED), (fedper(), 8 * 5)]
 )
 def test_costs_leave_frozen_parameters_out(algorithm: Algorithm, sent: int) -> None:
-    """By hand: forward through all layers, no gradient for and below what is frozen, four bytes a number."""
+    """By hand: forward through all layers, no gradient for or below frozen layers, four bytes per number."""
     stage = Stage(algorithm, 1, LocalTraining(epochs=2, batch=5, drop_last=True))
     (line,) = predicted_lines(Task((stage,), from_module(chain()), federation()))
     samples = 2 * (10 + 10)

@@ -1,4 +1,4 @@
-"""How many rounds a run is asked for: a whole number, and no fewer than a run that goes on has reached."""
+"""`rounds` is a whole number, and not smaller than the number of rounds that a resumed run has reached."""
 
 import re
 import signal
@@ -44,8 +44,8 @@ def train(out: Path | None = None, resume: bool = False, **options: Any) -> libr
     )
 
 
-def stopped(folder: Path, after: int, **settings: Any) -> None:
-    """A run that was stopped after a number of rounds."""
+def run_and_stop(folder: Path, after: int, **settings: Any) -> None:
+    """Start a run and stop it after some rounds."""
     lines: list[Any] = []
     with pytest.raises(Interrupted):
         execute(
@@ -77,7 +77,7 @@ def test_a_call_for_fewer_rounds_than_were_reached_is_refused(tmp_path: Path) ->
 
 
 def test_a_config_with_fewer_rounds_than_were_reached_is_refused(tmp_path: Path) -> None:
-    stopped(tmp_path / "run", 5, rounds=8)
+    run_and_stop(tmp_path / "run", 5, rounds=8)
     rewritten(tmp_path / "run", 3)
     answer = kedge("run", "--resume", tmp_path / "run")
     assert answer.code == 2, answer
@@ -96,11 +96,11 @@ def test_a_config_with_fewer_rounds_than_were_reached_is_refused(tmp_path: Path)
 
 
 def test_a_stage_that_would_have_ended_before_is_refused(tmp_path: Path) -> None:
-    stopped(tmp_path / "run", 8, rounds=12, method="feddyn -> fedavg")
+    run_and_stop(tmp_path / "run", 8, rounds=12, method="feddyn -> fedavg")
     rewritten(tmp_path / "run", 9)
     with pytest.raises(RequestError, match=r"then\.0\.at was 9, and is 7 now"):
         resume(tmp_path / "run")
-    (tmp_path / "run/kedge.json").unlink()  # as a run of version 0.1, which had none
+    (tmp_path / "run/kedge.json").unlink()  # as in a run of version 0.1
     with pytest.raises(
         RequestError, match=r"stage 1 of 2 .feddyn. then ends after round 7, but the run in .* 8"
     ):

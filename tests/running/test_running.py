@@ -1,4 +1,4 @@
-"""The runner's settings do what they say: evaluation, sampling, stages, natural keys, locks."""
+"""Settings of the runner have their effects: evaluation, sampling, stages, natural keys, locks."""
 
 import multiprocessing
 import tomllib
@@ -103,7 +103,7 @@ def test_natural_keys_are_named_where_there_are_several(tmp_path: Path) -> None:
         clients(key="sit")
 
 
-def hold(folder: Path, ready: Any, leave: Any) -> None:
+def lock_until(folder: Path, ready: Any, leave: Any) -> None:
     with locked(folder):
         ready.set()
         leave.wait()
@@ -113,7 +113,7 @@ def test_two_processes_do_not_run_in_one_folder(tmp_path: Path) -> None:
     (tmp_path / "config.toml").touch()
     context = multiprocessing.get_context("spawn")
     ready, leave = context.Event(), context.Event()
-    other = context.Process(target=hold, args=(tmp_path, ready, leave))
+    other = context.Process(target=lock_until, args=(tmp_path, ready, leave))
     other.start()
     assert ready.wait(60)
     with pytest.raises(RequestError, match="another process is running in"), locked(tmp_path):

@@ -1,4 +1,4 @@
-"""Switching by rule in a run: when the stage ends, what it leaves, what is refused."""
+"""Switching by rule in a run: the end of the stage, the state after it, refused settings."""
 
 import re
 import tomllib
@@ -45,7 +45,7 @@ RULE = "proposition1(smooth=2, threshold={})"
 
 
 def a_threshold() -> tuple[float, int]:
-    """One that ends FedDyn inside the run, and after which round."""
+    """A threshold that ends FedDyn inside the run, and the round after which it does."""
     reached = Proposition1(smooth=2).reached(small(method="feddyn(alpha=0.1)"))
     top = max(range(len(reached)), key=lambda t: reached[t])
     return reached[top], top + 3
@@ -82,13 +82,13 @@ def test_at_beside_when_is_the_latest_round(at: float, rounds: int | None, tmp_p
 
 
 def test_a_plateau_ends_a_stage_of_a_run() -> None:
-    """With patience 1 and a gain that no round brings, after the second evaluation."""
+    """With patience 1 and a gain that no round reaches, the stage ends after the second evaluation."""
     history = small(method="feddyn -> fedavg@plateau(patience=1, by=1.0)", **{"evaluation.every": 2})
     assert methods_of(history) == ["feddyn"] * 4 + ["fedavg"] * 4
 
 
 def test_where_a_rule_is_never_met_the_first_method_has_all_rounds_and_its_models(tmp_path: Path) -> None:
-    """And all that is left is FedDyn's: its average is not its distributed model."""
+    """The rest of the run is FedDyn's: its average is not its distributed model."""
     settings = {**SMALL, "method": "feddyn(alpha=0.1) -> fedavg@proposition1(threshold=1e9)"}
     never = kedge.run("quickstart", out=tmp_path / "never", progress=False, **settings)
     alone = kedge.run(
@@ -119,7 +119,7 @@ def test_a_run_resumes_exactly_before_and_at_an_early_switch(kind: Kind, after: 
 
 @pytest.mark.parametrize("after", [3, 4, 5, 6])
 def test_a_run_of_a_config_resumes_exactly_around_the_switch(after: int, tmp_path: Path) -> None:
-    """Stopped after this round; the rule judges a history that was read from the file."""
+    """The run stops after this round, and the rule then reads the history from the file."""
     threshold, last = a_threshold()
     line = f"feddyn(alpha=0.1) -> fedavg@{RULE.format(threshold)}"
     experiment = resolve(override(read("quickstart"), {**SMALL, "method": line}))
@@ -187,7 +187,7 @@ def test_every_rule_refuses_nonsense_in_python_too() -> None:
 @pytest.mark.parametrize("share", [0.5, 0.75])
 @pytest.mark.parametrize("estimate", ["h", "clients"])
 def test_the_threshold_of_a_run_switches_the_same_run_at_that_share(estimate: str, share: float) -> None:
-    """The reference waits for a threshold that is never met, so that the clients' spread is followed."""
+    """The reference has a threshold that is never met, so that it measures the clients' spread, too."""
     rule = f"proposition1(estimate={estimate}, smooth=2, threshold={{}})"
     settings = {"method": f"feddyn(alpha=0.01) -> fedavg@{rule.format(1e9)}", "optimizer.lr": 0.02}
     reference = small(**settings)

@@ -3,8 +3,8 @@
 A run is a pure function of its task: the engine trains the clients of a round, the server updates the model,
 and the recorder writes the round to the history. `rounds` is a generator. It yields an assignment for each
 round and receives the reply, so one engine can train a single run (`run`), and several runs can train as rows
-of one stack (`engines/pack`). In a folder, everything is on disk as it happens: a run killed at any moment
-resumes exactly.
+of one stack (`engines/pack`). History and checkpoints are written while the run trains: a run killed at any
+moment resumes exactly.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Run folders of earlier versions are read, and resumed to the end that their own version reached."""
+"""Run folders of earlier versions are read, and resume to the result of their own version."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ def lines(path: Path) -> list[Any]:
 
 
 def near(found: Any, wanted: Any) -> None:
-    """The same values but for rounding; keys that a later version adds do not count."""
+    """Equality up to rounding; keys that a later version adds are ignored."""
     if isinstance(wanted, dict):
         for key in wanted.keys() - {"time"}:
             near(found[key], wanted[key])

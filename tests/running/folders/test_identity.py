@@ -1,4 +1,4 @@
-"""A run goes on only as the run that it began as; what differs is named, key by key."""
+"""A run resumes only with the settings that it started with; the error names each key that differs."""
 
 import functools
 import json
@@ -45,7 +45,7 @@ def stop_after(rounds: int) -> Observer:
     return Observer(stop=stop)
 
 
-def begun(folder: Path, **settings: Any) -> Path:
+def start_run(folder: Path, **settings: Any) -> Path:
     """A run of six rounds, stopped after the second."""
     with pytest.raises(Interrupted):
         execute(resolve(document(**settings)), folder, stop_after(2))
@@ -65,7 +65,7 @@ def edit(folder: Path, old: str, new: str) -> None:
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return begun(tmp_path_factory.mktemp("stopped") / "run", method="feddyn(alpha=0.1) -> fedavg@0.5")
+    return start_run(tmp_path_factory.mktemp("stopped") / "run", method="feddyn(alpha=0.1) -> fedavg@0.5")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_another_method_is_one_difference_not_twenty(stopped: Path, tmp_path: Pa
 
 
 def test_what_does_not_decide_numbers_may_be_edited(tmp_path: Path) -> None:
-    folder = begun(tmp_path / "run")
+    folder = start_run(tmp_path / "run")
     edit(folder, "rounds = 6", "rounds = 3")
     edit(folder, 'name = "quickstart"', 'name = "other"')
     edit(folder, "[checkpoint]\nevery = 2", "[checkpoint]\nevery = 1")
@@ -120,8 +120,8 @@ def test_a_file_of_one_s_own_may_move(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_another_run_is_passed_over(tmp_path: Path) -> None:
-    """As a process that still ran in a folder that was replaced would write it."""
-    mine, other = begun(tmp_path / "mine"), begun(tmp_path / "other", seed=1)
+    """The checkpoint is one that a process of a replaced folder could still write."""
+    mine, other = start_run(tmp_path / "mine"), start_run(tmp_path / "other", seed=1)
     assert digest_in(mine) != digest_in(other)
     shutil.copytree(other / "checkpoint/000002", mine / "checkpoint/000009")
     whole = tmp_path / "whole"
@@ -130,7 +130,7 @@ def test_a_checkpoint_of_another_run_is_passed_over(tmp_path: Path) -> None:
     assert answer.code == 0, answer.err
     assert "000009 does not fit: it belongs to another run, with other settings. It is skipped." in answer.err
     assert (mine / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    only = begun(tmp_path / "only")
+    only = start_run(tmp_path / "only")
     shutil.rmtree(only / "checkpoint")
     shutil.copytree(other / "checkpoint", only / "checkpoint")
     answer = command("run", "--resume", only)
@@ -139,7 +139,7 @@ def test_a_checkpoint_of_another_run_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_later_checkpoints_of_another_run_do_not_push_out_those_that_are_written(tmp_path: Path) -> None:
-    mine, other = begun(tmp_path / "mine"), begun(tmp_path / "other", seed=1)
+    mine, other = start_run(tmp_path / "mine"), start_run(tmp_path / "other", seed=1)
     for name in ("000008", "000009"):
         shutil.copytree(other / "checkpoint/000002", mine / "checkpoint" / name)
     resume(mine)
@@ -147,13 +147,13 @@ def test_later_checkpoints_of_another_run_do_not_push_out_those_that_are_written
 
 
 def test_a_run_whose_folder_was_removed_does_not_write_into_the_next_one(tmp_path: Path) -> None:
-    """Somebody removes the folder of a run that is going on, and begins another one there."""
+    """The folder of a run is removed while it trains, and another run starts in it."""
     folder, seen = tmp_path / "run", []
 
     def line(line: dict[str, Any]) -> None:
         if line["round"] == 3:
             shutil.rmtree(folder)
-            begun(folder, seed=1)
+            start_run(folder, seed=1)
             seen.append(everything(folder))
 
     with pytest.raises(CheckpointError, match=r"history\.jsonl was removed or replaced during this run"):
@@ -278,7 +278,7 @@ def test_runs_of_the_command_line_and_of_train_are_not_mixed(trained: Path, tmp_
     answer = command("run", "--resume", tmp_path / "run")
     assert answer.code == 2
     assert "make the same call with resume=True" in answer.err
-    begun(tmp_path / "other")
+    start_run(tmp_path / "other")
     with pytest.raises(RequestError, match=r'call was "kedge run", and is "kedge\.train" now'):
         train(tmp_path / "other", resume=True)
     (tmp_path / "empty").mkdir()

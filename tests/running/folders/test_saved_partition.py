@@ -1,4 +1,4 @@
-"""A run keeps its partition; other runs take it, and the run itself notices when the data have changed."""
+"""A run saves its partition: other runs can use it, and a resumed run detects changed data."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ def test_a_run_s_folder_holds_who_trains_and_is_tested_on_what(tmp_path: Path) -
 
 
 def test_another_method_and_seed_run_on_the_saved_partition(tmp_path: Path) -> None:
-    """The seed draws other weights and cohorts, but no other clients."""
+    """Another seed changes weights and cohorts, but not the clients' samples."""
     library.run("quickstart", out=tmp_path / "first", **QUICK)
     words = ("--set", f"partition=saved(path={tmp_path / 'first'})", "--set", "method=feddyn", "--seed", "5")
     answer = kedge("run", "quickstart", *SMALL, *words, "--out", tmp_path / "second")
@@ -90,8 +90,8 @@ def mine(folder: Path, labels: Any) -> None:
     np.savez(folder / "mine.npz", x_train=x[10:], y_train=labels, x_test=x[:10], y_test=test)
 
 
-def begun(tmp_path: Path) -> Path:
-    """A run on data of one's own whose last round is undone."""
+def start_run(tmp_path: Path) -> Path:
+    """A run on the user's own data without its last round."""
     mine(tmp_path, np.arange(90) % 3)
     data = {"data": {"name": "mine", "path": str(tmp_path)}}
     ways = {**QUICK, **data, "partition": "iid(clients=5)", "participation.per_round": 2}
@@ -101,7 +101,7 @@ def begun(tmp_path: Path) -> Path:
 
 
 def test_a_run_whose_data_have_changed_does_not_go_on(tmp_path: Path) -> None:
-    run = begun(tmp_path)
+    run = start_run(tmp_path)
     before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
     for labels, message in (
         (np.arange(90) % 3 == 0, "the 90 labels have changed"),
@@ -118,8 +118,8 @@ def test_a_run_whose_data_have_changed_does_not_go_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", ["x_train", "x_test", "y_test"])
 def test_a_run_whose_samples_have_changed_does_not_go_on(tmp_path: Path, part: str) -> None:
-    """The labels that were dealt out are the same, so the partition is."""
-    run = begun(tmp_path)
+    """The partition depends only on labels, and they are the same."""
+    run = start_run(tmp_path)
     with np.load(tmp_path / "mine.npz") as data:
         arrays = dict(data)
     first = arrays[part].copy()
@@ -137,7 +137,7 @@ def test_a_run_whose_samples_have_changed_does_not_go_on(tmp_path: Path, part: s
 
 
 def test_a_partition_of_version_0_1_knows_no_samples_and_compares_none(tmp_path: Path) -> None:
-    run = begun(tmp_path)
+    run = start_run(tmp_path)
     with np.load(run / PARTITION_FILE) as data:
         arrays = dict(data)
     assert len(str(arrays.pop("inputs"))) == 64
@@ -166,7 +166,7 @@ def test_a_run_of_version_0_1_goes_on_with_data_that_would_be_refused_now(
 
 
 def test_a_run_of_before_there_were_saved_partitions_goes_on(tmp_path: Path) -> None:
-    run = begun(tmp_path)
+    run = start_run(tmp_path)
     whole = (run / PARTITION_FILE).read_bytes()
     (run / PARTITION_FILE).unlink()
     resume(run)
@@ -174,7 +174,7 @@ def test_a_run_of_before_there_were_saved_partitions_goes_on(tmp_path: Path) -> 
 
 
 def test_a_damaged_partition_is_told_with_the_way_out(tmp_path: Path) -> None:
-    run = begun(tmp_path)
+    run = start_run(tmp_path)
     (run / PARTITION_FILE).write_bytes(b"PK")
     with pytest.raises(DataError, match=r"partition\.npz: damaged.* delete the file: the run resumes"):
         resume(run)

@@ -60,8 +60,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del sys.modules[name]
 
 
-def begun(folder: Path, method: str = "mine.py:mine", **settings: Any) -> Path:
-    """A run whose last step is undone."""
+def start_run(folder: Path, method: str = "mine.py:mine", **settings: Any) -> Path:
+    """A run without its last round."""
     library.run("quickstart", out=folder, progress=False, method=method, **{**QUICK, **settings})
     (folder / "model.safetensors").unlink()
     return folder
@@ -72,7 +72,7 @@ def names(run: Path) -> list[str]:
 
 
 def longer(run: Path, rounds: int = 3) -> None:
-    """Have the run in this folder go on for more rounds, so that it shows which code it executes."""
+    """Resume the run in this folder for more rounds, which shows the code that it executes."""
     config = run / "config.toml"
     config.write_text(config.read_text().replace("rounds = 2\n", f"rounds = {rounds}\n"))
 
@@ -85,7 +85,7 @@ def edit(place: Path, name: str, old: str, new: str) -> None:
 
 @pytest.mark.parametrize("method", ["mine.py:mine", "mine:mine"])
 def test_a_run_stores_the_file_and_what_it_imports_from_beside_it(place: Path, method: str) -> None:
-    run = begun(place.parent / "run", method)
+    run = start_run(place.parent / "run", method)
     record = read_record(run)
     assert record
     stored = {file.stored.removeprefix("sources/"): file for file in record.files}
@@ -97,7 +97,7 @@ def test_a_run_stores_the_file_and_what_it_imports_from_beside_it(place: Path, m
 
 
 def test_a_run_without_own_files_stores_nothing(place: Path) -> None:
-    run = begun(place.parent / "run", "fedavg")
+    run = start_run(place.parent / "run", "fedavg")
     assert not (run / FILE).exists()
     assert not (run / "sources").exists()
 
@@ -113,7 +113,7 @@ def test_a_run_without_own_files_stores_nothing(place: Path) -> None:
 def test_a_changed_file_is_refused_with_what_changed(
     place: Path, method: str, file: str, old: str, new: str
 ) -> None:
-    run = begun(place.parent / "run", method)
+    run = start_run(place.parent / "run", method)
     before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
     edit(place, file, old, new)
     answer = kedge("run", "--resume", run)
@@ -129,7 +129,7 @@ def test_a_changed_file_is_refused_with_what_changed(
 
 
 def test_a_file_that_cannot_be_executed_any_more_is_refused_for_its_change(place: Path) -> None:
-    run = begun(place.parent / "run")
+    run = start_run(place.parent / "run")
     edit(place, "mine.py", "def mine", "1 / 0\ndef mine")
     answer = kedge("run", "--resume", run)
     assert answer.code == 2
@@ -138,7 +138,7 @@ def test_a_file_that_cannot_be_executed_any_more_is_refused_for_its_change(place
 
 
 def test_a_change_that_is_accepted_is_executed_and_recorded(place: Path) -> None:
-    run = begun(place.parent / "run")
+    run = start_run(place.parent / "run")
     first = read_record(run)
     edit(place, "neighbour.py", '"a"', '"z"')
     longer(run)
@@ -162,7 +162,7 @@ def test_a_change_that_is_accepted_is_executed_and_recorded(place: Path) -> None
 @pytest.mark.parametrize("method", ["mine.py:mine", "mine:mine"])
 @pytest.mark.parametrize("what", ["gone", "changed"])
 def test_stored_code_is_executed_only_when_asked_for(place: Path, method: str, what: str) -> None:
-    run = begun(place.parent / "run", method)
+    run = start_run(place.parent / "run", method)
     longer(run)
     for file in place.rglob("*.py"):
         file.write_text("1 / 0\n") if what == "changed" else file.unlink()
@@ -182,7 +182,7 @@ def test_stored_code_is_executed_only_when_asked_for(place: Path, method: str, w
 
 
 def test_a_stored_copy_that_was_changed_is_not_executed(place: Path) -> None:
-    run = begun(place.parent / "run")
+    run = start_run(place.parent / "run")
     (run / "sources/neighbour.py").write_text("1 / 0\n")
     with pytest.raises(CheckpointError, match=r"sources/neighbour\.py differs from its checksum"):
         resume(run, code="stored")
@@ -191,7 +191,7 @@ def test_a_stored_copy_that_was_changed_is_not_executed(place: Path) -> None:
 
 @pytest.mark.parametrize("method", ["mine.py:mine", "mine:mine"])
 def test_a_run_goes_on_from_another_folder(place: Path, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = begun(place.parent / "run", method)
+    run = start_run(place.parent / "run", method)
     monkeypatch.chdir("/")
     assert kedge("run", "--resume", run).code == 0
 
@@ -199,7 +199,7 @@ def test_a_run_goes_on_from_another_folder(place: Path, method: str, monkeypatch
 def test_a_run_goes_on_when_its_folder_and_its_code_were_moved(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = begun(place / "runs/run")
+    run = start_run(place / "runs/run")
     moved = place.parent / "moved"
     place.rename(moved)
     monkeypatch.chdir(moved)
@@ -211,7 +211,7 @@ def test_a_run_goes_on_when_its_folder_and_its_code_were_moved(
 def test_a_run_of_version_0_1_goes_on_and_stores_the_code_of_now(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = begun(place.parent / "run")
+    run = start_run(place.parent / "run")
     (run / FILE).unlink()
     with pytest.raises(RequestError, match="no copy to execute"):
         resume(run, code="stored")
@@ -245,7 +245,7 @@ def test_every_run_of_several_has_its_own_code_and_all_are_compared(place: Path)
 
 
 def test_a_file_that_is_edited_meanwhile_does_not_reach_later_runs(place: Path) -> None:
-    """Here the method itself adds a line to its file whenever it is made."""
+    """The method adds a line to its own file whenever it is built."""
     edit(
         place,
         "mine.py",
@@ -312,7 +312,7 @@ def test_a_sweep_goes_on_with_the_code_it_began_with(place: Path) -> None:
     assert kedge("sweep", "grid.toml", "--out", top).code == 0
     runs = sorted(p.parent for p in top.rglob("config.toml"))
     (runs[0] / "model.safetensors").unlink()
-    for file in sorted(runs[1].rglob("*"), reverse=True):  # as if it had never begun
+    for file in sorted(runs[1].rglob("*"), reverse=True):  # as if it had never started
         file.rmdir() if file.is_dir() else file.unlink()
     runs[1].rmdir()
     edit(place, "mine.py", "mine-", "other-")
@@ -352,7 +352,7 @@ def test_a_schedule_in_a_later_stage_and_a_model_are_stored_too(place: Path) -> 
         "def open_all(clock, units):\n    return (True,) * units\n"
     )
     then = [{"at": 1, "method": "parts.py:open_all+fedavg"}]
-    run = begun(place.parent / "run", "fedavg", model="parts.py:small", then=then)
+    run = start_run(place.parent / "run", "fedavg", model="parts.py:small", then=then)
     record = read_record(run)
     assert record
     assert record.names == dict.fromkeys(["parts.py:small", "parts.py:open_all"], "sources/parts.py")
@@ -392,7 +392,7 @@ def test_a_folder_with_stored_code_is_replaced_by_force(place: Path) -> None:
 
 
 def test_comparing_and_plotting_execute_nothing(place: Path) -> None:
-    run = begun(place.parent / "run", measure={"drift": True})
+    run = start_run(place.parent / "run", measure={"drift": True})
     for file in [*place.rglob("*.py"), *run.rglob("*.py")]:
         file.write_text(f"open({str(place / 'executed')!r}, 'w')\n1 / 0\n")
     for name in [name for name in sys.modules if name.startswith(("kedge_file_", "neighbour", "package"))]:

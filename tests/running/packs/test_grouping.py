@@ -1,4 +1,4 @@
-"""Which runs may train side by side, and how many fit."""
+"""Groups of runs that can train in one pack, and the number of runs that fit."""
 
 import json
 from pathlib import Path
@@ -71,7 +71,7 @@ def test_groups_keep_the_order_and_the_engine_a_run_began_with(tmp_path: Path) -
         (folder / "environment.json").write_text(json.dumps({"engine": chosen}))
     on = members(tmp_path, own, "resume")
     assert [[m.folder.name for m in group] for group in groups(on)] == [
-        ["run0", "run2"],  # not begun: it joins the first that has
+        ["run0", "run2"],  # not started: it joins the first run that has started
         ["run4"],
         ["run1", "run3", "run5"],
     ]

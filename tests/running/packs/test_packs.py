@@ -1,4 +1,4 @@
-"""Runs that train at once end as they would have alone, in their own folders, whatever becomes of others."""
+"""Runs of a pack have the results of runs alone, in their own folders, even if other runs fail."""
 
 import gc
 import threading
@@ -34,7 +34,7 @@ from kedge.running.several_runs import run_all
 def test_packed_runs_end_as_alone(
     precision: str, tolerance: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Seeds, learning rates, partitions, participation and lengths of their own; a method that remembers."""
+    """Runs with different seed, learning rate, partition, participation, rounds; clients have memories."""
     rounds: list[int] = []
     train = Pack.train_side_by_side
 
@@ -71,7 +71,7 @@ def test_packed_runs_end_as_alone(
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_packed_runs_on_a_gpu_end_as_alone(tmp_path: Path) -> None:
-    """Captured graphs of several runs; the last round is one run's alone."""
+    """Captured graphs of several runs; only one run has a last round."""
     given = {"engine__name": "captured", "engine__compile": "auto", "engine__precision": "fp64"}
     own = [experiment(seed=n, rounds=r, method="scaffold", **given) for n, r in enumerate((4, 3, 3))]
     assert set(errors_of(members(tmp_path, own)).values()) == {None}
@@ -124,7 +124,7 @@ def test_equal_samples_lie_in_memory_once(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def after(rounds: int, folder: Path) -> Callable[[], bool]:
-    """Whether this run has written so many lines."""
+    """Whether this run has written at least `rounds` lines."""
     return lambda: (folder / "history.jsonl").exists() and len(lines(folder)) >= rounds
 
 
@@ -136,9 +136,9 @@ def test_interrupted_runs_are_saved_and_go_on_together_or_alone(tmp_path: Path) 
         errors_of(members(broken, experiments), stop=after(3, broken / "run1"))
     for number in range(3):
         done = len(lines(broken / f"run{number}"))
-        assert done in (3, 4)  # one may have asked for its next round before
+        assert done in (3, 4)  # a run may have requested its next round before
         assert (broken / f"run{number}/checkpoint/{done:06d}").is_dir()
-    with pytest.raises(Interrupted):  # asked before anything began: nothing does
+    with pytest.raises(Interrupted):  # stopped before any run starts
         errors_of(members(tmp_path / "none", experiments), stop=lambda: True)
     assert not (tmp_path / "none").exists()
     on = members(broken, experiments, "resume")
@@ -150,7 +150,7 @@ def test_interrupted_runs_are_saved_and_go_on_together_or_alone(tmp_path: Path) 
 
 
 def test_a_run_with_a_checkpoint_goes_on_beside_one_that_begins(tmp_path: Path) -> None:
-    """The folder of one was left by a run alone, half way."""
+    """The first run was stopped while it trained alone."""
     experiments = [experiment(seed=seed, engine__precision="fp64") for seed in range(2)]
     first = tmp_path / "run0"
     with pytest.raises(Interrupted):
@@ -180,7 +180,7 @@ def test_one_that_diverges_leaves_the_others_alone(tmp_path: Path) -> None:
 def test_runs_without_memory_beside_the_stack_go_on_in_smaller_packs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Two of four find no room to measure after their third round, and have saved the second."""
+    """For two of four runs memory runs out after the third round; their checkpoints are of the second."""
     experiments = [experiment(seed=seed, method="scaffold", engine__precision="fp64") for seed in range(4)]
     full = {2, 3}
 
@@ -209,18 +209,18 @@ def test_a_run_alone_without_memory_fails(monkeypatch: pytest.MonkeyPatch, tmp_p
     said: list[str] = []
     ended = errors_of(members(tmp_path, [experiment(seed=seed) for seed in range(4)]), say=said.append)
     assert [str(ended[f"run{number}"]) for number in range(4)] == ["as if"] * 4
-    assert sum("out of memory" in message for message in said) == 2  # packs of four, of two, and each alone
+    assert sum("out of memory" in message for message in said) == 2  # packs of four, of two; then runs alone
 
 
 def test_an_error_does_not_hold_on_to_its_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     packs: list[weakref.ref[Pack]] = []
     begin = Pack.__init__
 
-    def noted(self: Pack, engines: Any, build: Any, most: int) -> None:
+    def record_pack(self: Pack, engines: Any, build: Any, most: int) -> None:
         packs.append(weakref.ref(self))
         begin(self, engines, build, most)
 
-    monkeypatch.setattr(Pack, "__init__", noted)
+    monkeypatch.setattr(Pack, "__init__", record_pack)
     own = [experiment(seed=seed, optimizer__lr=1e30, training__clip=1e30) for seed in range(2)]
     ended = list(run_all(members(tmp_path, own), shown=False))
     assert all(isinstance(outcome.error, Diverged) for outcome in ended)
@@ -278,7 +278,7 @@ def test_an_engine_that_cannot_be_is_the_error_of_all_its_runs(
 
 
 def test_leaving_at_once_does_not_wait(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A second Ctrl-C comes while the main thread waits; the runs end by themselves soon after."""
+    """A second Ctrl-C interrupts the waiting main thread; the runs stop soon after."""
 
     def interrupt(self: PackThread) -> None:
         raise KeyboardInterrupt

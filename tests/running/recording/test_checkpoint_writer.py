@@ -1,4 +1,4 @@
-"""Checkpoints written beside the next rounds: the same ones, none half, no error lost."""
+"""Checkpoints written during the next rounds have the same bytes, are complete, and lose no error."""
 
 import errno
 import json
@@ -31,7 +31,7 @@ def versions(folder: Path) -> dict[str, dict[str, bytes]]:
 def test_the_next_rounds_train_while_a_state_is_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The first checkpoint is held up until the second round is over; the stage changes meanwhile."""
+    """The first checkpoint waits until the second round is over and the stage has changed."""
     task = task_of((scaffold(), 1), (fedavg(), 3), local=NO_MOMENTUM)
     engine = Late(task.model, task.federation)
     save, held, when = checkpoint.save, threading.Event(), {}
@@ -65,7 +65,7 @@ def test_the_next_rounds_train_while_a_state_is_written(
 
 
 def test_what_the_run_changes_afterwards_is_not_in_it(tmp_path: Path) -> None:
-    """A new stage drops the slots of the old one out of the very dicts that a state has."""
+    """A new stage deletes slots from the dicts that an earlier checkpoint's state contains."""
     held = threading.Event()
     saver = CheckpointWriter(tmp_path / "checkpoint", overlap=True)
     assert saver.thread is not None
@@ -89,7 +89,7 @@ def test_what_could_not_be_written_is_told(monkeypatch: pytest.MonkeyPatch, tmp_
     engine = Late(task.model, task.federation)
     with pytest.raises(OSError, match="No space left"):
         run(task, engine, tmp_path, 2)
-    assert "round 4" in engine.log  # it was heard of when the next was due
+    assert "round 4" in engine.log  # raised when the next checkpoint was due
     engine = Late(task.model, task.federation)
     with pytest.raises(OSError, match="No space left"):
         run(task, engine, tmp_path, 100)  # at the end

@@ -1,4 +1,4 @@
-"""On a GPU: checkpoints are copied to the host while graphs are captured, and neither disturbs the other."""
+"""On a GPU, checkpoints can be copied to the host while graphs are captured."""
 
 import threading
 from pathlib import Path
@@ -24,7 +24,7 @@ def test_no_stream_on_which_graphs_are_captured_is_the_one_that_copies() -> None
 
 
 def test_checkpoints_are_written_while_a_graph_is_captured(tmp_path: Path) -> None:
-    """More of them than there are streams, and every one before the capture ends."""
+    """More checkpoints than streams are written, all of them before the capture ends."""
     x = torch.arange(6.0, device="cuda").view(2, 3)
     state = checkpoint.State({"round": 1}, {"server": {"plain": x, "turned": x.t()}})
     ready = torch.cuda.current_stream().record_event()

@@ -1,4 +1,4 @@
-"""A history that is short, missing or changed is noticed before the first round, and rebuilt if it can be."""
+"""A short, missing or changed history is detected before the first round, and rebuilt if possible."""
 
 import hashlib
 import json
@@ -45,7 +45,7 @@ def everything(folder: Path) -> dict[str, bytes]:
 
 
 def as_version_0_1(folder: Path) -> None:
-    """Take away what version 0.1 did not write: kedge.json, checksums of histories, identities."""
+    """Remove everything that version 0.1 did not write: kedge.json, checksums of histories, identities."""
     (folder / "kedge.json").unlink()
     for state in folder.glob("checkpoint/*/state.json"):
         facts = json.loads(state.read_text())
@@ -178,7 +178,7 @@ def test_a_finished_run_without_checkpoints_is_not_run_again_silently(
 
 
 def test_what_was_written_after_the_checkpoint_does_not_matter(whole: Path, tmp_path: Path) -> None:
-    """Whatever it is: the rounds after the checkpoint are run again."""
+    """The rounds after the checkpoint run again."""
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
     shutil.rmtree(folder / "checkpoint/000004")

@@ -45,13 +45,13 @@ each_engine = pytest.mark.parametrize("engine", [Sequential, Stacked])
 
 
 def task_of(algorithm: Algorithm, measure: kedge.Measure, rounds: int = 4, per_round: int | None = 2) -> Task:
-    """A method on ragged clients with batch norm's statistics their own; client 3 has few classes."""
+    """A task of clients with different sizes and local batch-norm statistics; client 3 has few classes."""
     model = network("batch", "local", of=algorithm)
     stages = watched((Stage(algorithm, rounds, LOCAL),), model, measure)
     return Task(stages, model, federation(), Participation(per_round=per_round), measure=measure)
 
 
-def kept(folder: Path) -> tuple[bytes, bytes, list[dict[str, Any]], dict[str, Any]]:
+def results_without_diagnostics(folder: Path) -> tuple[bytes, bytes, list[dict[str, Any]], dict[str, Any]]:
     """A run's models, its history without diagnostics and times, its last state without theirs."""
     lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
     history = [{k: v for k, v in line.items() if not k.startswith(NEW) and k != "time"} for line in lines]
@@ -73,7 +73,7 @@ def test_a_run_ends_in_the_same_bytes_with_and_without(name: str, engine: Made, 
         progress = run(task, engine(task.model, task.federation), tmp_path / folder)
         there = any(k.startswith(("probe.", "features.")) for k in progress.history[-1])
         assert there == (measure is EVERYTHING)
-    assert kept(tmp_path / "with") == kept(tmp_path / "without")
+    assert results_without_diagnostics(tmp_path / "with") == results_without_diagnostics(tmp_path / "without")
 
 
 @each_engine
@@ -82,7 +82,7 @@ def test_a_run_with_diagnostics_resumes_to_the_same_numbers(engine: Made, tmp_pa
 
 
 def test_engines_tell_the_same_numbers() -> None:
-    """In double precision, after rounds that differ in the last bits."""
+    """In float64, after rounds that differ in the last bits."""
     for algorithm in (feddyn(0.1), fedbug(scaffold(), 0.8)):
         task = task_of(algorithm, EVERYTHING)
         one = run(task, Sequential(task.model, task.federation)).history
@@ -96,8 +96,8 @@ def test_engines_tell_the_same_numbers() -> None:
                 assert left[name] == close, name
 
 
-def alone(task: Task, engine: Engine, round: int, clients: list[int]) -> list[Any]:
-    """The updates of clients that start a run's first round, each by itself."""
+def separate_updates(task: Task, engine: Engine, round: int, clients: list[int]) -> list[Any]:
+    """Updates of the clients in a run's first round, each trained by itself."""
     server = first_server(task)
     order = Order(round, round, 0, server.shared, server.buffers, broadcast(task.stages[0].algorithm, server))
     models = local_models(task, engine, task.stages[0], order, clients, server)
@@ -117,14 +117,14 @@ def test_the_history_has_the_drift_of_the_clients_of_the_round(engine: Made) -> 
     place = engine(task.model, task.federation)
     line = run(task, place).history[0]
     place.load({})
-    updates = alone(task, place, 0, line["clients"])
+    updates = separate_updates(task, place, 0, line["clients"])
     assert len(updates) == 3
     assert line["drift.diversity"] == pytest.approx(gradient_diversity(updates), rel=1e-9)
     assert line["drift.cosine.clients"] == pytest.approx(client_cosine(updates), rel=1e-9)
     unit = dict(shared_units(fedavg(), task.model))["unit1"]
     parts = [only(v, unit) for v in updates]
     assert line["drift.diversity.unit1"] == pytest.approx(gradient_diversity(parts), rel=1e-9)
-    assert line["drift.cosine.rounds"] is None  # nobody has an update before
+    assert line["drift.cosine.rounds"] is None  # no client has an earlier update
 
 
 @each_engine
@@ -188,7 +188,7 @@ def test_units_that_stay_with_clients_are_not_looked_at() -> None:
     line = run(task, Sequential(task.model, task.federation)).history[-1]
     assert "drift.diversity.unit1" in line
     assert "drift.diversity.unit2" not in line
-    assert "features.cka.clients.unit2" in line  # what a client keeps is part of its model
+    assert "features.cka.clients.unit2" in line  # leaves that a client keeps are part of its model
 
 
 def quick(method: str, **settings: Any) -> list[dict[str, Any]]:
@@ -252,7 +252,7 @@ def toy(label: Callable[[int], int], clients: int) -> list[kedge.Dataset]:
 @pytest.mark.parametrize("method", ["fedavg", "feddyn", "scaffold"])
 @pytest.mark.parametrize("clients", [1, 3])
 def test_one_client_and_a_class_nobody_has_give_numbers_or_gaps(method: str, clients: int) -> None:
-    data = toy(lambda i: i % 2, clients)  # of three classes the last is nobody's
+    data = toy(lambda i: i % 2, clients)  # no client has samples of the last class
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3))
     test = kedge.Dataset(np.ones((9, 4), np.float32), np.arange(9) % 3)  # all the same: constant features

@@ -1,4 +1,4 @@
-"""The evaluation matrix, cell by cell against the same numbers obtained another way."""
+"""Every cell of the evaluation matrix equals the same number obtained in another way."""
 
 import json
 from dataclasses import replace
@@ -72,7 +72,7 @@ STAGES: dict[str, list[tuple[Algorithm, int]]] = {
 @pytest.mark.parametrize("name", STAGES)
 @each_engine
 def test_the_all_model_is_the_mean_of_all_clients_last_models(kind: Kind, name: str) -> None:
-    """The witness keeps the models themselves; client 4 is never asked and has the initial one."""
+    """The witness stores the models; client 4 never takes part and has the initial model."""
     task = task_of(*((watched(algorithm), rounds) for algorithm, rounds in STAGES[name]))
     engine = kind(task.model, task.federation)
     progress = run(task, engine)
@@ -141,7 +141,7 @@ def test_fedper_s_personal_model_is_the_newest_body_with_the_client_s_own_head(k
 
 
 def rod(body: nn.Module, generic: nn.Module, own: Leaves) -> Any:
-    """FedROD's answer: the generic logits and the personal head's."""
+    """FedROD's prediction: generic logits plus logits of the personal head."""
 
     def answer(x: Tensor) -> Tensor:
         features = body(x)
@@ -157,7 +157,7 @@ def rod(body: nn.Module, generic: nn.Module, own: Leaves) -> Any:
 def test_fedrod_is_distributed_with_the_generic_logits_and_personal_with_the_personal_ones(
     kind: Kind,
 ) -> None:
-    """The personal head of a client that was never asked is a copy of the initial generic one."""
+    """The personal head of a client that never took part is a copy of the initial generic head."""
     task = task_of((fedrod(), 4))
     engine = kind(task.model, task.federation)
     progress = run(task, engine)

@@ -1,4 +1,4 @@
-"""Personal models after fine-tuning: plain torch.optim does the same, and the run bears no trace of it."""
+"""Fine-tuned personal models equal plain torch.optim's, and fine-tuning leaves the run unchanged."""
 
 import hashlib
 import json
@@ -55,7 +55,7 @@ def nn_names() -> list[str]:
 def test_the_tuned_model_is_plain_sgd_from_the_newest_one(
     kind: Kind, algorithm: Algorithm, what: What
 ) -> None:
-    """At the learning rate of the round just done, on whole batches; corrections and schedule stay out."""
+    """With the learning rate of the last round, full batches, and no correction or schedule."""
     task = task_of((algorithm, 3), tune=Tune(4, what))
     engine = kind(task.model, task.federation)
     progress = run(task, engine)
@@ -75,7 +75,7 @@ def test_the_tuned_model_is_plain_sgd_from_the_newest_one(
 @pytest.mark.parametrize("what", WHATS)
 @each_engine
 def test_fedrod_is_tuned_with_its_own_loss(kind: Kind, what: What) -> None:
-    """Balanced softmax on body and generic head; the personal head trains unless the body alone does."""
+    """Balanced softmax on body and generic head; the personal head trains unless only the body trains."""
     local = replace(NO_MOMENTUM, clip=None)
     task = task_of((fedrod(), 3), local=local, tune=Tune(3, what))
     engine = kind(task.model, task.federation)
@@ -117,23 +117,23 @@ def test_by_default_only_fedbabu_is_tuned_and_after_the_last_round() -> None:
 
 
 def left_behind(folder: Path) -> tuple[dict[str, str], list[dict[str, Any]], list[dict[str, Any]]]:
-    """Checksums of models and memories; history and clients' values without what was fine-tuned."""
+    """Checksums of models and memories; history and clients' values without fine-tuned metrics."""
     binary = sorted(folder.rglob("*.safetensors"))
     sums = {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in binary}
 
-    def told(name: str) -> list[dict[str, Any]]:
+    def tuned_values(name: str) -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in (folder / name).read_text().splitlines()]
         return [{k: v for k, v in line.items() if "tuned" not in k and k != "time"} for line in lines]
 
-    return sums, told("history.jsonl"), told("clients.jsonl")
+    return sums, tuned_values("history.jsonl"), tuned_values("clients.jsonl")
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "moon", "fedper", "fedrod"])
 @each_engine
 def test_fine_tuning_leaves_no_trace(kind: Kind, name: str, tmp_path: Path) -> None:
-    """Own batch-norm statistics, dropout, memories, shuffled batches: all of them could carry something."""
+    """Local batch-norm statistics, dropout, memories and shuffled batches could all depend on fine-tuning."""
     algorithm = METHOD_FACTORIES[name](**({"projection": 0} if name == "moon" else {}))
-    data = pictures()
+    data = images()
     found = []
     for every in (0, 1):
         model = deep("batch", "local", dropout=0.2, of=algorithm)
@@ -147,8 +147,8 @@ def test_fine_tuning_leaves_no_trace(kind: Kind, name: str, tmp_path: Path) -> N
     assert found[0] == found[1]
 
 
-def pictures() -> Federation:
-    """The federation with its six inputs as 4×4 pictures, the rest zeros."""
+def images() -> Federation:
+    """The federation with its six inputs as 4×4 images, padded with zeros."""
     data = federation()
     pool = kedge.Dataset(F.pad(data.pool.x, (0, 10)).view(-1, 1, 4, 4), data.pool.y)
     assert data.test is not None
@@ -164,7 +164,7 @@ def pictures() -> Federation:
     ],
 )
 def test_engines_agree_on_what_was_tuned(name: str, what: What) -> None:
-    algorithm, data = METHOD_FACTORIES[name](), pictures()
+    algorithm, data = METHOD_FACTORIES[name](), images()
     model = deep("batch", of=algorithm)
     task = Task((Stage(algorithm, 1, replace(NO_MOMENTUM, batch=4)),), model, data, tune=Tune(2, what))
     one, other = (run(task, kind(model, data)).history[-1] for kind in ENGINES)
@@ -174,7 +174,7 @@ def test_engines_agree_on_what_was_tuned(name: str, what: What) -> None:
 
 
 def test_train_fine_tunes_as_asked() -> None:
-    """By hand: three epochs of the last layer, from the model that comes back."""
+    """Three epochs of the last layer by hand, from the returned model."""
     draw = torch.Generator().manual_seed(0)
     sets = [
         kedge.Dataset(torch.randn(n, 6, generator=draw), torch.randint(0, 3, (n,), generator=draw))

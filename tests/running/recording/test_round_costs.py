@@ -1,4 +1,4 @@
-"""The history's costs against what the sequential engine really computes, and what is really sent."""
+"""The history's costs equal the multiply-adds and the bytes of the sequential engine."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,7 +38,7 @@ DOUBLE = 8  # bytes
 
 
 class Watched(Sequential):
-    """The sequential engine with torch's counter beside every client, and what it was given and gave."""
+    """The sequential engine; it counts every client's multiply-adds, and records orders and replies."""
 
     def __init__(self, model: Model, data: Federation) -> None:
         super().__init__(model, data)
@@ -84,7 +84,7 @@ def sent(tree: Tree) -> int:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_history_s_multiply_adds_are_those_of_the_sequential_kernel(name: str) -> None:
-    """Every method, ragged clients with short batches, two rounds; not one is missing or too many."""
+    """Every method, clients with short batches, two rounds; the counts are exactly equal."""
     for drop_last in (False, True):
         local = replace(LOCAL, drop_last=drop_last)
         costs, engine = ran(task_of(ALGORITHMS[name], 2, local))
@@ -153,7 +153,7 @@ def test_a_method_exchanges_what_its_paper_says(name: str) -> None:
 
 
 def test_every_correction_that_measures_is_left_out() -> None:
-    """They live in kedge.measure, and correct nothing."""
+    """They are in kedge.measure and only measure."""
     modules = [import_module(f"kedge.measure.{found.name}") for found in iter_modules(measure.__path__)]
     own = {
         kind
@@ -178,7 +178,7 @@ def test_parameters_updated_are_counted_step_by_step() -> None:
     [("shared", [1, 1, 1], 1), ("local", [1, 0.5, 0], 1), ("frozen", [0, 0, 0], 0)],
 )
 def test_statistics_travel_as_they_are_used(statistics: Statistics, down: list[float], up: int) -> None:
-    """Twelve numbers; local ones go down only to clients that come for the first time."""
+    """Twelve numbers; local statistics are sent only to clients in their first round."""
     cohorts = ([0, 1], [1, 2], [0, 2])
     task = task_of(fedavg(), model=network("batch", statistics))
     ledger, trained = CostCounter(task), WHOLE + 12
@@ -194,7 +194,7 @@ def blinking(clock: Clock, units: int) -> Mask:
 
 
 def test_a_leaf_that_rests_goes_down_once_to_each_client_that_lacks_it() -> None:
-    """The head changed in rounds 0 and 1; who came in round 1 lacks its change, and so does a newcomer."""
+    """The head changed in rounds 0 and 1: clients of round 1 and new clients have not received the change."""
     ledger = CostCounter(task_of(replace(fedavg(), schedule=blinking), 6))
     downs = []
     for round, clients in enumerate([[0], [0], [0, 1], [0, 1], [2], [0, 1, 2]]):
@@ -221,7 +221,7 @@ def staged(first: Algorithm, then: Algorithm) -> CostCounter:
     [("fedper", HEAD), ("lg-fedavg", BODY), ("fedbabu", HEAD), ("fedavg", 0), ("fedrod", HEAD)],
 )
 def test_at_a_switch_every_client_gets_what_it_goes_on_with_once(second: str, own: int) -> None:
-    """FedPer's head and LG-FedAvg's base start from the server's, FedROD's second head from its first."""
+    """FedPer's head and LG-FedAvg's base start from the server's, FedROD's second from its first head."""
     then = ALGORITHMS[second]
     ledger = staged(fedavg(), then)
     shared = {"fedper": BODY, "lg-fedavg": HEAD, "fedbabu": BODY, "fedavg": WHOLE, "fedrod": WHOLE}[second]

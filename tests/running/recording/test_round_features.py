@@ -1,4 +1,4 @@
-"""Features of a round's models in a run, against the models themselves."""
+"""A run's features of a round equal the features of the models themselves."""
 
 import torch
 from tests.contract.problem import federation, network
@@ -31,7 +31,7 @@ def task_of(algorithm: Algorithm, rounds: int = 1) -> Task:
 
 
 def test_the_numbers_are_those_of_the_round_s_models() -> None:
-    """The sent model, the three local ones, the next global one; γ, before FedDyn's h, is compared apart."""
+    """The sent model, three local models and the next global model; FedDyn's γ before h is checked apart."""
     task = task_of(feddyn(0.1))
     model, test = task.model, task.federation.test
     assert test is not None
@@ -63,7 +63,7 @@ def test_the_numbers_are_those_of_the_round_s_models() -> None:
 
 
 def test_local_models_are_those_that_the_round_averages() -> None:
-    """θ + the mean of their updates is the plain average; the engine that made them is not the run's."""
+    """θ + the mean update is the plain average; another engine than the run's trained the local models."""
     task = task_of(fedavg("uniform"))
     place = Stacked(task.model, task.federation)
     after = run(task, place).server
@@ -86,7 +86,7 @@ def test_a_personal_head_is_the_client_s_own() -> None:
     (own, _), (other, _) = local_models(task, place, task.stages[0], order, [0, 1], server)
     head = task.model.units[-1][0]
     assert not own[head].equal(other[head])
-    assert not own[head].equal(place.personal(0, server.shared, server.buffers)[0][head])  # a round further
+    assert not own[head].equal(place.personal(0, server.shared, server.buffers)[0][head])  # one round later
 
 
 def test_without_a_common_test_set_local_tests_are_looked_at() -> None:

@@ -1,4 +1,4 @@
-"""What the folder of a kedge.train run records of the call, and the comparison with a resumed call."""
+"""The record of a kedge.train call in its run's folder, and the comparison with a resumed call."""
 
 import tomllib
 from collections.abc import Sequence

@@ -3,7 +3,7 @@
 Metrics are named {distributed, average, all, personal, a view}.{global, local}.{accuracy, loss}. The
 `personal` model of a client is the newest shared part with the leaves that the client keeps, and it predicts
 as the client does. `.tuned` is measured after fine-tuning a copy. `.seen` and `.unseen` separate clients that
-have taken part from the other clients, if there are any. All models except `personal` use the server's
+have taken part from clients that have not. All models except `personal` use the server's
 batch-norm statistics.
 
 No later round changes the tensors that an evaluation reads, so its results may be fetched after the next

@@ -232,10 +232,10 @@ class Recorder:
         )
 
 
-def note_failure(error: BaseException, task: str, write: Callable[[], None]) -> None:
-    """Call `write` while `error` ends the run; if it fails, too, add a note to `error` that names `task`."""
+def note_failure(error: BaseException, name: str, write: Callable[[], None]) -> None:
+    """Call `write` while `error` ends the run; if it fails, too, add a note with `name` to `error`."""
     try:
         write()
     except Exception as other:
         if other is not error:
-            error.add_note(f"Besides, {task} could not be written: {other}")
+            error.add_note(f"Besides, {name} could not be written: {other}")

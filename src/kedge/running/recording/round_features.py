@@ -51,7 +51,7 @@ class ModelsBeforeRound:
     """The sent global model and the local models of a round, before the server's update."""
 
     sent: ModelFeatures
-    local: list[ModelFeatures]  # the finite ones
+    local: list[ModelFeatures]  # without models that are not finite
     left_out: int  # number of local models that are not finite
 
     def values(self, task: Task, after: Server) -> dict[str, Any]:
