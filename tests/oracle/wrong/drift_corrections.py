@@ -7,9 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
-from pickle import PicklingError
 
-import pytest
 from torch import Tensor
 
 from kedge.algorithms import fedavg, fedbug, feddyn, fedprox, scaffold
@@ -23,13 +21,12 @@ from kedge.audit.oracles.feddyn import clip_order, to_fedavg
 from kedge.audit.oracles.feddyn import feddyn as feddyn_oracle
 from kedge.audit.oracles.scaffold import mean_gradient, momentum
 from kedge.audit.oracles.scaffold import scaffold as scaffold_oracle
-from kedge.audit.properties import engines, frozen_units, values
 from kedge.audit.references import gradients, objectives, quadratics, reductions
 from kedge.audit.registry.checks import FULL, PARTIAL
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Cohort, Correction, End, Step
 from kedge.core.schedules import Clock, Mask
-from kedge.core.tree import Leaves, Tree, add, axpy, scale, sqnorm, sub, zeros
+from kedge.core.tree import Leaves, Tree, add, axpy, scale, sqnorm, sub
 
 
 class DividedByParticipants(DynamicRegularizer):
@@ -143,32 +140,6 @@ def top_down(clock: Clock, units: int) -> Mask:
     return tuple(2 * (clock.step + 1) > clock.steps or unit == units - 1 for unit in range(units))
 
 
-class Leaking(Correction):
-    """A gradient for leaves that are frozen."""
-
-    name = "leaking"
-
-    def gradient(self, grads: Leaves, step: Step) -> Leaves:
-        return {**zeros(step.params), **grads}
-
-
-class Unweighted(Correction):
-    """A term over all rows of a batch, padding included."""
-
-    name = "unweighted"
-
-    def loss(self, step: Step) -> Tensor:
-        return step.out.logits.square().mean()
-
-
-@dataclass(frozen=True, repr=False)
-class Silent(Proximal):
-    """Its text does not show μ."""
-
-    def __repr__(self) -> str:
-        return "Silent()"
-
-
 def with_correction(base: Algorithm, correction: Correction) -> Algorithm:
     return replace(base, corrections=(correction,))
 
@@ -176,7 +147,7 @@ def with_correction(base: Algorithm, correction: Correction) -> Algorithm:
 DYN, SCAFFOLD, PROX = feddyn(0.1), scaffold(), fedprox(0.5)
 BUG_SCAFFOLD = fedbug(SCAFFOLD, 0.8)
 
-FAULTS: dict[str, Callable[[], Finding]] = {
+WRONG: dict[str, Callable[[], Finding]] = {
     "feddyn over |S|": partial(feddyn_oracle, with_correction(DYN, DividedByParticipants(0.1)), PARTIAL),
     "feddyn theta subtracted once": partial(feddyn_oracle, with_correction(DYN, AnchorOnce(0.1)), FULL),
     "feddyn without h": partial(feddyn_oracle, with_correction(DYN, Distributed(0.1)), FULL),
@@ -218,25 +189,10 @@ FAULTS: dict[str, Callable[[], Finding]] = {
     "fedbug in floating point": partial(schedule_trap, FloatRule(0.7)),
     "fedbug top down": partial(update, replace(fedavg(), schedule=top_down), "bottom_up_(s,p)"),
     "fedbug vanilla": partial(update, fedavg(), "bottom_up_(s,p)"),
-    "frozen leaves get weight decay": partial(
-        frozen_units.never_opened, with_correction(fedavg(), Leaking())
-    ),
-    "opened late but leaking": partial(
-        frozen_units.opened_late, with_correction(fedbug(fedavg(), 0.8), Leaking())
-    ),
-    "padding in a loss": partial(
-        engines.engines_agree, with_correction(fedavg(), Unweighted()), engines.Setting()
-    ),
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_wrong_variant_is_caught(name: str) -> None:
-    finding = FAULTS[name]()
-    assert not finding.passed, finding.detail
-
-
-RIGHT: dict[str, Callable[[], Finding]] = {
+HARMLESS: dict[str, Callable[[], Finding]] = {
     "over |S| is right when everybody takes part": partial(
         feddyn_oracle, with_correction(DYN, DividedByParticipants(0.1)), FULL
     ),
@@ -255,20 +211,3 @@ RIGHT: dict[str, Callable[[], Finding]] = {
     "the floor rule is right where it divides": partial(schedule_case, FloorRule(0.4), "M=5,P=0.4,K=50"),
     "floating point is right elsewhere": partial(schedule_sequence, FloatRule(0.4)),
 }
-
-
-@pytest.mark.parametrize("name", RIGHT)
-def test_a_wrong_variant_passes_where_it_does_no_harm(name: str) -> None:
-    """The faults above are caught for the reason they are wrong, not because any variant fails."""
-    finding = RIGHT[name]()
-    assert finding.passed, finding.detail
-
-
-def test_an_algorithm_that_holds_a_closure_is_no_value() -> None:
-    with pytest.raises((AttributeError, TypeError, PicklingError)):
-        values.is_value(replace(fedavg(), loss=lambda step: step.out.logits.sum()))
-
-
-def test_an_algorithm_that_hides_a_hyper_parameter_is_no_value() -> None:
-    assert values.is_value(with_correction(fedavg(), Proximal(0.1))).passed
-    assert not values.is_value(with_correction(fedavg(), Silent(0.1))).passed

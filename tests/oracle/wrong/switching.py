@@ -4,8 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-import pytest
-
 from kedge.algorithms import fedavg, feddyn
 from kedge.audit.finding import Finding
 from kedge.audit.oracles import switching
@@ -46,7 +44,7 @@ class OneAlpha(Proposition1):
 DATA = feddyn(0.1, "data")
 STAGES = (feddyn(0.1), fedavg("uniform"))
 
-FAULTS: dict[str, Callable[[], Finding]] = {
+WRONG: dict[str, Callable[[], Finding]] = {
     "proposition 1 with itself": partial(switching.proposition1, WithItself(smooth=1)),
     "proposition 1 with itself, bound": partial(switching.as_the_bound_says, WithItself(smooth=1)),
     "proposition 1 unsquared": partial(switching.proposition1, Unsquared(smooth=1)),
@@ -57,12 +55,6 @@ FAULTS: dict[str, Callable[[], Finding]] = {
     "proposition 1 smoothed": partial(switching.proposition1, Proposition1(smooth=2)),
 }
 
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_wrong_variant_is_caught(name: str) -> None:
-    finding = FAULTS[name]()
-    assert not finding.passed, finding.detail
-
-
-def test_one_alpha_is_right_where_it_is_one() -> None:
-    assert switching.estimates(OneAlpha(), feddyn(0.1)).passed
+HARMLESS: dict[str, Callable[[], Finding]] = {
+    "one α is right if all clients have the same": partial(switching.estimates, OneAlpha(), feddyn(0.1)),
+}

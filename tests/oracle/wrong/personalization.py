@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -16,12 +15,11 @@ from kedge.algorithms.layer_expansion import vanilla
 from kedge.audit.finding import Finding
 from kedge.audit.oracles import fedrod as oracle_fedrod
 from kedge.audit.oracles import personal as two
-from kedge.audit.problems import perceptron
 from kedge.audit.properties import frozen_units
 from kedge.audit.references import feature_objectives, gradients
 from kedge.audit.references import personal_reductions as alone
 from kedge.audit.registry.personalization import BY_SIZE, UNIFORM
-from kedge.core.algorithm import Algorithm, Tune, logits
+from kedge.core.algorithm import Algorithm, logits
 from kedge.core.correction import Correction, Step
 from kedge.core.losses import weighted_mean
 from kedge.core.model import Batch, Model, Output
@@ -130,7 +128,7 @@ BODY_FIRST = replace(fedrep(), schedule=BodyThenHead(0.5))
 BODY_FIRST_LONG = replace(fedrep(), schedule=BodyThenHead(1 / 3))
 closed = partial(gradients.local_gradient, objective=feature_objectives.balanced, opened=3)
 
-FAULTS: dict[str, Callable[[], Finding]] = {
+WRONG: dict[str, Callable[[], Finding]] = {
     "fedper shares its head": partial(two.fedper, fedavg()),
     "fedper shares its head, later": partial(two.between, fedavg(), "p"),
     "fedper uniform": partial(two.fedper, fedper(weights="uniform")),
@@ -181,34 +179,9 @@ FAULTS: dict[str, Callable[[], Finding]] = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_wrong_variant_is_caught(name: str) -> None:
-    finding = FAULTS[name]()
-    assert not finding.passed, finding.detail
-
-
-RIGHT: dict[str, Callable[[], Finding]] = {
+HARMLESS: dict[str, Callable[[], Finding]] = {
     "the batch's counts are right where it is everything": partial(closed, rod(of_the_batch)),
     "log 0 is right where no class is absent": partial(oracle_fedrod.fedrod, rod(infinite)),
     "a decaying head is right without weight decay": partial(two.fedbabu, DECAYING),
     "a personal head from zero has the right losses": partial(oracle_fedrod.fedrod, rod(adapt=from_zero)),
 }
-
-
-@pytest.mark.parametrize("name", RIGHT)
-def test_a_wrong_variant_passes_where_it_does_no_harm(name: str) -> None:
-    """The faults above are caught for the reason they are wrong, not because any variant fails."""
-    finding = RIGHT[name]()
-    assert finding.passed, finding.detail
-
-
-def test_fedbabu_tunes_all_of_a_copy_for_five_epochs_by_default() -> None:
-    assert fedbabu().tune == Tune(5, "all")
-    assert [one().tune for one in (fedavg, fedper, lg_fedavg, fedrep, fedrod)] == [None] * 5
-
-
-def test_a_personal_head_is_in_no_unit_and_not_shared() -> None:
-    model = perceptron(fedrod())
-    assert set(model.extra) == set(PERSONAL)
-    assert not fedrod().shared(model) & set(PERSONAL)
-    assert fedrod().shared(model) == everything(perceptron())

@@ -1,0 +1,76 @@
+"""The audit can fail: deliberately wrong variants of every method, each caught by the check that is for it.
+
+The variants are the mistakes that the specification lists as traps, met in published code.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from tests.oracle.wrong import (
+    client_terms,
+    drift_corrections,
+    fedtr,
+    moon,
+    personalization,
+    server_rules,
+    switching,
+    theory,
+)
+from tests.oracle.wrong.every_method import WRONG_METHODS
+
+from kedge.audit.audit import chosen, row_of
+from kedge.audit.registry.every_method import PROPERTIES, property_checks
+
+TABLES = (client_terms, drift_corrections, fedtr, moon, personalization, server_rules, switching, theory)
+WRONG = {name: look for table in TABLES for name, look in table.WRONG.items()}
+HARMLESS = {name: look for table in TABLES for name, look in table.HARMLESS.items()}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_variant_is_caught(name: str) -> None:
+    finding = WRONG[name]()
+    assert not finding.passed, finding.detail
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_a_wrong_variant_passes_where_it_does_no_harm(name: str) -> None:
+    """The variants are caught for the reason they are wrong, not because any variant fails."""
+    finding = HARMLESS[name]()
+    assert finding.passed, finding.detail
+
+
+@pytest.mark.parametrize("name", WRONG_METHODS)
+def test_a_wrong_method_is_caught_by_the_properties_that_are_for_it(name: str) -> None:
+    wrong = WRONG_METHODS[name]
+    checks = [check for check in property_checks(name, wrong.algorithm) if check.name in wrong.failing]
+    rows = [row_of(check) for check in checks]
+    assert {row.check for row in rows if not row.passed} == set(wrong.failing)
+
+
+def test_every_property_catches_a_wrong_method() -> None:
+    caught = {name for wrong in WRONG_METHODS.values() for name in wrong.failing}
+    assert caught == {one.name for one in PROPERTIES}
+
+
+def function_of(look: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that a partial calls."""
+    return function_of(look.func) if isinstance(look, partial) else look
+
+
+# Checks without a wrong variant here: numbers of measurements and of the protocol, methods that equal another
+# one for a special argument, and `sent_statistics`, for which test_moon.py changes the kernel.
+NO_VARIANT = {
+    "clusters", "communication", "correlations", "cosines", "dirichlet_cut", "diversity", "fedavg",
+    "fedavg_weight_decay", "fedbug_without_ratio", "feddyn_of_equal_sizes", "fedprox_without_mu",
+    "in_a_round", "literal_count", "lr_decay", "papers_count", "participation", "sent_statistics",
+    "switching", "tensor", "true_compute",
+}  # fmt: skip
+
+
+def test_every_check_of_a_method_catches_a_wrong_variant() -> None:
+    general = {one.name for one in PROPERTIES}
+    checks = {function_of(check.look).__name__ for check in chosen(None) if check.name not in general}
+    catching = {function_of(look).__name__ for look in WRONG.values()}
+    assert checks - catching == NO_VARIANT

@@ -1,0 +1,186 @@
+"""Wrong variants of FedTR and FedPVR are caught, each by the check that is for it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kedge.algorithms import fedavg, feddyn, fedpvr, fedtr, scaffold
+from kedge.algorithms.fedtr import ReleasedDrift, TrackedFeatures
+from kedge.algorithms.scaffold import ControlVariates
+from kedge.audit.finding import Finding
+from kedge.audit.oracles import fedtr as tr
+from kedge.audit.oracles import scaffold as oracle_scaffold
+from kedge.audit.references import feature_objectives, gradients, reductions, resting
+from kedge.core.algorithm import Algorithm, by_size, equal
+from kedge.core.correction import Cohort, Correction, End, Step
+from kedge.core.losses import weighted_mean
+from kedge.core.tree import Leaves, Tree, add, sub, zeros
+
+
+class DriftFirst(ReleasedDrift):
+    """d moves with the w of before the step."""
+
+    def init_client(self, shared: Leaves) -> Tree:
+        return {"d": zeros(shared), "away": zeros(shared)}
+
+    def advance(self, step: Step) -> Tree:
+        d, away = step.state["d"], step.state["away"]
+        moved = {k: v - self.rate * 2 * (v + away[k]) for k, v in d.items()}
+        return {"d": moved, "away": {k: v - step.anchor[k] for k, v in step.params.items()}}
+
+    def finish(self, end: End) -> tuple[Tree, Tree]:
+        return {"d": end.state["d"], "away": zeros(end.delta)}, {}
+
+
+class EveryStep(ReleasedDrift):
+    """The accumulate rule after every step."""
+
+    def advance(self, step: Step) -> Tree:
+        return {"d": {k: v + step.params[k] - step.anchor[k] for k, v in step.state["d"].items()}}
+
+    def finish(self, end: End) -> tuple[Tree, Tree]:
+        return end.state, {}
+
+
+class Unsent(ReleasedDrift):
+    """The upload is w_i, without d_i."""
+
+    def send(self, delta: Leaves, end: End) -> Leaves:
+        return delta
+
+
+class SentOld(ReleasedDrift):
+    """The accumulate rule's upload with the d_i of the round's start."""
+
+    def send(self, delta: Leaves, end: End) -> Leaves:
+        return add(delta, sub(end.state["d"], delta))
+
+
+class Halved(ReleasedDrift):
+    """½ ‖d_i + w − wᵗ‖²."""
+
+    def loss(self, step: Step) -> Tensor:
+        return ReleasedDrift.loss(self, step) / 2
+
+
+class Forgotten(ReleasedDrift):
+    """d_i begins anew in every round."""
+
+    def finish(self, end: End) -> tuple[Tree, Tree]:
+        return {"d": zeros(end.delta)}, {}
+
+    def send(self, delta: Leaves, end: End) -> Leaves:
+        return add(delta, delta)
+
+
+class Summed(TrackedFeatures):
+    """R as a sum over the batch."""
+
+    def loss(self, step: Step) -> Tensor:
+        return TrackedFeatures.loss(self, step) * step.batch.weight.sum()
+
+
+class PerFeature(TrackedFeatures):
+    """A mean over the features, too (FedPAC)."""
+
+    def loss(self, step: Step) -> Tensor:
+        return TrackedFeatures.loss(self, step) / step.out.features.shape[1]
+
+
+class Unweighted(TrackedFeatures):
+    """Every client's centroid counts the same."""
+
+    weight = equal
+
+    def finish(self, end: End) -> tuple[Tree, Tree]:
+        assert end.class_means is not None
+        there = (end.class_means.samples > 0).to(end.class_means.mean.dtype)
+        return end.state, {"mean": there[:, None] * end.class_means.mean, "share": there}
+
+
+class Vanishing(TrackedFeatures):
+    """A class that nobody of the round holds loses its centroid."""
+
+    def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
+        empty = {k: torch.zeros_like(v) for k, v in state.items()}
+        return TrackedFeatures.server(self, update, mean, empty, cohort)
+
+
+class FromTheStart(TrackedFeatures):
+    """Centroids of 0 hold in the first round."""
+
+    def loss(self, step: Step) -> Tensor:
+        away = (step.out.features - step.broadcast["mean"][step.batch.y]).square().sum(1)
+        return self.strength * weighted_mean(away, step.batch)
+
+
+class ByParticipants(ControlVariates):
+    """c over |S| instead of all m."""
+
+    def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
+        return update, {"c": add(state["c"], mean["c"])}
+
+
+def having(base: Algorithm, *corrections: Correction) -> Algorithm:
+    return replace(base, corrections=corrections)
+
+
+DRIFT, TRACKED = fedtr(0.0, 1.0), fedtr(0.7, 0.0)
+BY_SIZE, UNIFORM = fedtr(0.0, 0.05, "accumulate"), fedtr(0.0, 0.05, "accumulate", weights="uniform")
+CLIPPED = replace(reductions.LOCAL, clip=0.1)
+UNCLIPPED = replace(reductions.LOCAL, clip=None)
+closed = gradients.local_gradient
+
+
+def released(kind: type[ReleasedDrift], rule: Any = "gradient") -> Algorithm:
+    return having(DRIFT, kind(1.0, rule, 0.1))
+
+
+WRONG: dict[str, Callable[[], Finding]] = {
+    "fedtr drift first": partial(tr.drift, released(DriftFirst), tr.GRADIENT),
+    "fedtr drift first, at rest": partial(resting.released, released(DriftFirst)),
+    "fedtr every step": partial(tr.drift, released(EveryStep, "accumulate"), tr.ACCUMULATE),
+    "fedtr without d": partial(tr.drift, released(Unsent), tr.GRADIENT),
+    "fedtr without d, alone": partial(tr.alone, released(Unsent), tr.GRADIENT),
+    "fedtr without d, doubled": partial(tr.doubles, released(Unsent, "accumulate")),
+    "fedtr the old d": partial(tr.alone, released(SentOld, "accumulate"), tr.ACCUMULATE),
+    "fedtr without the 2": partial(tr.drift, released(Halved), tr.GRADIENT),
+    "fedtr without the 2, gradient": partial(closed, released(Halved), feature_objectives.tracked, 3),
+    "fedtr forgets": partial(tr.drift, released(Forgotten, "accumulate"), tr.ACCUMULATE),
+    "fedtr forgets, at rest": partial(resting.accumulated, released(Forgotten, "accumulate")),
+    "fedtr other rule": partial(tr.drift, DRIFT, tr.ACCUMULATE),
+    "fedtr another rate does not stall": partial(tr.stalls, fedtr(0.0, drift_rate=0.4)),
+    "fedtr gradient rule does not double": partial(tr.doubles, DRIFT),
+    "fedtr uniform": partial(tr.drift, fedtr(0.0, weights="uniform"), tr.GRADIENT),
+    "fedtr R as a sum": partial(closed, having(TRACKED, Summed(0.7)), feature_objectives.tracked, 3),
+    "fedtr R over features": partial(closed, having(TRACKED, PerFeature(0.7)), feature_objectives.tracked, 3),
+    "fedtr centroids unweighted": partial(tr.centroids, having(TRACKED, Unweighted(0.7))),
+    "fedtr centroids vanish": partial(tr.centroids, having(TRACKED, Vanishing(0.7))),
+    "fedtr R in the first round": partial(reductions.same, having(TRACKED, FromTheStart(0.7)), fedavg(), 1),
+    "fedtr another strength": partial(tr.feature, fedtr(0.9)),
+    "fedtr is feddyn only unclipped": partial(reductions.same, UNIFORM, feddyn(0.1), local=CLIPPED),
+    "fedtr is feddyn only uniform": partial(reductions.same, BY_SIZE, feddyn(0.1), local=UNCLIPPED),
+    "fedtr is feddyn only for 2λ": partial(reductions.same, UNIFORM, feddyn(0.05), local=UNCLIPPED),
+    "fedpvr over |S|": partial(
+        oracle_scaffold.parts, having(fedpvr(), ByParticipants(last=1)), fedavg("uniform"), scaffold()
+    ),
+    "fedpvr everywhere": partial(oracle_scaffold.fedpvr, scaffold()),
+    "fedpvr by size": partial(oracle_scaffold.fedpvr, replace(fedpvr(), weight=by_size)),
+    "fedpvr reaches nothing": partial(resting.partly_corrected, fedavg("uniform")),
+    "scaffold is not fedpvr at rest": partial(resting.partly_corrected, scaffold()),
+    "the head trains": partial(resting.headless, fedavg()),
+}
+
+
+HARMLESS: dict[str, Callable[[], Finding]] = {
+    "a sum is a mean over one sample": partial(
+        tr.feature, having(fedtr(), Summed(1.0), ReleasedDrift(1.0, "gradient", 0.1))
+    ),
+    "over |S| is right when everybody takes part": partial(
+        oracle_scaffold.fedpvr, having(fedpvr(), ByParticipants(last=1))
+    ),
+}
