@@ -17,7 +17,7 @@ from kedge.bench.packing import alone, distance, packing, stack, together
 from kedge.core.errors import RequestError
 from kedge.core.server import Reply
 from kedge.engines.engine import Rounds
-from kedge.engines.pack.joint_planner import Waiting
+from kedge.engines.pack.joint_planner import PendingRound
 from kedge.engines.pack.pack import Pack
 from kedge.engines.stacked import Stacked
 
@@ -36,7 +36,7 @@ def widths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     own = Pack.train_side_by_side
 
-    def train_side_by_side(self: Pack, asked: Sequence[Waiting]) -> list[Reply]:
+    def train_side_by_side(self: Pack, asked: Sequence[PendingRound]) -> list[Reply]:
         found.append(len(asked))
         return own(self, asked)
 

@@ -11,9 +11,11 @@ from kedge.bench.workloads import OVERHEAD, Workload
 from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.errors import RequestError
 from kedge.engines import choose as auto
-from kedge.engines.choose import Choice, build, choose, pads_batches
+from kedge.engines import trial
+from kedge.engines.choose import Choice, EngineOptions, build, choose, pads_batches
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
+from kedge.engines.trial import Work
 from kedge.nn.precision import in_precision
 
 SMALL = replace(OVERHEAD, clients=6, per_round=4)
@@ -25,7 +27,8 @@ def chosen(
     task = work.task("cpu")
     said = [] if said is None else said
     stage = Stage(fedbug(fedavg()), rounds, work.local())
-    return choose(task.model, task.federation, stage, work.per_round, rounds, name, compile, say=said.append)
+    own = Work(task.model, task.federation, stage, work.per_round, rounds)
+    return choose(own, EngineOptions(name, compile), said.append)
 
 
 def test_what_is_asked_for_is_taken() -> None:
@@ -41,22 +44,22 @@ def test_the_faster_engine_of_the_trial_is_chosen(monkeypatch: pytest.MonkeyPatc
     def timed(faster: type) -> object:
         return lambda engine, *rest: 1.0 if isinstance(engine, faster) else 2.0
 
-    monkeypatch.setattr(auto, "timed", timed(Stacked))
+    monkeypatch.setattr(trial, "timed", timed(Stacked))
     assert chosen(SMALL).name == "stacked"
     assert "2.0 times as fast as sequential" in chosen(SMALL).reason
-    monkeypatch.setattr(auto, "timed", timed(Sequential))
+    monkeypatch.setattr(trial, "timed", timed(Sequential))
     assert chosen(SMALL).name == "sequential"
 
 
 def test_compiling_must_be_repaid_by_the_rounds_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auto, "timed", lambda engine, *rest: 0.01 if isinstance(engine, Stacked) else 1.0)
+    monkeypatch.setattr(trial, "timed", lambda engine, *rest: 0.01 if isinstance(engine, Stacked) else 1.0)
     assert not chosen(SMALL, rounds=10).compiled
     assert chosen(SMALL, rounds=10**6).compiled
 
 
 def test_without_a_compiler_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(auto, "timed", lambda engine, *rest: 0.01 if isinstance(engine, Stacked) else 1.0)
+    monkeypatch.setattr(trial, "timed", lambda engine, *rest: 0.01 if isinstance(engine, Stacked) else 1.0)
     assert not chosen(SMALL, rounds=10**6).compiled
     with pytest.raises(RequestError, match="no C\\+\\+ compiler is found here"):
         chosen(SMALL, name="stacked", compile="on")
@@ -91,10 +94,10 @@ def test_bfloat16_is_not_compiled_by_a_torch_that_leaves_roundings_out(
     stage = Stage(fedavg(), 10**6, SMALL.local())
 
     def compiled(compile: str) -> bool:
-        rounds = stage.rounds
-        return choose(model, task.federation, stage, SMALL.per_round, rounds, "auto", compile).compiled
+        own = Work(model, task.federation, stage, SMALL.per_round, stage.rounds)
+        return choose(own, EngineOptions("auto", compile)).compiled
 
-    monkeypatch.setattr(auto, "timed", lambda engine, *rest: 0.01 if isinstance(engine, Stacked) else 1.0)
+    monkeypatch.setattr(trial, "timed", lambda engine, *rest: 0.01 if isinstance(engine, Stacked) else 1.0)
     monkeypatch.setattr(auto, "cpu_keeps_rounding", lambda: True)
     assert compiled("auto")
     monkeypatch.setattr(auto, "cpu_keeps_rounding", lambda: False)

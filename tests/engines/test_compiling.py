@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import kedge
 from kedge.engines import choose as auto
+from kedge.engines import trial
 from kedge.engines.choose import Choice
 from kedge.engines.compiling import explain_capture_errors
 from kedge.engines.cuda.graphs import Replayed
@@ -43,7 +44,7 @@ def compiling_repaid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "COMPILE_SECONDS", 0.0)
     monkeypatch.setattr(auto, "has_compiler", lambda: True)
     seconds = {"Stacked": 1.0, "Sequential": 2.0}
-    monkeypatch.setattr(auto, "timed", lambda engine, *rest: seconds[type(engine).__name__])
+    monkeypatch.setattr(trial, "timed", lambda engine, *rest: seconds[type(engine).__name__])
 
 
 @pytest.mark.usefixtures("compiling_repaid")

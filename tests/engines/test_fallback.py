@@ -18,10 +18,12 @@ from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.optimizers import SGD
 from kedge.data.federation import federation_from_datasets
 from kedge.engines import choose as auto
-from kedge.engines.choose import Choice, choose
+from kedge.engines import trial
+from kedge.engines.choose import Choice, EngineOptions, choose
 from kedge.engines.fallback import collect_fallback_operators
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
+from kedge.engines.trial import Work
 from kedge.nn.from_module import from_module
 
 CLIENTS = [dataset("bag", size, seed) for seed, size in enumerate((16, 12, 8))]
@@ -55,9 +57,8 @@ class Warns(nn.Module):
 def chosen(module: nn.Module, rounds: int, said: list[str], **settings: Any) -> Choice:
     stage = Stage(kedge.fedavg(), rounds, LocalTraining(1, 8, SGD()))
     model = from_module(module)
-    return choose(
-        model, federation_from_datasets(CLIENTS, None), stage, 3, rounds, say=said.append, **settings
-    )
+    work = Work(model, federation_from_datasets(CLIENTS, None), stage, 3, rounds)
+    return choose(work, EngineOptions(**settings), said.append)
 
 
 @pytest.mark.parametrize("engine", ["auto", "stacked"])
@@ -106,12 +107,12 @@ def test_auto_names_the_operators_and_compiles_none_of_them(monkeypatch: pytest.
 
         return seconds
 
-    measured = auto.timed
+    measured = trial.timed
     monkeypatch.setattr(auto, "has_compiler", lambda: True)
-    monkeypatch.setattr(auto, "timed", slow(Stacked))
+    monkeypatch.setattr(trial, "timed", slow(Stacked))
     assert not chosen(module_of("bag"), 10**6, []).compiled
     assert chosen(module_of("words"), 10**6, []).compiled
-    monkeypatch.setattr(auto, "timed", slow(Sequential))
+    monkeypatch.setattr(trial, "timed", slow(Sequential))
     found = chosen(module_of("bag"), 1, [])
     assert found.name == "sequential"
     assert found.reason.endswith("aten::embedding_bag client by client")

@@ -11,10 +11,11 @@ import kedge
 from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.optimizers import SGD
 from kedge.data.federation import Federation, federation_from_datasets
-from kedge.engines import choose as auto
+from kedge.engines import trial
 from kedge.engines.choose import Choice, choose
 from kedge.engines.lockstep import expected_longest, steps_of_round
 from kedge.engines.stacked import Stacked
+from kedge.engines.trial import Work
 from kedge.nn.from_module import from_module
 
 
@@ -47,9 +48,9 @@ def test_a_stack_goes_on_until_its_longest_client_is_done() -> None:
 
 def chosen(data: Federation, monkeypatch: pytest.MonkeyPatch) -> Choice:
     """What is chosen where a step of the stack takes a third of the time that its clients take alone."""
-    monkeypatch.setattr(auto, "timed", lambda engine, *rest: 1.0 if isinstance(engine, Stacked) else 3.0)
+    monkeypatch.setattr(trial, "timed", lambda engine, *rest: 1.0 if isinstance(engine, Stacked) else 3.0)
     model = from_module(nn.Linear(4, 2))
-    return choose(model, data, Stage(kedge.fedavg(), 1, LocalTraining(1, 10, SGD())), 4, 1)
+    return choose(Work(model, data, Stage(kedge.fedavg(), 1, LocalTraining(1, 10, SGD())), 4, 1))
 
 
 def test_auto_does_not_stack_clients_that_would_wait_for_one(monkeypatch: pytest.MonkeyPatch) -> None:

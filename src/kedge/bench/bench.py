@@ -15,12 +15,13 @@ from kedge.config.task import Task
 from kedge.core.algorithm import Stage
 from kedge.core.server import Server, broadcast, initial_server, server_update
 from kedge.core.tree import tree_to
-from kedge.engines.choose import build, choose
+from kedge.engines.choose import EngineOptions, build, choose
 from kedge.engines.cuda.captured import captured_stack
 from kedge.engines.direct import Direct
 from kedge.engines.engine import Assignment, Engine, Order, Rounds, drive
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
+from kedge.engines.trial import Work
 
 BLOCK_SECONDS = 0.4
 LONG_RUN = 100_000  # rounds to come, when asking what auto would choose for a long experiment
@@ -80,15 +81,9 @@ def timed_rows(
         rounds[how](1)
         synchronize(device)
         warmup[how] = time.perf_counter() - start
-    choice = choose(
-        task.model,
-        data,
-        task.stages[0],
-        work.per_round,
-        LONG_RUN if compiled else 1,
-        streams=1,  # no trial of several
-        say=lambda message: None,
-    )
+    rounds_to_come = LONG_RUN if compiled else 1
+    wanted = EngineOptions(streams=1)  # no trial of several
+    choice = choose(Work(task.model, data, task.stages[0], work.per_round, rounds_to_come), wanted)
     auto = "stacked, compiled" if choice.name == "stacked" and choice.compiled else choice.name
     if auto not in rounds:
         rounds[auto] = rounds_of(task, build(choice, task.model, data))

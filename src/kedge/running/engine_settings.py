@@ -15,7 +15,8 @@ from kedge.config.assemble import NO_CUDA
 from kedge.config.experiment import EngineChoice
 from kedge.config.task import Task
 from kedge.core.errors import DataError
-from kedge.engines.choose import Choice, choose
+from kedge.engines.choose import Choice, EngineOptions, choose
+from kedge.engines.trial import Work
 from kedge.running.folders.folder import write
 from kedge.running.recording.run_state import frozen_digest
 from kedge.version import __version__
@@ -32,19 +33,11 @@ def choose_engine(tasks: Sequence[Task], wanted: EngineChoice, say: Callable[[st
     device = first.federation.pool.x.device
     if wanted.device == "cuda" and device.type != "cuda":
         say(NO_CUDA)
-    choice = choose(
-        first.model,
-        first.federation,
-        first.stages[0],
-        sum(task.participation.count(len(task.federation.clients)) for task in tasks),
-        max(task.rounds for task in tasks),
-        wanted.name,
-        wanted.compile,
-        wanted.chunk,
-        wanted.streams,
-        first.precision,
-        say,
-    )
+    clients = sum(task.participation.count(len(task.federation.clients)) for task in tasks)
+    rounds = max(task.rounds for task in tasks)
+    work = Work(first.model, first.federation, first.stages[0], clients, rounds)
+    settings = EngineOptions(wanted.name, wanted.compile, wanted.chunk, wanted.streams, first.precision)
+    choice = choose(work, settings, say)
     return {
         **asdict(choice),
         "device": str(device),

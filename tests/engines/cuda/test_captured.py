@@ -28,7 +28,7 @@ from kedge.data.augment import Augment
 from kedge.data.datasets import synthetic
 from kedge.data.federation import federate
 from kedge.data.partitions.partition import DirichletClasses
-from kedge.engines.choose import choose
+from kedge.engines.choose import EngineOptions, choose
 from kedge.engines.cuda.captured import Captured, captured_stack
 from kedge.engines.cuda.graphs import in_place
 from kedge.engines.engine import Engine, Order
@@ -36,6 +36,7 @@ from kedge.engines.pack.pack import Pack
 from kedge.engines.pack.rows import RowCounts
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
+from kedge.engines.trial import Work
 from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded
 from kedge.nn.precision import DTYPES, Precision, computing_in, in_precision
@@ -438,6 +439,8 @@ class TestAnywhere:
     def test_without_cuda_the_choice_falls_back_and_says_so(self) -> None:
         task = task_of(fedavg(), "cpu")
         said: list[str] = []
-        choice = choose(task.model, task.federation, task.stages[0], 4, 3, "captured", say=said.append)
+        choice = choose(
+            Work(task.model, task.federation, task.stages[0], 4, 3), EngineOptions("captured"), said.append
+        )
         assert choice.name in ("sequential", "stacked")
         assert "needs a CUDA device" in said[0]

@@ -13,10 +13,12 @@ from kedge.core.algorithm import Stage
 from kedge.core.model import Model
 from kedge.data.federation import Federation
 from kedge.engines import choose as auto
+from kedge.engines import trial
 from kedge.engines.cuda import streams
 from kedge.engines.cuda.captured import Captured, captured_stack
 from kedge.engines.cuda.streams import best, tried
 from kedge.engines.stacked import Stacked
+from kedge.engines.trial import Work
 
 
 def test_a_few_numbers_are_tried() -> None:
@@ -84,17 +86,22 @@ def test_the_trial_runs_every_number_of_streams_and_the_engine_gets_the_best(
         asked_for.append(streams)
         return captured_stack(model, data, chunk, streams=streams)
 
-    monkeypatch.setattr(auto, "captured_stack", watched)
+    monkeypatch.setattr(trial, "captured_stack", watched)
     said: list[str] = []
-    given = task.model, task.federation, stage, 4, 10**7, 4
+    long = Work(task.model, task.federation, stage, 4, 10**7)
+
+    def chosen(streams: int = 0) -> auto.Choice:
+        wanted = auto.EngineOptions(chunk=4, streams=streams)
+        return auto.Chooser(long, wanted, 1, 20.0, said.append).captured("a GPU")
+
     with on_the_cpu():
-        choice = auto.replayed(*given, 0, "fp32", 20.0, said.append, "a GPU")
-        again = auto.replayed(*given, 0, "fp32", 20.0, said.append, "a GPU")
+        choice = chosen()
+        again = chosen()
     assert asked_for == [1, 2, 4]  # tried once
     assert choice == again
     assert choice.streams in asked_for
     assert list(streams.read(own_cache / "streams.json", said.append).values()) == [choice.streams]
-    assert auto.replayed(*given, 3, "fp32", 20.0, said.append, "a GPU").streams == 3  # as asked for
+    assert chosen(3).streams == 3  # as asked for
     monkeypatch.undo()
     with on_the_cpu():
         engine = auto.build(auto.Choice("captured", True, 4, "", 2), task.model, task.federation)
@@ -109,13 +116,15 @@ def test_a_gpu_tries_them_in_truth_and_a_run_takes_the_best(own_cache: Path) -> 
     work = replace(WORKLOADS["overhead"], clients=4, per_round=4)
     task, stage = work.task("cuda"), Stage(fedavg(), 1, work.local())
     said: list[str] = []
-    given = task.model, task.federation, stage, 4
-    first = auto.choose(*given, rounds=10**8, name="captured", say=said.append)
+    first = auto.choose(
+        Work(task.model, task.federation, stage, 4, 10**8), auto.EngineOptions("captured"), said.append
+    )
     assert any("trying 1, 2, 4 streams" in message for message in said), said
     assert first.streams in (1, 2, 4)
     assert list(streams.read(own_cache / "streams.json", said.append).values()) == [first.streams]
     said.clear()
-    assert auto.choose(*given, rounds=1, name="captured", say=said.append).streams == first.streams
+    short = Work(task.model, task.federation, stage, 4, 1)
+    assert auto.choose(short, auto.EngineOptions("captured"), said.append).streams == first.streams
     assert not any("trying" in message for message in said)
     engine = auto.build(first, task.model, task.federation)
     assert isinstance(engine, Stacked)

@@ -24,7 +24,7 @@ from kedge.data.partitions.partition import DirichletClasses
 from kedge.engines.cuda.captured import captured_stack
 from kedge.engines.direct import Direct
 from kedge.engines.engine import Order
-from kedge.engines.pack.joint_planner import Waiting
+from kedge.engines.pack.joint_planner import PendingRound
 from kedge.engines.pack.pack import Pack
 from kedge.engines.stack_start import StackStart
 from kedge.engines.stacked import Stacked
@@ -246,7 +246,7 @@ def test_an_error_of_the_stack_reaches_every_run(monkeypatch: pytest.MonkeyPatch
 def test_runs_whose_programs_differ_fail_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     train = Pack.train_side_by_side
 
-    def broken(self: Pack, asked: Sequence[Waiting]) -> list[Reply]:
+    def broken(self: Pack, asked: Sequence[PendingRound]) -> list[Reply]:
         if asked[0].engine.stage.algorithm.name == "scaffold":
             raise RuntimeError("broken")
         return train(self, asked)

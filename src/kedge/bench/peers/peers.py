@@ -28,6 +28,7 @@ from kedge.config.task import Task
 from kedge.core.algorithm import Stage
 from kedge.data.federation import Federation
 from kedge.engines.choose import Choice, build, choose
+from kedge.engines.trial import Work
 from kedge.nn.precision import Precision, computing_in, in_precision
 
 PLAIN, CENTRAL, PFL, FLOWER = "plain loop", "central", "pfl-research", "Flower"
@@ -88,7 +89,7 @@ def ways(work: Workload, task: Task, device: str, compiled: bool) -> list[Way]:
     data = task.federation
     with computing_in("fp32"):
         rounds = LONG_RUN if compiled else 1
-        auto = choose(task.model, data, task.stages[0], work.per_round, rounds)
+        auto = choose(Work(task.model, data, task.stages[0], work.per_round, rounds))
     how = f"kedge, {auto.name}" + (", compiled" if auto.compiled and auto.name == "stacked" else "")
     captured = Choice("captured", True, auto.chunk, "asked for")
     fast: tuple[Precision, ...] = ("tf32", "bf16") if device == "cuda" and compiled else ()

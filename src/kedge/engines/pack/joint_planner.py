@@ -13,7 +13,7 @@ from kedge.engines.stack_start import Prepared, StackRows
 from kedge.engines.stacked import Stacked
 
 
-class Waiting(NamedTuple):
+class PendingRound(NamedTuple):
     """A run that waits for a round."""
 
     number: int
@@ -41,7 +41,7 @@ class JointPlanner:
         self.offsets = offsets
         self.ahead: dict[tuple[int, ...], JointRows] = {}  # by the numbers of runs
 
-    def take(self, waiting: Sequence[Waiting], rows: list[StackRows]) -> JointRows:
+    def take(self, waiting: Sequence[PendingRound], rows: list[StackRows]) -> JointRows:
         """The prepared rows: those of `prepare_ahead` if they are the same rows, or prepared now."""
         ahead = self.ahead.pop(tuple(one.number for one in waiting), None)
         if ahead is not None:
@@ -52,7 +52,7 @@ class JointPlanner:
                 return ahead
         return self.prepare(waiting, rows)
 
-    def prepare(self, waiting: Sequence[Waiting], rows: list[StackRows]) -> JointRows:
+    def prepare(self, waiting: Sequence[PendingRound], rows: list[StackRows]) -> JointRows:
         """Prepare the rows of these runs as one stack."""
         stages = [one.engine.stage for one in waiting]
         own = [
@@ -63,7 +63,7 @@ class JointPlanner:
         return JointRows(stages, rows, [one.plan for one in own], join_prepared(own, counts, offsets))
 
     def prepare_ahead(
-        self, waiting: Sequence[Waiting], rows: list[StackRows], averages: Sequence[Leaves]
+        self, waiting: Sequence[PendingRound], rows: list[StackRows], averages: Sequence[Leaves]
     ) -> JointRows | None:
         """Prepare these rows of the next round, unless there are none.
 

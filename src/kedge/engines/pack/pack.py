@@ -28,7 +28,7 @@ from kedge.engines.pack.joining import (
     merged,
     of_run,
 )
-from kedge.engines.pack.joint_planner import JointPlanner, JointRows, Waiting
+from kedge.engines.pack.joint_planner import JointPlanner, JointRows, PendingRound
 from kedge.engines.pack.joint_programs import JointPrograms, own_end, own_totals, with_slots
 from kedge.engines.pack.rows import RowCounts
 from kedge.engines.programs import StackEnd
@@ -96,7 +96,7 @@ class Pack:
 
     def replies(self, assignments: Mapping[int, Assignment]) -> dict[int, Reply | BaseException]:
         """The replies to the assignments, by run; an error is the reply to all runs that train together."""
-        waiting = [Waiting(number, self.engines[number], *one) for number, one in assignments.items()]
+        waiting = [PendingRound(number, self.engines[number], *one) for number, one in assignments.items()]
         kinds = [self.kind(one) for one in waiting]
         replies: dict[int, Reply | BaseException] = {}
         for kind in dict.fromkeys(kinds):
@@ -107,7 +107,7 @@ class Pack:
                 replies |= {one.number: error for one in some}
         return {number: replies[number] for number in assignments}
 
-    def train(self, waiting: Sequence[Waiting], half: bool = False) -> list[Reply]:
+    def train(self, waiting: Sequence[PendingRound], half: bool = False) -> list[Reply]:
         """Train a round of runs of one kind, in halves if they have too many rows.
 
         `half`: the runs are a half, and train in the common stack even if there is only one.
@@ -134,7 +134,7 @@ class Pack:
         _, engine, order, clients = waiting[0]
         return [engine.train(order, clients).reply()]
 
-    def train_side_by_side(self, waiting: Sequence[Waiting]) -> list[Reply]:
+    def train_side_by_side(self, waiting: Sequence[PendingRound]) -> list[Reply]:
         """Train a round of these runs in one stack."""
         width = max(one.engine.width for one in waiting)
         stack = self.stack(waiting[0], width)
@@ -170,7 +170,7 @@ class Pack:
         )
         return [self.reply(one, n, firsts[n], joint, joint_end) for n, one in enumerate(waiting)]
 
-    def reply(self, one: Waiting, place: int, first: int, joint: JointRows, ended: JointEnd) -> Reply:
+    def reply(self, one: PendingRound, place: int, first: int, joint: JointRows, ended: JointEnd) -> Reply:
         """The reply to the run at `place`, whose rows start at `first`; its clients' memories are stored."""
         engine, clients, algorithm = one.engine, one.clients, one.engine.stage.algorithm
         finite = all(ended.uploads.flags)  # a row that is not makes the sums of all runs NaN
@@ -188,7 +188,7 @@ class Pack:
 
     def lay_out(
         self,
-        waiting: Sequence[Waiting],
+        waiting: Sequence[PendingRound],
         orders: Sequence[Order],
         clients: Sequence[Sequence[int]],
         width: int,
@@ -201,7 +201,7 @@ class Pack:
             rows[0] = rows[0]._replace(clients=[*clients[0], *[clients[0][0]] * padding])
         return rows
 
-    def start(self, waiting: Sequence[Waiting], joint: JointRows, algorithm: Algorithm) -> StackStart:
+    def start(self, waiting: Sequence[PendingRound], joint: JointRows, algorithm: Algorithm) -> StackStart:
         """The start of a round of all rows, with memories for every correction of `algorithm`."""
         orders = [one.order for one in waiting]
         rows = [own._replace(order=order) for own, order in zip(joint.rows, orders, strict=True)]
@@ -221,7 +221,7 @@ class Pack:
         anchor = joint.anchor if averaged else None
         return join_starts(complete, carries, members, offsets, joint.prepared, anchor)
 
-    def draw_ahead(self, waiting: Sequence[Waiting], width: int) -> list[StackRows]:
+    def draw_ahead(self, waiting: Sequence[PendingRound], width: int) -> list[StackRows]:
         """Start to draw the batches of the next round; empty if the clients of a run are not known."""
         orders = [next_order(one.order) for one in waiting]
         clients = [
@@ -235,11 +235,11 @@ class Pack:
             one.engine.planner.draw_ahead(one.engine.stage, one.engine.model, own)
         return rows
 
-    def kind(self, one: Waiting) -> Kind:
+    def kind(self, one: PendingRound) -> Kind:
         """The kind of a run: runs of one kind can train side by side."""
         return self.programs.number(one.engine.stage), self.frozen[one.number]
 
-    def stack(self, one: Waiting, width: int) -> Stacked:
+    def stack(self, one: PendingRound, width: int) -> Stacked:
         """The common stack for runs of the same kind as `one`, whose batches have `width` samples."""
         kind, like = self.kind(one), one.engine
         joint = self.programs.stage(kind[0], like.stage)
