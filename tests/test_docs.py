@@ -333,6 +333,14 @@ def test_commands_of_a_page_exist_with_their_options(page: Path) -> None:
     assert not {command: options for command, options in wrong.items() if options}
 
 
+def test_the_page_of_commands_has_every_command() -> None:
+    page = (ROOT / "docs/commands.md").read_text()
+    rows = re.findall(r"^\| `kedge (\w+)", page, flags=re.MULTILINE)
+    program = get_command(app)
+    assert isinstance(program, click.Group)
+    assert set(rows) == set(program.list_commands(click.Context(program)))
+
+
 def test_a_command_that_does_not_exist_is_found() -> None:
     text = "```\nkedge run a \\\n  --sedes 3  # no --such\n```\n`kedge fly`, `kedge cost a --plot b.png`"
     found = commands_in(text)
