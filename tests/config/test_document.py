@@ -181,7 +181,7 @@ def test_methods_on_the_command_line_replace_method_schedule_and_stages(tmp_path
     file.write_text(f'{BESIDE[0]}\n[[then]]\nat = 0.5\nmethod = "scaffold"\n')
     answer = kedge("cost", file, "--methods", "fedavg, fedbug+feddyn -> fedavg", "--json")
     assert [run["method"] for run in answer.json()["runs"]] == ["fedavg", "fedbug+feddyn->fedavg"]
-    assert "names its schedule" in " ".join(kedge("run", "--help").out.replace("│", " ").split())
+    assert "schedule and later stages" in " ".join(kedge("run", "--help").out.replace("│", " ").split())
     for command in ("run", "cost"):
         for setting in ("schedule=top-down", "method.alpha=0.3"):
             answer = kedge(command, file, "--methods", "fedavg, feddyn", "--set", setting)
