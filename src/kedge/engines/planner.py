@@ -57,7 +57,8 @@ class Planner:
 
     def draw_ahead(self, stage: Stage, model: Model, rows: StackRows) -> None:
         """Draw the batches of these rows of a later round in the thread."""
-        self.drawn = {key: own for key, own in self.drawn.items() if key[0] >= rows.order.round}
+        training = rows.order.round - 1  # later chunks of the round that trains still take their batches
+        self.drawn = {key: own for key, own in self.drawn.items() if key[0] >= training}
         if self.thread is None or key_of(rows) in self.drawn:
             return
 
