@@ -206,7 +206,7 @@ def spending(algorithm: Algorithm) -> str:
 
 def page(name: str, factory: Factory, text: Text) -> str:
     """The page of a method or a schedule."""
-    source = Path(inspect.getfile(factory)).relative_to(PACKAGES)
+    source = Path(inspect.getfile(inspect.unwrap(factory))).relative_to(PACKAGES)
     command, call = usage(name, factory, text)
     parts = [
         f"{MADE}\n# {name}",

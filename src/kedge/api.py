@@ -9,13 +9,14 @@ from torch import nn
 
 from kedge.config.assemble import Objects, assemble
 from kedge.config.document import override, read
-from kedge.config.experiment import resolve
+from kedge.config.experiment import Seed, TuneEvery, resolve
 from kedge.config.train_arguments import ROUNDS, check_settings, train_document, train_stages
 from kedge.config.user_data import user_federation
 from kedge.core.algorithm import Algorithm, Stage, Tune
 from kedge.core.errors import RequestError
 from kedge.core.model import Statistics
 from kedge.core.optimizers import Optimizer
+from kedge.core.ranges import Count, checked
 from kedge.data.augment import Augment
 from kedge.data.dataset import Dataset
 from kedge.measure.settings import Measure
@@ -46,6 +47,7 @@ def run(
         return execute(resolved, Path(out) if out else None, bar.observer())
 
 
+@checked(prefix="")
 def train(
     module: nn.Module,
     clients: Sequence[Dataset],
@@ -53,22 +55,22 @@ def train(
     test: Dataset | None = None,
     local_tests: Sequence[Dataset] | None = None,
     method: Algorithm | str | Sequence[Stage] | None = None,
-    rounds: int = ROUNDS,
-    per_round: int | None = None,
+    rounds: Count = ROUNDS,
+    per_round: Count | None = None,
     share: float | None = None,
     sampling: Literal["exact", "bernoulli"] = "exact",
-    epochs: int = 1,
-    batch: int = 50,
+    epochs: Count = 1,
+    batch: Count = 50,
     optimizer: Optimizer | str | None = None,
     clip: float | None = None,
     drop_last: bool = False,
     augment: Augment = "none",
     statistics: Statistics = "shared",
     units: Granularity = "listed",
-    seed: int = 0,
-    evaluate_every: int = 1,
+    seed: Seed = 0,
+    evaluate_every: Count = 1,
     tune: Tune | Literal["method", "off"] = "method",
-    tune_every: int = 0,
+    tune_every: TuneEvery = 0,
     all: bool = False,
     headline: Literal["all", "seen"] = "all",
     measure: Measure | None = None,
@@ -80,7 +82,7 @@ def train(
     out: str | Path | None = None,
     resume: bool = False,
     code: CodeChoice = "same",
-    checkpoint_every: int = 10,
+    checkpoint_every: Count = 10,
     progress: bool | None = None,
     **settings: Any,
 ) -> Result:

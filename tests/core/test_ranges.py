@@ -85,3 +85,8 @@ def test_signature_and_docstring_stay() -> None:
     assert [*inspect.signature(my_method).parameters] == ["mu", "beta", "last", "lowest", "free"]
     assert inspect.getdoc(my_method) == "A method."
     assert [*inspect.signature(Schedule).parameters] == ["ratio", "clip"]
+
+
+def test_help_shows_plain_types() -> None:
+    assert str(inspect.signature(my_method)).startswith("(mu: float = 1.0, beta: float = 0.5, last: int = 1")
+    assert str(inspect.signature(Schedule)) == "(ratio: float, clip: float | None = None) -> None"

@@ -30,7 +30,7 @@ def test_a_frozen_unit_neither_learns_nor_sends_drift() -> None:
 
 def test_bad_hyper_parameters_are_refused_with_a_reason() -> None:
     for make in (partial(fedtr, -1.0), partial(fedtr, 1.0, float("nan")), partial(fedtr, drift_rate=-0.1)):
-        with pytest.raises(RequestError, match="need all ≥ 0"):
+        with pytest.raises(RequestError, match=r"need \w+ ≥ 0"):
             make()
     with pytest.raises(RequestError, match=r"fedpvr\(last=0\)"):
         fedpvr(0)

@@ -6,14 +6,15 @@ follows m², its bias factors are constant.
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 
 from kedge.algorithms.fedavg import Weights, fedavg
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Cohort, Correction
-from kedge.core.errors import RequestError
+from kedge.core.ranges import checked
 from kedge.core.tree import Leaves, Tree, axpy, scale, zeros
 
 Start = Literal["tau", "zero"]
@@ -30,14 +31,6 @@ class ServerAdam(Correction):
     start: Start = "tau"
     name = "adam"
 
-    def __post_init__(self) -> None:
-        for name in ("lr", "tau"):
-            if not getattr(self, name) > 0:
-                raise RequestError(f"fedadam({name}={getattr(self, name)}): need {name} > 0.")
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise RequestError(f"fedadam({name}={getattr(self, name)}): need 0 ≤ {name} < 1.")
-
     def init_server(self, shared: Leaves) -> Tree:
         first = self.tau**2 if self.start == "tau" else 0.0
         return {"m": zeros(shared), "v": {k: torch.full_like(v, first) for k, v in shared.items()}}
@@ -49,11 +42,12 @@ class ServerAdam(Correction):
         return {k: self.lr * m[k] / (v[k].sqrt() + self.tau) for k in m}, {"m": m, "v": v}
 
 
+@checked
 def fedadam(
-    lr: float = 0.1,
-    beta1: float = 0.9,
-    beta2: float = 0.99,
-    tau: float = 1e-3,
+    lr: Annotated[float, Field(gt=0)] = 0.1,
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9,
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99,
+    tau: Annotated[float, Field(gt=0)] = 1e-3,
     start: Start = "tau",
     weights: Weights = "size",
 ) -> Algorithm:

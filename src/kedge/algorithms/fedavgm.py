@@ -5,12 +5,14 @@ FedBug's codes): v ← β v + (1 − β) Δ̄, whose first steps are 1 − β ti
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from kedge.algorithms.fedavg import Weights, fedavg
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Cohort, Correction
-from kedge.core.errors import RequestError
+from kedge.core.ranges import checked
 from kedge.core.tree import Leaves, Tree, axpy, scale, zeros
 
 Form = Literal["heavy-ball", "ema"]
@@ -24,10 +26,6 @@ class ServerMomentum(Correction):
     form: Form = "heavy-ball"
     name = "momentum"
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.beta < 1:
-            raise RequestError(f"fedavgm(beta={self.beta}): need 0 ≤ beta < 1; 0 is FedAvg.")
-
     def init_server(self, shared: Leaves) -> Tree:
         return {"v": zeros(shared)}
 
@@ -37,6 +35,11 @@ class ServerMomentum(Correction):
         return v, {"v": v}
 
 
-def fedavgm(beta: float = 0.9, form: Form = "heavy-ball", weights: Weights = "size") -> Algorithm:
+@checked
+def fedavgm(
+    beta: Annotated[float, Field(ge=0, lt=1, description="0 is FedAvg")] = 0.9,
+    form: Form = "heavy-ball",
+    weights: Weights = "size",
+) -> Algorithm:
     """Averaging with momentum on the server."""
     return replace(fedavg(weights), name="fedavgm", corrections=(ServerMomentum(beta, form),))

@@ -6,32 +6,43 @@ when it does not divide; we follow the paper. It is a schedule, so it applies to
 """
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from kedge.core.algorithm import Algorithm, with_schedule
-from kedge.core.errors import RequestError
+from kedge.core.ranges import checked
 from kedge.core.schedules import Clock, Mask, Schedule, exact
 
+Ratio = Annotated[
+    float,
+    Field(
+        ge=0,
+        le=1,
+        description="ratio is the share of local steps spent unfreezing; 0 disables it",
+    ),
+]
 
-@dataclass(frozen=True)
-class BottomUp:
-    """FedBug: in local step k = 1…K the units 1…min(M, ⌈k·M / (ratio·K)⌉) train.
+
+def open_units(ratio: float, clock: Clock, units: int) -> int:
+    """The number of units that train in this local step: min(M, ⌈k·M / (ratio·K)⌉).
 
     The ceiling is taken in rational arithmetic; in floating point it errs for M=5, ratio=0.7, K=250, k=35.
     """
+    share, whole = exact(ratio)
+    thaw = share * clock.steps
+    return units if thaw == 0 else min(-(-(clock.step + 1) * units * whole // thaw), units)
 
-    ratio: float
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.ratio <= 1:
-            raise RequestError(
-                f"BottomUp(ratio={self.ratio}): need 0 ≤ ratio ≤ 1. "
-                "ratio is the share of local steps spent unfreezing; 0 disables it."
-            )
+@checked
+@dataclass(frozen=True)
+class BottomUp:
+    """FedBug: in local step k = 1…K the units 1…min(M, ⌈k·M / (ratio·K)⌉) train."""
+
+    ratio: Ratio
 
     def __call__(self, clock: Clock, units: int) -> Mask:
-        share, whole = exact(self.ratio)
-        thaw = share * clock.steps
-        opened = units if thaw == 0 else -(-(clock.step + 1) * units * whole // thaw)
+        opened = open_units(self.ratio, clock, units)
         return tuple(unit < opened for unit in range(units))
 
 

@@ -9,6 +9,9 @@ Without g it is FedDyn.
 """
 
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+from pydantic import Field
 
 from kedge.algorithms.fedavg import fedavg
 from kedge.algorithms.scaffold import refreshed
@@ -16,6 +19,7 @@ from kedge.core.algorithm import Algorithm, LocalTraining, equal
 from kedge.core.correction import Cohort, Correction, End, Step
 from kedge.core.errors import RequestError
 from kedge.core.optimizers import SGD
+from kedge.core.ranges import checked
 from kedge.core.tree import Leaves, Tree, add, axpy, sub, zeros
 
 
@@ -26,12 +30,6 @@ class Drift(Correction):
     alpha: float
     name = "drift"
     weight = equal
-
-    def __post_init__(self) -> None:
-        if not self.alpha > 0:
-            raise RequestError(
-                f"feddc(alpha={self.alpha}): need alpha > 0; the authors' CIFAR-10 script has 0.01."
-            )
 
     def check(self, local: LocalTraining) -> None:
         if not isinstance(local.optimizer, SGD) or local.optimizer.momentum:
@@ -67,6 +65,9 @@ class Drift(Correction):
         return dict(state["h"])
 
 
-def feddc(alpha: float = 0.01) -> Algorithm:
+@checked
+def feddc(
+    alpha: Annotated[float, Field(gt=0, description="the authors' CIFAR-10 script has 0.01")] = 0.01,
+) -> Algorithm:
     """Clients learn how far they drift and correct for it, in the objective and in the average."""
     return replace(fedavg("uniform"), name="feddc", corrections=(Drift(alpha),))

@@ -7,15 +7,17 @@ smaller and counts the diagonal, so that β belongs to a form and a batch size.
 """
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from kedge.algorithms.fedavg import Weights, fedavg
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Correction, Step
-from kedge.core.errors import RequestError
 from kedge.core.features import NeedsFeatures
+from kedge.core.ranges import checked
 
 EPSILON = 1e-8
 
@@ -26,10 +28,6 @@ class Decorrelation(Correction):
 
     beta: float
     name = "decorrelation"
-
-    def __post_init__(self) -> None:
-        if not self.beta >= 0:
-            raise RequestError(f"feddecorr(beta={self.beta}): need beta ≥ 0; 0 is FedAvg.")
 
     def loss(self, step: Step) -> Tensor:
         return self.beta * decorrelation(step.out.features, step.batch.weight)
@@ -46,7 +44,10 @@ def decorrelation(features: Tensor, weight: Tensor) -> Tensor:
     return 2 * below.square().sum() / max(width * (width - 1), 1) / count
 
 
-def feddecorr(beta: float = 0.1, weights: Weights = "size") -> Algorithm:
+@checked
+def feddecorr(
+    beta: Annotated[float, Field(ge=0, description="0 is FedAvg")] = 0.1, weights: Weights = "size"
+) -> Algorithm:
     """A loss term that decorrelates the features a client learns."""
     own = (Decorrelation(beta),)
     return replace(fedavg(weights), name="feddecorr", corrections=own, adapt=NeedsFeatures("feddecorr"))

@@ -8,14 +8,15 @@ Its ablations are α = 0 and correct=False (`feddyn_ablations.py`).
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field
 from torch import Tensor
 
 from kedge.algorithms.fedavg import fedavg
 from kedge.core.algorithm import Algorithm, equal
 from kedge.core.correction import Cohort, Correction, End, Step
-from kedge.core.errors import RequestError
+from kedge.core.ranges import checked
 from kedge.core.tree import Leaves, Tree, add, axpy, scale, sqnorm, zeros
 
 
@@ -62,10 +63,10 @@ class DynamicRegularizer(Correction):
         return scale(-self.strength(facts) if self.alpha else -1.0, state["u"])
 
 
-def feddyn(alpha: float = 0.01, scaling: Literal["uniform", "data"] = "uniform") -> Algorithm:
+@checked
+def feddyn(
+    alpha: Annotated[float, Field(gt=0, description="for no regularizer use fedavg or feddyn-no-reg")] = 0.01,
+    scaling: Literal["uniform", "data"] = "uniform",
+) -> Algorithm:
     """A dynamic regulariser per client that makes local optima agree with the global one."""
-    if not alpha > 0:
-        raise RequestError(
-            f"feddyn(alpha={alpha}): need alpha > 0; for no regulariser use fedavg or feddyn-no-reg."
-        )
     return replace(fedavg("uniform"), name="feddyn", corrections=(DynamicRegularizer(alpha, scaling),))

@@ -7,11 +7,14 @@ Both share FedDyn's slot and kind, so that a stage of one goes on with the memor
 """
 
 from dataclasses import replace
+from typing import Annotated
+
+from pydantic import Field
 
 from kedge.algorithms.fedavg import fedavg
 from kedge.algorithms.feddyn import DynamicRegularizer
 from kedge.core.algorithm import Algorithm
-from kedge.core.errors import RequestError
+from kedge.core.ranges import checked
 
 
 def feddyn_no_reg() -> Algorithm:
@@ -19,9 +22,10 @@ def feddyn_no_reg() -> Algorithm:
     return replace(fedavg("uniform"), name="feddyn-no-reg", corrections=(DynamicRegularizer(0.0),))
 
 
-def feddyn_no_h(alpha: float = 0.01) -> Algorithm:
+@checked
+def feddyn_no_h(
+    alpha: Annotated[float, Field(gt=0, description="for no regularizer use fedavg")] = 0.01,
+) -> Algorithm:
     """FedDyn's clients under a server that only averages."""
-    if not alpha > 0:
-        raise RequestError(f"feddyn-no-h(alpha={alpha}): need alpha > 0; for no regulariser use fedavg.")
     correction = DynamicRegularizer(alpha, correct=False)
     return replace(fedavg("uniform"), name="feddyn-no-h", corrections=(correction,))

@@ -8,14 +8,15 @@ from 0, ε is epsilon·epsilon_decayᵗ (the authors: the square of the learning
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field
 from torch import Tensor
 
 from kedge.algorithms.fedavg import Weights, fedavg
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Cohort, Correction, End
-from kedge.core.errors import RequestError
+from kedge.core.ranges import checked
 from kedge.core.tree import Leaves, Tree, add, scale, sqnorm
 
 Rule = Literal["paper", "official-code", "fedbug-code"]
@@ -29,16 +30,6 @@ class Extrapolation(Correction):
     rule: Rule = "paper"
     epsilon_decay: float = 1.0
     name = "extrapolation"
-
-    def __post_init__(self) -> None:
-        if not self.epsilon > 0:
-            raise RequestError(
-                f"fedexp(epsilon={self.epsilon}): need epsilon > 0; it bounds the step where clients cancel."
-            )
-        if not 0 < self.epsilon_decay <= 1:
-            raise RequestError(
-                f"fedexp(epsilon_decay={self.epsilon_decay}): need 0 < epsilon_decay ≤ 1; 1 keeps epsilon."
-            )
 
     def init_server(self, shared: Leaves) -> Tree:
         return {"previous": shared}
@@ -64,8 +55,12 @@ class Extrapolation(Correction):
         return {"last-two": scale(0.5, add(shared, state["previous"]))}
 
 
+@checked
 def fedexp(
-    epsilon: float = 1e-3, rule: Rule = "paper", epsilon_decay: float = 1.0, weights: Weights = "size"
+    epsilon: Annotated[float, Field(gt=0, description="it bounds the step if updates cancel")] = 1e-3,
+    rule: Rule = "paper",
+    epsilon_decay: Annotated[float, Field(gt=0, le=1, description="1 keeps epsilon")] = 1.0,
+    weights: Weights = "size",
 ) -> Algorithm:
     """Averaging with a server step that grows with the clients' disagreement."""
     correction = Extrapolation(epsilon, rule, epsilon_decay)

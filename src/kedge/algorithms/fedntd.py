@@ -6,16 +6,18 @@ authors' code does not set the mode); batch norm then uses the running statistic
 """
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
 from kedge.algorithms.fedavg import Weights, fedavg
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Correction, Step
-from kedge.core.errors import RequestError
 from kedge.core.losses import weighted_mean
+from kedge.core.ranges import checked
 
 
 @dataclass(frozen=True)
@@ -25,14 +27,6 @@ class NotTrueDistillation(Correction):
     beta: float
     temperature: float
     name = "not-true"
-
-    def __post_init__(self) -> None:
-        if not self.beta >= 0:
-            raise RequestError(f"fedntd(beta={self.beta}): need beta ≥ 0; 0 is FedAvg.")
-        if not self.temperature > 0:
-            raise RequestError(
-                f"fedntd(temperature={self.temperature}): need temperature > 0; the paper has 1."
-            )
 
     def loss(self, step: Step) -> Tensor:
         y, tau = step.batch.y, self.temperature
@@ -52,6 +46,11 @@ def not_true(logits: Tensor, y: Tensor) -> Tensor:
     return torch.where(label, lowest, F.log_softmax(torch.where(label, lowest, logits), 1))
 
 
-def fedntd(beta: float = 1.0, temperature: float = 1.0, weights: Weights = "size") -> Algorithm:
+@checked
+def fedntd(
+    beta: Annotated[float, Field(ge=0, description="0 is FedAvg")] = 1.0,
+    temperature: Annotated[float, Field(gt=0, description="the paper has 1")] = 1.0,
+    weights: Weights = "size",
+) -> Algorithm:
     """A loss term that preserves what the global model knows of the other classes."""
     return replace(fedavg(weights), name="fedntd", corrections=(NotTrueDistillation(beta, temperature),))

@@ -4,13 +4,15 @@ The term is part of the objective, hence inside the clip. Some codes omit the ½
 """
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
+from pydantic import Field
 from torch import Tensor
 
 from kedge.algorithms.fedavg import Weights, fedavg
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Correction, Step
-from kedge.core.errors import RequestError
+from kedge.core.ranges import checked
 from kedge.core.tree import sqnorm, sub
 
 
@@ -21,14 +23,13 @@ class Proximal(Correction):
     mu: float
     name = "proximal"
 
-    def __post_init__(self) -> None:
-        if not self.mu >= 0:
-            raise RequestError(f"fedprox(mu={self.mu}): need mu ≥ 0; 0 is FedAvg.")
-
     def loss(self, step: Step) -> Tensor:
         return self.mu / 2 * sqnorm(sub(step.params, step.anchor))
 
 
-def fedprox(mu: float = 1e-4, weights: Weights = "size") -> Algorithm:
+@checked
+def fedprox(
+    mu: Annotated[float, Field(ge=0, description="0 is FedAvg")] = 1e-4, weights: Weights = "size"
+) -> Algorithm:
     """Local training held near the server's model by a quadratic term."""
     return replace(fedavg(weights), name="fedprox", corrections=(Proximal(mu),))

@@ -6,17 +6,21 @@ fully connected layers of VGG-11 (last = 3).
 """
 
 from dataclasses import replace
+from typing import Annotated
+
+from pydantic import Field
 
 from kedge.algorithms.fedavg import fedavg
 from kedge.algorithms.scaffold import ControlVariates
 from kedge.core.algorithm import Algorithm
-from kedge.core.errors import RequestError
+from kedge.core.ranges import checked
 
 
-def fedpvr(last: int = 1, allow_momentum: bool = False) -> Algorithm:
+@checked
+def fedpvr(
+    last: Annotated[int, Field(ge=1, description="none is fedavg")] = 1, allow_momentum: bool = False
+) -> Algorithm:
     """Control variates on the last units only, where clients differ most."""
-    if last < 1:
-        raise RequestError(f"fedpvr(last={last}): need a whole number of at least 1; none is fedavg.")
     return replace(
         fedavg("uniform"), name="fedpvr", corrections=(ControlVariates(allow_momentum, last, "fedpvr"),)
     )

@@ -7,11 +7,14 @@ in the authors' code.
 """
 
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+from pydantic import Field
 
 from kedge.algorithms.fedavg import Weights
 from kedge.algorithms.fedper import fedper
 from kedge.core.algorithm import Algorithm
-from kedge.core.errors import RequestError
+from kedge.core.ranges import checked
 from kedge.core.schedules import Clock, Mask, exact
 
 
@@ -25,12 +28,6 @@ class HeadThenBody:
     share: float
     count: int = 1
 
-    def __post_init__(self) -> None:
-        if not 0 < self.share < 1:
-            raise RequestError(
-                f"head_share = {self.share}: need 0 < head_share < 1, the share of local steps on the head."
-            )
-
     def __call__(self, clock: Clock, units: int) -> Mask:
         share, whole = exact(self.share)
         nearest = max((2 * share * clock.steps + whole) // (2 * whole), 1)
@@ -38,6 +35,11 @@ class HeadThenBody:
         return tuple((unit >= units - self.count) == (clock.step < steps) for unit in range(units))
 
 
-def fedrep(head: int = 1, head_share: float = 0.5, weights: Weights = "size") -> Algorithm:
+@checked
+def fedrep(
+    head: int = 1,
+    head_share: Annotated[float, Field(gt=0, lt=1, description="the share of local steps on the head")] = 0.5,
+    weights: Weights = "size",
+) -> Algorithm:
     """Every client trains its own head, then the base, which is averaged."""
     return replace(fedper(head, weights), name="fedrep", schedule=HeadThenBody(head_share, head))

@@ -10,18 +10,19 @@ the other doubles the update: see the docs.
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from kedge.algorithms.fedavg import Weights, fedavg
 from kedge.core.algorithm import Algorithm, by_size
 from kedge.core.correction import Cohort, Correction, End, Step
-from kedge.core.errors import RequestError
 from kedge.core.features import require_features
 from kedge.core.losses import weighted_mean
 from kedge.core.model import Model
+from kedge.core.ranges import checked
 from kedge.core.tree import Leaves, Tree, add, sqnorm, sub, zeros
 
 
@@ -95,19 +96,18 @@ class TrackedFeatures(Correction):
         return update, {"mean": centroids, "known": torch.where(there, 1.0, state["known"])}
 
 
+Strength = Annotated[float, Field(ge=0, description="a strength of 0 leaves that correction out")]
+
+
+@checked
 def fedtr(
-    strength_features: float = 1.0,
-    strength_drift: float = 1.0,
+    strength_features: Strength = 1.0,
+    strength_drift: Strength = 1.0,
     drift: Literal["gradient", "accumulate"] = "gradient",
-    drift_rate: float = 0.1,
+    drift_rate: Annotated[float, Field(ge=0)] = 0.1,
     weights: Weights = "size",
 ) -> Algorithm:
     """Features are held near global class centroids, and clients learn their drift and send it along."""
-    if not (strength_features >= 0 and strength_drift >= 0 and drift_rate >= 0):
-        raise RequestError(
-            f"fedtr(strength_features={strength_features}, strength_drift={strength_drift}, drift_rate="
-            f"{drift_rate}): need all ≥ 0; a strength of 0 leaves that correction out."
-        )
     features = (TrackedFeatures(strength_features),) if strength_features else ()
     released = (ReleasedDrift(strength_drift, drift, drift_rate),) if strength_drift else ()
     return replace(fedavg(weights), name="fedtr", corrections=(*features, *released))

@@ -11,17 +11,19 @@ method can follow; projection = 0 contrasts the features of the network as it is
 import copy
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kedge.algorithms.fedavg import Weights, fedavg
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Correction, End, Step
-from kedge.core.errors import RequestError
 from kedge.core.features import NeedsFeatures, require_features
 from kedge.core.losses import weighted_mean
+from kedge.core.ranges import checked
 from kedge.core.tree import Leaves, Tree, zeros
 
 
@@ -32,12 +34,6 @@ class Contrast(Correction):
     mu: float
     temperature: float
     name = "contrast"
-
-    def __post_init__(self) -> None:
-        if not self.mu >= 0:
-            raise RequestError(f"moon(mu={self.mu}): need mu ≥ 0; 0 is FedAvg.")
-        if not self.temperature > 0:
-            raise RequestError(f"moon(temperature={self.temperature}): need temperature > 0.")
 
     def init_client(self, shared: Leaves) -> Tree:
         first = next(iter(shared.values()))
@@ -79,12 +75,14 @@ class Projected:
         return own
 
 
+@checked
 def moon(
-    mu: float = 1.0, temperature: float = 0.5, projection: int = 256, weights: Weights = "size"
+    mu: Annotated[float, Field(ge=0, description="0 is FedAvg")] = 1.0,
+    temperature: Annotated[float, Field(gt=0)] = 0.5,
+    projection: Annotated[int, Field(ge=0, description="0 keeps the network as it is")] = 256,
+    weights: Weights = "size",
 ) -> Algorithm:
     """A loss term that holds features near the global model's and away from the client's previous ones."""
-    if projection < 0:
-        raise RequestError(f"moon(projection={projection}): need a width, or 0 for the network as it is.")
     base = replace(
         fedavg(weights), name="moon", corrections=(Contrast(mu, temperature),), adapt=NeedsFeatures("moon")
     )

@@ -6,21 +6,21 @@ schedule, so it applies to any method.
 
 from dataclasses import dataclass
 
-from kedge.algorithms.fedbug import BottomUp
+from kedge.algorithms.fedbug import Ratio, open_units
+from kedge.core.ranges import checked
 from kedge.core.schedules import Clock, Mask, Schedule
 
 
+@checked
 @dataclass(frozen=True)
 class TopDown:
-    """BottomUp from the output side: in local step k the last min(M, ⌈k·M / (ratio·K)⌉) units train."""
+    """In local step k the last min(M, ⌈k·M / (ratio·K)⌉) units train."""
 
-    ratio: float
-
-    def __post_init__(self) -> None:
-        BottomUp(self.ratio)  # the same ratios are allowed
+    ratio: Ratio
 
     def __call__(self, clock: Clock, units: int) -> Mask:
-        return BottomUp(self.ratio)(clock, units)[::-1]
+        opened = open_units(self.ratio, clock, units)
+        return tuple(unit >= units - opened for unit in range(units))
 
 
 def top_down(ratio: float = 0.4) -> Schedule:

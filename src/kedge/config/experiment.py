@@ -4,9 +4,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tomli_w
+from pydantic import Field
 
 from kedge.config.document import FACTORIES, STAGED, expanded
 from kedge.config.factories import factory_of
@@ -14,6 +15,7 @@ from kedge.config.protocols import under_protocol
 from kedge.config.schema import filled, parameters
 from kedge.core.errors import RequestError
 from kedge.core.model import Statistics
+from kedge.core.ranges import Count, checked
 from kedge.core.sampling import Participation
 from kedge.data.augment import Augment
 from kedge.data.dataset import normalized
@@ -29,12 +31,18 @@ GIVEN = {"model": ("shape", "classes"), "data": ("name", "source")}  # arguments
 BESIDE = {"data": normalized}  # what is done with the things that factories make; it has arguments as well
 
 
+Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
+TuneEvery = Annotated[int, Field(ge=0, description="0 is after the last round")]
+Automatic = Annotated[int, Field(ge=0, description="0 is automatic")]
+
+
+@checked(prefix="training.")
 @dataclass(frozen=True)
 class Training:
     """How clients train; the optimizer has its own table."""
 
-    epochs: int = 1
-    batch: int = 50
+    epochs: Count = 1
+    batch: Count = 50
     clip: float | Literal["off"] | None = None  # global norm; "off" as None, where a protocol would clip
     drop_last: bool = False
     augment: Augment = "none"  # of training images: flip, or flip-crop (pad 4, crop)
@@ -43,11 +51,12 @@ class Training:
     on_divergence: Literal["stop", "drop"] = "stop"
 
 
+@checked(prefix="evaluation.")
 @dataclass(frozen=True)
 class Evaluation:
     """How often, on what, and which models beside the distributed one and the average."""
 
-    every: int = 1
+    every: Count = 1
     local_test: float = 0.0  # the share of each client's samples held out as its own test
     # split: of the training part. merged: of training and test part together; the common test set is then the
     # local tests together, so .global. and .local. metrics are of the same samples. matched: the test part is
@@ -55,18 +64,20 @@ class Evaluation:
     local: LocalTests = "split"
     all: bool = False  # the mean of all clients' last models; stores a model per client
     tune: Literal["method", "off", "all", "head", "body"] = "method"  # fine-tune personal models
-    tune_epochs: int = 5
-    tune_every: int = 0  # 0: after the last round
+    tune_epochs: Count = 5
+    tune_every: TuneEvery = 0
     headline: Literal["all", "seen"] = "all"  # whether clients never sampled count in personal means
 
 
+@checked(prefix="checkpoint.")
 @dataclass(frozen=True)
 class Checkpoints:
     """How often a run saves its state."""
 
-    every: int = 10  # rounds; 0: never, so a run that was stopped begins again
+    every: Annotated[int, Field(ge=0, description="0 is never")] = 10  # rounds
 
 
+@checked(prefix="engine.")
 @dataclass(frozen=True)
 class EngineChoice:
     """Where and how the kernel runs; 0 and "auto" let kedge choose."""
@@ -75,18 +86,19 @@ class EngineChoice:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Precision = "fp32"
     compile: Literal["auto", "on", "off"] = "auto"
-    chunk: int = 0
-    streams: int = 0  # of a GPU, on which a round's clients train side by side
-    threads: int = 0
+    chunk: Automatic = 0
+    streams: Automatic = 0  # of a GPU, on which a round's clients train side by side
+    threads: Automatic = 0
 
 
+@checked(prefix="")
 @dataclass(frozen=True)
 class Experiment:
     """A resolved experiment."""
 
     name: str
-    rounds: int = 100
-    seed: int = 0
+    rounds: Count = 100
+    seed: Seed = 0
     protocol: str | None = None  # whose values stand where the experiment says nothing; all are written out
     data: dict[str, Any] = field(default_factory=lambda: {"name": "digits"})
     partition: dict[str, Any] = field(default_factory=lambda: {"name": "iid", "clients": 10})
@@ -109,32 +121,6 @@ class Experiment:
                 f"name = {self.name!r}: use letters, digits, '.', '_', '+' and '-', with a letter or a digit "
                 "among them; it names a folder. To write elsewhere, use --out DIR."
             )
-        positive = {
-            "rounds": self.rounds,
-            "training.epochs": self.training.epochs,
-            "training.batch": self.training.batch,
-            "evaluation.every": self.evaluation.every,
-            "evaluation.tune_epochs": self.evaluation.tune_epochs,
-        }
-        for key, value in positive.items():
-            if value < 1:
-                raise RequestError(f"{key} = {value}: need a whole number of at least 1.")
-        automatic = {
-            "engine.chunk": self.engine.chunk,
-            "engine.streams": self.engine.streams,
-            "engine.threads": self.engine.threads,
-            "evaluation.tune_every": self.evaluation.tune_every,
-        }
-        if self.checkpoint.every < 0:
-            raise RequestError(
-                f"checkpoint.every = {self.checkpoint.every}: need a number of rounds, or 0 (no checkpoints)."
-            )
-        for key, value in automatic.items():
-            if value < 0:
-                raise RequestError(f"{key} = {value}: need 0 (automatic) or a positive number.")
-        if not 0 <= self.seed < 2**32:
-            raise RequestError(f"seed = {self.seed}: need 0 ≤ seed < 2³².")
-
         starts = [0, *self.starts]
         late = [row["when"] is None for row in self.then]
         for (before, after), fixed in zip(pairwise(starts), late, strict=True):

@@ -40,16 +40,6 @@ KEYS = {  # argument of kedge.train -> key of a configuration
     "precision": "engine.precision",
     "compile": "engine.compile",
 }
-WHOLE = {  # whole numbers, with the least and the greatest value
-    "rounds": (1, None),
-    "epochs": (1, None),
-    "batch": (1, None),
-    "per_round": (1, None),
-    "evaluate_every": (1, None),
-    "tune_every": (0, None),
-    "checkpoint_every": (1, None),
-    "seed": (0, 2**32 - 1),
-}
 ABSENT = {  # keys of a configuration that kedge.train does not have
     "name": "The run's folder is the argument out.",
     "protocol": "A protocol says how a published experiment divides its dataset: use kedge.run.",
@@ -65,25 +55,16 @@ def train_document(arguments: Mapping[str, Any]) -> dict[str, Any]:
     document: dict[str, Any] = {"name": "train"}
     for name, key in KEYS.items():
         value = arguments[name]
-        if name in WHOLE and not (name == "per_round" and value is None):
-            value = whole(name, value, *WHOLE[name])
-        folder, _, inner = key.rpartition(".")
-        (document.setdefault(folder, {}) if folder else document)[inner] = value
+        if isinstance(value, Integral) and not isinstance(value, bool):
+            value = int(value)  # may be a number of numpy
+        table, _, inner = key.rpartition(".")
+        (document.setdefault(table, {}) if table else document)[inner] = value
     tune = arguments["tune"]
     how = {"tune": tune.what, "tune_epochs": tune.epochs} if isinstance(tune, Tune) else {"tune": tune}
     document["evaluation"] |= how
     document["measure"] = asdict(arguments["measure"] or Measure())
     texts = {key: arguments[key] for key in ("method", "optimizer") if isinstance(arguments[key], str)}
     return document | texts
-
-
-def whole(name: str, value: object, least: int = 1, most: int | None = None) -> int:
-    """The value of the argument `name` as an int; raise if it is no integer or out of bounds."""
-    number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
-    if number is not None and least <= number and (most is None or number <= most):
-        return number
-    bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
-    raise RequestError(f"{name} = {value!r}: need a whole number {bounds}.")
 
 
 def check_settings(settings: Mapping[str, Any], arguments: Sequence[str], method: Method) -> None:

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
 from torch import Tensor, nn
 
 from kedge.core.correction import Correction, Step, Weight
@@ -11,6 +12,7 @@ from kedge.core.errors import RequestError
 from kedge.core.losses import cross_entropy
 from kedge.core.model import Model, Output
 from kedge.core.optimizers import SGD, Optimizer
+from kedge.core.ranges import Count, WholeNumber, checked
 from kedge.core.schedules import FixLast, OnlyLast, Schedule, all_units, over
 from kedge.core.selections import Selection, everything
 from kedge.core.tree import Leaves
@@ -46,37 +48,29 @@ def logits(out: Output) -> Tensor:
     return out.logits
 
 
+@checked(prefix="")
 @dataclass(frozen=True)
 class LocalTraining:
     """How a client trains in a round."""
 
-    epochs: int = 1
-    batch: int = 50
+    epochs: Count = 1
+    batch: Count = 50
     optimizer: Optimizer = SGD()
-    clip: float | None = None  # global norm, exact min(1, clip/‖g‖), before weight decay
+    # The global norm; gradients are scaled by exactly min(1, clip/‖g‖), before weight decay.
+    clip: Annotated[float, Field(gt=0, description="leave it out for no clipping")] | None = None
     drop_last: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch"):
-            if getattr(self, name) < 1:
-                raise RequestError(f"{name} = {getattr(self, name)}: need a whole number of at least 1.")
-        if self.clip is not None and not self.clip > 0:
-            raise RequestError(f"clip = {self.clip}: need a positive norm; leave it out for no clipping.")
 
 
 DEFAULT_LOCAL = LocalTraining()
 
 
+@checked(prefix="tune.")
 @dataclass(frozen=True)
 class Tune:
     """Personalise a copy of the model on a client's own data, to be measured and discarded."""
 
-    epochs: int = 5
+    epochs: Count = 5
     what: Literal["all", "head", "body"] = "all"  # the head is the last unit
-
-    def __post_init__(self) -> None:
-        if self.epochs < 1:
-            raise RequestError(f"tune.epochs = {self.epochs}: need a whole number of at least 1.")
 
 
 @dataclass(frozen=True)
@@ -174,18 +168,17 @@ def own_axes(algorithm: Algorithm) -> list[str]:
     return [name for name in about if getattr(algorithm, name) != defaults[name]]
 
 
+@checked(prefix="")
 @dataclass(frozen=True)
 class Stage:
     """One method for some rounds; what an earlier stage leaves over by its criterion comes on top."""
 
     algorithm: Algorithm
-    rounds: int
+    rounds: WholeNumber
     local: LocalTraining = DEFAULT_LOCAL  # in kedge.train, if left out: that of the call
     until: Callable[[Sequence[Mapping[str, Any]]], bool] | None = None  # end early, on the stage's history
 
     def __post_init__(self) -> None:
-        if self.rounds < 0:
-            raise RequestError(f"rounds = {self.rounds}: need a whole number, not a negative one.")
         for correction in self.algorithm.corrections:
             correction.check(self.local)
 

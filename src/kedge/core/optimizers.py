@@ -5,13 +5,19 @@ starts with a new optimizer state. The learning rate of a round is lr · decay^r
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from kedge.core.errors import RequestError
+from kedge.core.ranges import checked
 from kedge.core.tree import Leaves, Tree, zeros
+
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Momentum = Annotated[float, Field(ge=0, lt=1)]
+Decay = Annotated[float, Field(gt=0, le=1, description="the factor per round")]
 
 
 class Optimizer(Protocol):
@@ -26,30 +32,15 @@ class Optimizer(Protocol):
     ) -> tuple[Leaves, Tree]: ...
 
 
-def check(name: str, **values: tuple[float, bool, str]) -> None:
-    """Raise if a hyperparameter is out of range; each is (value, whether it is valid, valid range)."""
-    for key, (value, right, allowed) in values.items():
-        if not right:
-            raise RequestError(f"{name}({key}={value}): need {allowed}.")
-
-
+@checked
 @dataclass(frozen=True)
 class SGD:
     """w ← w − lr·v with v = momentum·v + g + weight_decay·w (torch.optim.SGD)."""
 
-    lr: float = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    decay: float = 1.0
-
-    def __post_init__(self) -> None:
-        check(
-            "SGD",
-            lr=(self.lr, self.lr > 0, "lr > 0"),
-            momentum=(self.momentum, 0 <= self.momentum < 1, "0 ≤ momentum < 1"),
-            weight_decay=(self.weight_decay, self.weight_decay >= 0, "weight_decay ≥ 0"),
-            decay=(self.decay, 0 < self.decay <= 1, "0 < decay ≤ 1: the factor per round"),
-        )
+    lr: Positive = 0.1
+    momentum: Momentum = 0.0
+    weight_decay: NotNegative = 0.0
+    decay: Decay = 1.0
 
     def rate(self, round: int) -> float:
         """The learning rate of a round, counted from 0."""
@@ -71,27 +62,17 @@ class SGD:
         return {**params, **{k: torch.addcmul(params[k], lr, g, value=-1) for k, g in step.items()}}, state
 
 
+@checked
 @dataclass(frozen=True)
 class Adam:
     """torch.optim.Adam; a leaf's bias correction counts the steps in which that leaf trained."""
 
-    lr: float = 1e-3
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    decay: float = 1.0
-
-    def __post_init__(self) -> None:
-        check(
-            "Adam",
-            lr=(self.lr, self.lr > 0, "lr > 0"),
-            beta1=(self.beta1, 0 <= self.beta1 < 1, "0 ≤ beta1 < 1"),
-            beta2=(self.beta2, 0 <= self.beta2 < 1, "0 ≤ beta2 < 1"),
-            eps=(self.eps, self.eps > 0, "eps > 0"),
-            weight_decay=(self.weight_decay, self.weight_decay >= 0, "weight_decay ≥ 0"),
-            decay=(self.decay, 0 < self.decay <= 1, "0 < decay ≤ 1: the factor per round"),
-        )
+    lr: Positive = 1e-3
+    beta1: Momentum = 0.9
+    beta2: Momentum = 0.999
+    eps: Positive = 1e-8
+    weight_decay: NotNegative = 0.0
+    decay: Decay = 1.0
 
     @property
     def momentum(self) -> float:

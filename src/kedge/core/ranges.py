@@ -3,20 +3,25 @@
     @checked
     def fedprox(mu: Annotated[float, Field(ge=0, description="0 is FedAvg")] = 0.01) -> Algorithm: ...
 
-`fedprox(mu=-1)` then raises "fedprox(mu=-1): need mu ≥ 0; 0 is FedAvg." A file's own checks are left for
-conditions on several arguments.
+`fedprox(mu=-1)` then raises "fedprox(mu=-1): need mu ≥ 0; 0 is FedAvg." The description says how to repair
+the value. A condition on several arguments is a check in the factory's own code.
 """
 
 import inspect
 import operator
 from collections.abc import Callable, Mapping
-from functools import cache, partial, wraps
+from functools import cache, partial, reduce, wraps
 from numbers import Integral
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints, overload
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
+from pydantic import Field
 from pydantic.fields import FieldInfo
 
 from kedge.core.errors import RequestError
+
+Count = Annotated[int, Field(ge=1)]
+WholeNumber = Annotated[int, Field(ge=0)]
 
 Target = TypeVar("Target", bound=Callable[..., Any])
 COMPARISONS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
@@ -46,12 +51,12 @@ def checked(target: Any = None, *, prefix: str | None = None) -> Any:
 def _decorated(target: Any, prefix: str | None) -> Any:
     if isinstance(target, type):
         dataclass: Any = target
-        dataclass.__init__ = _checking(dataclass.__init__, target.__name__, prefix)
+        dataclass.__init__ = _with_check(dataclass.__init__, target.__name__, prefix)
         return target
-    return _checking(target, target.__name__.replace("_", "-"), prefix)
+    return _with_check(target, target.__name__.replace("_", "-"), prefix)
 
 
-def _checking(function: Callable[..., Any], name: str, prefix: str | None) -> Callable[..., Any]:
+def _with_check(function: Callable[..., Any], name: str, prefix: str | None) -> Callable[..., Any]:
     """The function, with a check of its arguments before each call."""
     signature = inspect.signature(function)
 
@@ -60,11 +65,27 @@ def _checking(function: Callable[..., Any], name: str, prefix: str | None) -> Ca
         try:
             values = signature.bind(*args, **options).arguments
         except TypeError:
-            values = {}  # the call itself raises Python's own error
+            values = {}  # the call below raises Python's own error
         check_ranges(function, values, name if prefix is None else "", prefix)
         return function(*args, **options)
 
+    call.__signature__ = _without_fields(signature)  # type: ignore[attr-defined]  # read by help()
     return call
+
+
+def _without_fields(signature: inspect.Signature) -> inspect.Signature:
+    """The signature with plain types, as help() shows it."""
+    plain = [p.replace(annotation=_plain_type(p.annotation)) for p in signature.parameters.values()]
+    return signature.replace(parameters=plain)
+
+
+def _plain_type(annotation: Any) -> Any:
+    """The type of an `Annotated`; other types unchanged."""
+    if get_origin(annotation) is Annotated:
+        return get_args(annotation)[0]
+    if get_origin(annotation) in (Union, UnionType):
+        return reduce(operator.or_, map(_plain_type, get_args(annotation)))
+    return annotation
 
 
 def check_ranges(

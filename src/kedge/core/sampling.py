@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from kedge.core.errors import RequestError
 from kedge.core.random import Purpose, permutation, uniforms
+from kedge.core.ranges import Count, checked
 
 BLOCK = 32  # rounds whose permutations are drawn in one call; the result does not depend on it
 
@@ -20,23 +22,18 @@ def permutations(population: int, seed: int, block: int) -> NDArray[np.int64]:
     return permutation(population, seed, Purpose.SAMPLING, round=rounds)
 
 
+@checked(prefix="participation.")
 @dataclass(frozen=True)
 class Participation:
     """The sampling rule, and the number of clients per round or their share (default: all clients)."""
 
     rule: Literal["exact", "bernoulli"] = "exact"
-    per_round: int | None = None
-    share: float | None = None
+    per_round: Count | None = None
+    share: Annotated[float, Field(gt=0, le=1)] | None = None
 
     def __post_init__(self) -> None:
         if self.per_round is not None and self.share is not None:
             raise RequestError("participation: give per_round or share, not both.")
-        if self.per_round is not None and self.per_round < 1:
-            raise RequestError(
-                f"participation.per_round = {self.per_round}: need at least 1 client per round."
-            )
-        if self.share is not None and not 0 < self.share <= 1:
-            raise RequestError(f"participation.share = {self.share}: need 0 < share ≤ 1.")
 
     def count(self, population: int) -> int:
         """Clients per round; for "bernoulli" the expected number, before empty draws are repeated."""

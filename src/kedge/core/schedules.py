@@ -7,6 +7,7 @@ from functools import cache
 from typing import NamedTuple
 
 from kedge.core.errors import RequestError
+from kedge.core.ranges import Count, checked
 
 Mask = tuple[bool, ...]
 
@@ -34,15 +35,12 @@ def exact(ratio: float) -> tuple[int, int]:
     return Fraction(str(ratio)).as_integer_ratio()
 
 
+@checked
 @dataclass(frozen=True)
 class FixLast:
     """The last `count` units never train."""
 
-    count: int
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise RequestError(f"FixLast(count={self.count}): need a whole number of at least 1.")
+    count: Count
 
     def __call__(self, clock: Clock, units: int) -> Mask:
         if units <= self.count:

@@ -14,33 +14,32 @@ constant over the samples, up to rounding, is not a feature and belongs to no cl
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from kedge.core.errors import RequestError
+from kedge.core.ranges import Count, checked
 
 NO_CLUSTER = -1  # the label of a column that is not a feature
 ROUNDING = 100  # times the features' epsilon: a smaller spread, relative to the largest singular value, is 0
 
 
+Threshold = Annotated[float, Field(ge=0, lt=1)]
+
+
+@checked(prefix="")
 @dataclass(frozen=True)
 class Clusters:
     """Thresholds that define features and clusters."""
 
-    components: int = 20  # K
-    correlation: float = 0.5  # γ_corr
-    quantile: float = 0.9  # γ_data, as a quantile
+    components: Count = 20  # K
+    correlation: Threshold = 0.5  # γ_corr
+    quantile: Threshold = 0.9  # γ_data, as a quantile
     centered: bool = False
-
-    def __post_init__(self) -> None:
-        if self.components < 1:
-            raise RequestError(f"components = {self.components}: need a whole number of at least 1.")
-        for name in ("correlation", "quantile"):
-            if not 0 <= getattr(self, name) < 1:
-                raise RequestError(f"{name} = {getattr(self, name)}: need 0 ≤ {name} < 1.")
 
 
 class Interaction(NamedTuple):

@@ -1,42 +1,39 @@
 """The table [measure] of a config: measurements besides evaluation. They never change training."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from kedge.core.errors import RequestError
-from kedge.measure.features import Clusters
+from kedge.core.ranges import Count, checked
+from kedge.measure.features import Clusters, Threshold
+
+Interval = Annotated[int, Field(ge=0, description="0 is never")]
 
 
+@checked(prefix="measure.")
 @dataclass(frozen=True)
 class Measure:
     """Drift in every round; probes of all clients and features at intervals."""
 
     drift: bool = False  # diversity, cosines and norms of updates; stores one model per client
     spread: bool = False  # FedDyn's C_t from clients' gradients; stores two models per client
-    probe_every: int = 0  # rounds between two probes of all clients' updates; 0: never
-    features_every: int = 0  # rounds between two measurements of features; 0: never
-    components: int = 20  # K: number of principal components taken as features of a model
-    correlation: float = 0.5  # above this correlation two features are the same
-    quantile: float = 0.9  # a sample has a feature if its entry is above this quantile of all entries
-    samples: int = 10_000  # maximum number of test samples used for features
-    similarity_samples: int = 500  # of these for CKA of units (quadratic cost); 0: no CKA
+    probe_every: Interval = 0  # rounds between two probes of all clients' updates; 0: never
+    features_every: Interval = 0  # rounds between two measurements of features; 0: never
+    components: Count = 20  # K: number of principal components taken as features of a model
+    correlation: Threshold = 0.5  # above this correlation two features are the same
+    quantile: Threshold = 0.9  # a sample has a feature if its entry is above this quantile of all entries
+    samples: Count = 10_000  # maximum number of test samples used for features
+    # The number of these for CKA of units, whose cost is quadratic.
+    similarity_samples: Annotated[int, Field(ge=0, description="0 is no CKA")] = 500
 
     def __post_init__(self) -> None:
-        for key in ("probe_every", "features_every", "similarity_samples"):
-            if getattr(self, key) < 0:
-                raise RequestError(
-                    f"measure.{key} = {getattr(self, key)}: need 0 (never) or a positive number."
-                )
-        if self.samples < 1:
-            raise RequestError(f"measure.samples = {self.samples}: need at least 1.")
         if self.probe_every and not self.drift:
             raise RequestError(
                 f"measure.probe_every = {self.probe_every}: the probe needs the measurement of updates that "
                 "measure.drift adds. Set measure.drift = true as well."
             )
-        try:
-            _ = self.clusters
-        except RequestError as error:
-            raise RequestError(f"measure.{error}") from None
 
     @property
     def clusters(self) -> Clusters:

@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from kedge.core.algorithm import Algorithm
 from kedge.core.errors import RequestError, nearest
+from kedge.core.ranges import checked
 
 History = Sequence[Mapping[str, Any]]
 KINDS = ("accuracy", "loss")  # more is better, less is better
@@ -21,10 +24,6 @@ class Plateau:
     by: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.patience < 1 or not self.by >= 0:
-            raise RequestError(
-                f"plateau(patience={self.patience}, by={self.by}): need patience ≥ 1 and by ≥ 0."
-            )
         if not any(part in KINDS for part in self.metric.split(".")):
             raise RequestError(
                 f"plateau(metric={self.metric!r}): need an accuracy or a loss, "
@@ -53,6 +52,11 @@ class Plateau:
         return bool(before) and max(last) <= max(before) + self.by
 
 
-def plateau(metric: str = "distributed.global.accuracy", patience: int = 10, by: float = 0.0) -> Plateau:
+@checked
+def plateau(
+    metric: str = "distributed.global.accuracy",
+    patience: Annotated[int, Field(ge=1)] = 10,
+    by: Annotated[float, Field(ge=0)] = 0.0,
+) -> Plateau:
     """A metric has stopped getting better: for `patience` evaluations no gain of more than `by`."""
     return Plateau(metric, patience, by)

@@ -13,11 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import inf
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from kedge.algorithms.feddyn import DynamicRegularizer
 from kedge.core.algorithm import Algorithm
 from kedge.core.errors import RequestError
+from kedge.core.ranges import checked
 from kedge.rules.gradient_spread import GradientSpread
 
 History = Sequence[Mapping[str, Any]]
@@ -30,13 +33,6 @@ class Proposition1:
     threshold: float = 0.0
     estimate: Literal["h", "clients"] = "h"
     smooth: int = 10
-
-    def __post_init__(self) -> None:
-        if self.smooth < 1 or not self.threshold >= 0:
-            raise RequestError(
-                f"proposition1(threshold={self.threshold}, smooth={self.smooth}): "
-                "need threshold ≥ 0 and smooth ≥ 1."
-            )
 
     def watched(self, algorithm: Algorithm) -> Algorithm:
         """The method with what the rule has to see."""
@@ -73,8 +69,11 @@ class Proposition1:
         return [inf if line[key] is None else float(line[key]) ** power for line in history]
 
 
+@checked
 def proposition1(
-    threshold: float = 0.0, estimate: Literal["h", "clients"] = "h", smooth: int = 10
+    threshold: Annotated[float, Field(ge=0)] = 0.0,
+    estimate: Literal["h", "clients"] = "h",
+    smooth: Annotated[int, Field(ge=1)] = 10,
 ) -> Proposition1:
     """FedDyn's estimated C_t has risen above its mean so far by enough (Proposition 1)."""
     return Proposition1(threshold, estimate, smooth)
@@ -88,13 +87,14 @@ def threshold_of(
     It lies halfway between what was reached there and the most that was reached before. It belongs to this
     model, these data and this α; nothing says that it carries over to others.
     """
+    rule = proposition1(0.0, estimate, smooth)
     at = round(share * len(history)) if 0 < share < 1 else 0
     if at <= smooth:
         raise RequestError(
             f"threshold_of(share={share}, smooth={smooth}) of {len(history)} rounds: "
             f"need 0 < share < 1 and more than {smooth} rounds before the switch."
         )
-    *before, there = Proposition1(0.0, estimate, smooth).reached(history[:at])
+    *before, there = rule.reached(history[:at])
     most = max([*before, -inf])
     if there < 0 or there <= most:
         tops = zip(before, accumulate(before, max, initial=-inf), strict=False)

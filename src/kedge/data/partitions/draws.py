@@ -16,7 +16,6 @@ from kedge.core.errors import RequestError
 from kedge.core.random import Purpose, normals, permutation
 
 Indices = NDArray[np.int64]
-Count = Annotated[int, Field(ge=1)]
 Alpha = Annotated[
     float,
     Field(

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from kedge.core.errors import RequestError
 from kedge.core.random import Purpose, uniforms
-from kedge.core.ranges import checked
+from kedge.core.ranges import Count, checked
 from kedge.data.partitions.dirichlet import dirichlet
 from kedge.data.partitions.draws import (
     Alpha,
-    Count,
     Draw,
     Indices,
     Sigma,

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from kedge.core.errors import RequestError
 from kedge.core.random import Purpose, permutation
-from kedge.core.ranges import checked
+from kedge.core.ranges import Count, checked
 from kedge.data.partitions.draws import (
-    Count,
     Draw,
     Indices,
     Sigma,
