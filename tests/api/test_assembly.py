@@ -1,7 +1,9 @@
 """kedge.train and a configuration of the same settings are one run, to the last bit."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,10 @@ from torch import nn
 
 import kedge
 from kedge.config.dealing import federation_of
-from kedge.config.experiment import resolve
+from kedge.config.document import override
+from kedge.config.experiment import Experiment, resolve
+from kedge.config.schema import parameters
+from kedge.config.train_arguments import ABSENT, KEYS
 from kedge.core.schedules import Clock
 from kedge.core.tree import Leaves, Tree
 from kedge.models.mlp import mlp
@@ -120,9 +125,81 @@ def check_same(one: kedge.Result, other: kedge.Result) -> None:
 
 @pytest.mark.parametrize(("arguments", "tables"), SAME.values(), ids=SAME)
 def test_a_call_and_a_configuration_are_the_same_run(
-    arguments: dict[str, Any], tables: dict[str, Any]
+    arguments: dict[str, Any], tables: dict[str, Any], tmp_path: Path
 ) -> None:
-    check_same(call(arguments), execute(resolve(configuration(tables))))
+    called, configured = tmp_path / "call", tmp_path / "configuration"
+    check_same(call(arguments, out=called), execute(resolve(configuration(tables)), configured))
+    assert saved_numbers(called) == saved_numbers(configured)
+
+
+def saved_numbers(folder: Path) -> dict[str, Any]:
+    """Bytes of all tensors in the folder of a run, and the lines of its history without the times."""
+    tensors = {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*.safetensors")}
+    assert {"model.safetensors", "average.safetensors"} <= tensors.keys()
+    assert any(name.startswith("checkpoint/") for name in tensors)
+    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    history = [json.dumps({k: v for k, v in line.items() if k != "time"}) for line in lines]
+    assert history
+    return {**tensors, "history.jsonl": history, "clients.jsonl": (folder / "clients.jsonl").read_bytes()}
+
+
+# A value other than the default for every key of a configuration that kedge.train has.
+OTHER: dict[str, Any] = {
+    "rounds": 7, "seed": 5, "method": "scaffold", "schedule": "fedbug", "optimizer": "adam(lr=0.01)",
+    "then": [{"method": "fedprox", "at": 2}],
+    "participation.rule": "bernoulli", "participation.per_round": 2, "participation.share": 0.5,
+    "training.epochs": 2, "training.batch": 9, "training.clip": 1.5, "training.drop_last": True,
+    "training.augment": "flip", "training.statistics": "local", "training.units": "layer",
+    "training.on_divergence": "drop",
+    "evaluation.every": 3, "evaluation.local_test": 0.2, "evaluation.local": "merged",
+    "evaluation.all": True, "evaluation.tune": "head", "evaluation.tune_epochs": 2,
+    "evaluation.tune_every": 4, "evaluation.headline": "seen",
+    "measure.drift": True, "measure.spread": True, "measure.probe_every": 2, "measure.features_every": 2,
+    "measure.components": 3, "measure.correlation": 0.4, "measure.quantile": 0.8, "measure.samples": 50,
+    "measure.similarity_samples": 40,
+    "checkpoint.every": 2,
+    "engine.name": "stacked", "engine.device": "cpu", "engine.precision": "fp64", "engine.compile": "off",
+    "engine.chunk": 2, "engine.streams": 2, "engine.threads": 2,
+}  # fmt: skip
+
+
+def all_keys() -> set[str]:
+    """The keys of a configuration, without those of the tables that are arguments of kedge.train."""
+    found = set()
+    for key, (hint, _) in parameters(Experiment).items():
+        section = isinstance(hint, type) and is_dataclass(hint)
+        found |= {f"{key}.{inner}" for inner in parameters(hint)} if section else {key}
+    return found - ABSENT.keys()
+
+
+def test_the_table_has_every_key_of_a_configuration() -> None:
+    assert set(OTHER) == all_keys()
+
+
+@pytest.mark.parametrize("key", OTHER)
+def test_a_key_as_a_setting_or_an_argument_resolves_as_in_a_configuration(key: str) -> None:
+    settings = {key: OTHER[key]} | ({"measure.drift": True} if key == "measure.probe_every" else {})
+    expected = resolve(override({"name": "train"}, settings))
+    assert resolved_by_train(settings) == expected
+    assert expected != resolve({"name": "train"})
+    for argument in (name for name, target in KEYS.items() if target == key):
+        assert resolved_by_train({argument: OTHER[key]}) == expected
+
+
+def resolved_by_train(settings: dict[str, Any]) -> Experiment:
+    """The experiment that kedge.train assembles with these arguments."""
+    found: list[Experiment] = []
+
+    def stop(experiment: Experiment, objects: object) -> None:
+        found.append(experiment)
+        raise InterruptedError
+
+    clients = [kedge.Dataset(torch.randn(9, 6), torch.arange(9) % 3)] * 4
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(InterruptedError):
+        patch.setattr(kedge.api, "assemble", stop)
+        patch.setattr(kedge.api, "user_federation", lambda *arguments: None)
+        kedge.train(nn.Linear(6, 3), clients, progress=False, **settings)
+    return found[0]
 
 
 def low(history: Sequence[Mapping[str, Any]]) -> bool:

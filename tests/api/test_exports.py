@@ -40,6 +40,11 @@ def test_public_names_are_those_of_the_exports_and_every_method() -> None:
     assert {name.replace("-", "_") for name in METHOD_REGISTRY} <= set(public)
 
 
+def test_an_author_of_a_method_finds_every_type_in_the_package() -> None:
+    names = {"Correction", "Algorithm", "Stage", "LocalTraining", "Step", "End", "Cohort", "tree", "Output"}
+    assert names <= set(exports.__all__)
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'kedge' has no attribute 'fedavgg'"):
         kedge.fedavgg  # noqa: B018

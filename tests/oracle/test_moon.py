@@ -79,5 +79,7 @@ def test_bad_hyper_parameters_are_refused_with_a_reason() -> None:
         moon(-1.0)
     with pytest.raises(RequestError, match="need temperature > 0"):
         moon(temperature=0.0)
-    with pytest.raises(RequestError, match=r"moon\(projection=-1\): need a whole number of at least 0; 0 keeps"):
+    with pytest.raises(
+        RequestError, match=r"moon\(projection=-1\): need a whole number of at least 0; 0 keeps"
+    ):
         moon(projection=-1)

@@ -79,7 +79,7 @@ def check_settings(settings: Mapping[str, Any], arguments: Sequence[str], method
                 f"{name}: kedge.train has no such argument.{nearest(name, [*arguments, *keys])} Allowed: its "
                 f"arguments, and the keys of a configuration: {', '.join(keys)}."
             )
-        if first in BY_METHOD and not isinstance(method, str):
+        if first in BY_METHOD and not (method is None or isinstance(method, str)):
             raise RequestError(
                 f"{name}: it belongs to a method string, and method is a Python object. Use "
                 "kedge.fedbug(…), kedge.scheduled(…), or a list of kedge.Stage."
