@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from kedge.core.random import torch_words
 from kedge.nn.gpu.convolution import stacked_convolution
-from kedge.nn.gpu.first_layer import pools, stacked_pooled_convolution
-from kedge.nn.gpu.operators import stackable
+from kedge.nn.gpu.first_layer import can_fuse_pooling, stacked_pooled_convolution
+from kedge.nn.gpu.operators import uses_triton
 from kedge.nn.gpu.pooling import stacked_pooling
 
 SMALL_CONVOLUTION = 2**14  # values in the shifted copies of one sample
@@ -68,11 +68,11 @@ class StackedConv2d(nn.Conv2d):
     pooling: "tuple[StackedMaxPool2d, ...]" = ()
 
     def forward(self, x: Tensor) -> Tensor:
-        stacks = x.dim() == 4 and stackable(x) and stackable(self.weight)
+        stacks = x.dim() == 4 and uses_triton(x) and uses_triton(self.weight)
         if self.pooling:
             (pool,) = self.pooling
             how = self.stride, self.padding, self.dilation
-            if stacks and not isinstance(self.padding, str) and pools(x, self.weight, *how):
+            if stacks and not isinstance(self.padding, str) and can_fuse_pooling(x, self.weight, *how):
                 return stacked_pooled_convolution(x, self.weight, self.bias, self.padding, pool.relu)
             return cast(Tensor, pool(self.convolve(x, stacks)))
         return self.convolve(x, stacks)
@@ -109,7 +109,7 @@ class StackedMaxPool2d(nn.MaxPool2d):
     relu = False
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.dim() == 4 and x.shape[2] % 2 == x.shape[3] % 2 == 0 and stackable(x):
+        if x.dim() == 4 and x.shape[2] % 2 == x.shape[3] % 2 == 0 and uses_triton(x):
             return stacked_pooling(x, self.relu)
         return F.relu(super().forward(x)) if self.relu else super().forward(x)
 

@@ -1,7 +1,7 @@
-"""The Triton programs carried out by Triton's interpreter, in a process of its own (test_interpreted.py).
+"""Run the Triton programs in Triton's interpreter, in a process of its own (test_interpreted.py).
 
-The arguments are cases. One line of JSON for each: how far values and gradients are from torch's, relative to
-the largest.
+The command line has the names of cases. For each case the program prints a line of JSON: the largest errors
+of values and gradients, relative to the largest value that torch computes.
 """
 
 import json
@@ -15,6 +15,9 @@ from torch.func import grad, vmap
 from torch.nn import functional as F
 
 CLIENTS = 2
+OPERATORS = (
+    "convolve", "weight_gradient", "gradients", "pool", "unpool", "convolve_pool", "pooled_weight_gradient",
+)  # fmt: skip
 CONVOLUTIONS = {  # channels in, out, high, wide, then pairs: window, stride, padding, dilation; images
     "one channel": (1, 6, 9, 9, (3, 3), (1, 1), (0, 0), (1, 1), 4),
     "three channels, in pairs": (3, 8, 12, 12, (5, 5), (1, 1), (2, 2), (1, 1), 4),
@@ -47,28 +50,31 @@ FIRST = {  # channels in, out, side, window, padding, images, ReLU
 }
 
 
-def apart(left: Tensor, right: Tensor) -> float:
-    return float((left.double() - right).abs().max() / right.abs().max().clamp_min(1e-9))
+def relative_error(value: Tensor, exact: Tensor) -> float:
+    """The largest difference, relative to the largest exact value."""
+    return float((value.double() - exact).abs().max() / exact.abs().max().clamp_min(1e-9))
 
 
-def both(own: Any, reference: Any, *given: Tensor) -> list[float]:
-    """How far a function's values and gradients by its first three arguments are from another's."""
+def relative_errors(stacked: Any, reference: Any, *given: Tensor) -> list[float]:
+    """The errors of a function's values and gradients by its first three arguments."""
 
-    def found(function: Any, *values: Tensor) -> list[Tensor]:
+    def values_and_gradients(function: Any, *values: Tensor) -> list[Tensor]:
         def loss(x: Tensor, w: Tensor, b: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
             out = function(x, w, b)
             return (out * slope).sum(), out
 
-        slopes, out = vmap(grad(loss, (0, 1, 2), has_aux=True))(*values)
-        return [out, *slopes]
+        grads, out = vmap(grad(loss, (0, 1, 2), has_aux=True))(*values)
+        return [out, *grads]
 
-    exact = found(reference, *(v.double() for v in given))
-    return [apart(a, b) for a, b in zip(found(own, *given), exact, strict=True)]
+    exact = values_and_gradients(reference, *(v.double() for v in given))
+    values = values_and_gradients(stacked, *given)
+    return [relative_error(a, b) for a, b in zip(values, exact, strict=True)]
 
 
-def convolved(case: str) -> list[float]:
+def convolution_errors(case: str) -> list[float]:
+    """The errors of `Convolution` in one of CONVOLUTIONS, and of the input gradient with flipped weights."""
     from kedge.nn.gpu import stack_kernels as kernels
-    from kedge.nn.gpu.convolution import Convolution, backwards
+    from kedge.nn.gpu.convolution import Convolution, input_gradient_arguments
 
     c, k, high, wide, window, stride, padding, dilation, count = CONVOLUTIONS[case]
     how = stride, padding, dilation
@@ -79,19 +85,20 @@ def convolved(case: str) -> list[float]:
         return F.conv2d(x, w, b, *how)
 
     slope = torch.randn_like(vmap(lambda x, w: reference(x, w, None))(x, w))
-    own: Any = Convolution.apply
-    found = both(lambda x, w, b: own(x, w, b, *how), reference, x, w, b, slope)
-    if c % 4 == k % 4 == 0:  # as in bfloat16: kernels for the way back are read where they lie
-        _, back, _ = backwards(x[0].shape, w[0], *how)
-        turned = w.permute(0, 1, 3, 4, 2).flatten(2).contiguous()
-        slopes = slope.permute(0, 1, 3, 4, 2).contiguous()
-        dx = kernels.convolve(slopes, turned, None, back, True).permute(0, 1, 4, 2, 3)
+    stacked: Any = Convolution.apply
+    errors = relative_errors(lambda x, w, b: stacked(x, w, b, *how), reference, x, w, b, slope)
+    if c % 4 == k % 4 == 0:  # as in bfloat16: the backward pass reads the weights flipped
+        _, back, _ = input_gradient_arguments(x[0].shape, w[0], *how)
+        flipped = w.permute(0, 1, 3, 4, 2).flatten(2).contiguous()
+        grads = slope.permute(0, 1, 3, 4, 2).contiguous()
+        dx = kernels.convolve(grads, flipped, None, back, True).permute(0, 1, 4, 2, 3)
         right = vmap(grad(lambda x, w, s: (reference(x, w, None) * s).sum()))(x.double(), w.double(), slope)
-        found.append(apart(dx, right))
-    return found
+        errors.append(relative_error(dx, right))
+    return errors
 
 
-def pooled(case: str) -> list[float]:
+def pooling_errors(case: str) -> list[float]:
+    """The errors of `PooledConvolution` in one of FIRST."""
     from kedge.nn.gpu.first_layer import PooledConvolution
 
     c, k, side, window, padding, count, relu = FIRST[case]
@@ -102,34 +109,35 @@ def pooled(case: str) -> list[float]:
         out = F.max_pool2d(F.conv2d(x, w, b, padding=padding), 2)
         return out.relu() if relu else out
 
-    def own(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    def stacked(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         apply: Any = PooledConvolution.apply
         out: Tensor = apply(x, w, b, (padding, padding), relu)[0]
         return out
 
-    return both(own, reference, x, w, b, torch.randn_like(vmap(reference)(x, w, b)))
+    return relative_errors(stacked, reference, x, w, b, torch.randn_like(vmap(reference)(x, w, b)))
 
 
 def main() -> None:
     os.environ["TRITON_INTERPRET"] = "1"
     from kedge.nn.gpu import operators, tiles
     from kedge.nn.gpu import stack_kernels as kernels
-    from kedge.nn.gpu import weight_gradient_kernels as weigh_kernels
+    from kedge.nn.gpu.weight_gradient_kernels import weight_gradient
 
-    tiles.PROCESSORS = 4  # so that sums are cut into parts here, too
+    tiles.MULTIPROCESSORS = 4  # so that sums are divided into parts here, too
 
     def gradients(
-        x: Tensor, w: Tensor, g: Tensor, geometry: list[int], back: list[int], turned: bool
+        x: Tensor, w: Tensor, g: Tensor, geometry: list[int], back: list[int], flipped: bool
     ) -> tuple[Tensor, Tensor]:
-        """Without streams."""
-        return kernels.convolve(g, w, None, back, turned), weigh_kernels.weigh(x, g, geometry)
+        """Both gradients without a second stream."""
+        return kernels.convolve(g, w, None, back, flipped), weight_gradient(x, g, geometry)
 
     kernels.gradients = gradients
-    for name in ("convolve", "weigh", "gradients", "pool", "unpool", "convolve_pool", "weigh_pooled"):
+    for name in OPERATORS:
         operators.LIBRARY.impl(name, getattr(operators, f"_{name}"), "CPU")
     for case in sys.argv[1:]:
         torch.manual_seed(0)
-        print(json.dumps({case: convolved(case) if case in CONVOLUTIONS else pooled(case)}), flush=True)
+        errors = convolution_errors(case) if case in CONVOLUTIONS else pooling_errors(case)
+        print(json.dumps({case: errors}), flush=True)
 
 
 if __name__ == "__main__":

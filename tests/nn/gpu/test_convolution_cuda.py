@@ -9,8 +9,8 @@ from torch.func import grad, vmap
 from torch.nn import functional as F
 
 from kedge.nn.gpu.convolution import stacked_convolution
-from kedge.nn.gpu.first_layer import pools, stacked_pooled_convolution
-from kedge.nn.gpu.operators import has_triton, stackable
+from kedge.nn.gpu.first_layer import can_fuse_pooling, stacked_pooled_convolution
+from kedge.nn.gpu.operators import has_triton, uses_triton
 from kedge.nn.layers import StackedMaxPool2d
 from kedge.nn.precision import computing_in
 from kedge.nn.replacement import replace_layers
@@ -35,12 +35,13 @@ CASES = {  # channels in, out, side, window, stride, padding, dilation
     "one place, padded": (512, 512, 1, 3, 1, 1, 1),
     "to one place": (256, 512, 2, 3, 2, 1, 1),
 }
-# Of the largest value: tf32 keeps 10 bits of a factor, bfloat16 7 and rounds the result to 7.
+# Relative to the largest value: tf32 keeps 10 bits of a factor; bfloat16 keeps 7, and 7 of the result.
 TOLERANCES = {torch.float32: 2e-3, torch.bfloat16: 8e-3}
 
 
-def apart(left: Tensor, right: Tensor) -> float:
-    return float((left.double() - right).abs().max() / right.abs().max())
+def relative_error(value: Tensor, exact: Tensor) -> float:
+    """The largest difference, relative to the largest exact value."""
+    return float((value.double() - exact).abs().max() / exact.abs().max())
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=["tf32", "bf16"])
@@ -54,8 +55,8 @@ def test_a_stack_convolves_as_each_client_alone(case: str, dtype: torch.dtype) -
     how = (stride, stride), (padding, padding), (dilation, dilation)
     went: list[bool] = []
 
-    def own(x: Tensor, w: Tensor, b: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-        went.append(stackable(x) and stackable(w))
+    def stacked(x: Tensor, w: Tensor, b: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+        went.append(uses_triton(x) and uses_triton(w))
         out = stacked_convolution(x, w, b, *how)
         return (out * slope).sum().float(), out
 
@@ -66,15 +67,15 @@ def test_a_stack_convolves_as_each_client_alone(case: str, dtype: torch.dtype) -
     shape = vmap(lambda x, w: F.conv2d(x, w, None, *how))(x, w.to(dtype))
     slope = torch.randn(shape.shape, device="cuda", generator=make).to(dtype)
     with computing_in("tf32"):
-        (dx, dw, db), out = vmap(grad(own, (0, 1, 2), has_aux=True))(x, w, b, slope)
+        (dx, dw, db), out = vmap(grad(stacked, (0, 1, 2), has_aux=True))(x, w, b, slope)
     exact = x.double(), w.to(dtype).double(), b.double(), slope.double()
     (rx, rw, rb), right = vmap(grad(reference, (0, 1, 2), has_aux=True))(*exact)
     assert went == [True]
     assert (out.dtype, dx.dtype, dw.dtype, db.dtype) == (dtype, dtype, torch.float32, torch.float32)
-    assert apart(out, right) < TOLERANCES[dtype]
-    assert apart(dx, rx) < TOLERANCES[dtype]
-    assert apart(dw, rw) < TOLERANCES[dtype]
-    assert apart(db, rb) < TOLERANCES[dtype]
+    assert relative_error(out, right) < TOLERANCES[dtype]
+    assert relative_error(dx, rx) < TOLERANCES[dtype]
+    assert relative_error(dw, rw) < TOLERANCES[dtype]
+    assert relative_error(db, rb) < TOLERANCES[dtype]
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=["tf32", "bf16"])
@@ -83,15 +84,15 @@ def test_a_stack_convolves_as_each_client_alone(case: str, dtype: torch.dtype) -
 def test_a_first_layer_is_pooled_as_it_is_made(
     channels: int, out: int, padding: int, relu: bool, dtype: torch.dtype
 ) -> None:
-    """With values of few bits: of nearly equal ones another may be the largest, once they are rounded."""
+    """Values have few bits; otherwise rounding could make another of two nearly equal values the largest."""
     make = torch.Generator("cuda").manual_seed(0)
     x = torch.randn(4, 50, channels, 32, 32, device="cuda", generator=make).bfloat16().to(dtype)
     w = torch.randn(4, out, channels, 5, 5, device="cuda", generator=make) / (channels * 25) ** 0.5
     w = w.bfloat16().float()
     b = torch.randn(4, out, device="cuda", generator=make)
 
-    def own(x: Tensor, w: Tensor, b: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-        assert pools(x, w, (1, 1), (padding, padding), (1, 1))
+    def stacked(x: Tensor, w: Tensor, b: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+        assert can_fuse_pooling(x, w, (1, 1), (padding, padding), (1, 1))
         found = stacked_pooled_convolution(x, w, b, (padding, padding), relu)
         return (found * slope).sum().float(), found
 
@@ -103,13 +104,13 @@ def test_a_first_layer_is_pooled_as_it_is_made(
     side = (28 + 2 * padding) // 2
     slope = torch.randn(4, 50, out, side, side, device="cuda", generator=make).to(dtype)
     with computing_in("tf32"):
-        (dx, dw, db), found = vmap(grad(own, (0, 1, 2), has_aux=True))(x, w, b, slope)
+        (dx, dw, db), found = vmap(grad(stacked, (0, 1, 2), has_aux=True))(x, w, b, slope)
     exact = x.double(), w.to(dtype).double(), b.double(), slope.double()
     (rx, rw, rb), right = vmap(grad(reference, (0, 1, 2), has_aux=True))(*exact)
-    assert apart(found, right) < TOLERANCES[dtype]
+    assert relative_error(found, right) < TOLERANCES[dtype]
     assert float((dx.double() - rx).norm() / rx.norm()) < 2 * TOLERANCES[dtype]
-    assert apart(dw, rw) < TOLERANCES[dtype]
-    assert apart(db, rb) < TOLERANCES[dtype]
+    assert relative_error(dw, rw) < TOLERANCES[dtype]
+    assert relative_error(db, rb) < TOLERANCES[dtype]
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=["tf32", "bf16"])
@@ -127,7 +128,7 @@ def test_a_stack_pools_as_torch_does(relu: bool, channels: int, dtype: torch.dty
     replace_layers(layers, False)
     assert type(layers[0]) is StackedMaxPool2d
 
-    def of(pool: nn.Module) -> tuple[Tensor, Tensor]:
+    def values_and_gradients(pool: nn.Module) -> tuple[Tensor, Tensor]:
         def loss(x: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
             out = pool(x)
             return (out * slope).float().sum(), out
@@ -136,8 +137,8 @@ def test_a_stack_pools_as_torch_does(relu: bool, channels: int, dtype: torch.dty
         return found
 
     with computing_in("tf32"):
-        own = of(layers)
-    for left, right in zip(own, of(plain), strict=True):
+        stacked = values_and_gradients(layers)
+    for left, right in zip(stacked, values_and_gradients(plain), strict=True):
         assert torch.equal(left.nan_to_num(7.0), right.nan_to_num(7.0))
 
 
@@ -149,24 +150,24 @@ def test_what_is_no_number_is_none_behind_a_first_layer(dtype: torch.dtype) -> N
     def plain(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         return F.max_pool2d(F.conv2d(x, w, b), 2).relu()
 
-    def own(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    def stacked(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         return stacked_pooled_convolution(x, w, b, (0, 0), True)
 
     with computing_in("tf32"):
-        found = vmap(own)(x.to(dtype), w, b)
+        found = vmap(stacked)(x.to(dtype), w, b)
     assert torch.equal(found.isnan(), vmap(plain)(x, w, b).isnan())
 
 
 def test_exact_precisions_keep_torchs_convolution() -> None:
     taken: list[bool] = []
 
-    def look(x: Tensor) -> Tensor:
-        taken.append(stackable(x))
+    def record(x: Tensor) -> Tensor:
+        taken.append(uses_triton(x))
         return x.clone()
 
     with computing_in("fp32"):
         for dtype in (torch.float32, torch.float64):
-            vmap(look)(torch.zeros(2, 1, 3, 8, 8, dtype=dtype, device="cuda"))
+            vmap(record)(torch.zeros(2, 1, 3, 8, 8, dtype=dtype, device="cuda"))
         assert taken == [False, False]
 
 
@@ -174,11 +175,11 @@ def test_one_model_alone_keeps_torchs_convolution() -> None:
     x, w = (torch.zeros(4, 3, 8, 8, dtype=torch.bfloat16, device="cuda") for _ in range(2))
     taken: list[bool] = []
 
-    def look(w: Tensor, x: Tensor) -> Tensor:
-        taken.append(stackable(x) and stackable(w))
+    def record(w: Tensor, x: Tensor) -> Tensor:
+        taken.append(uses_triton(x) and uses_triton(w))
         return w.float().sum()
 
-    look(w, x)
-    grad(look)(w, x)  # gradients alone make no stack
-    vmap(look, (None, 0))(w, x[:, None])  # nor do images of many clients for one kernel
+    record(w, x)
+    grad(record)(w, x)  # gradients alone make no stack
+    vmap(record, (None, 0))(w, x[:, None])  # nor do images of many clients for one kernel
     assert taken == [False, False, False]

@@ -1,7 +1,7 @@
-"""The Triton programs by Triton's interpreter, on a CPU: that they read and write where they should.
+"""The Triton programs in Triton's interpreter, on a CPU: they read and write the right addresses.
 
-The interpreter cannot multiply bfloat16. It is given copies of the programs in which float32 takes its place,
-so how they round is not seen here, but on a GPU (test_convolution_cuda.py).
+The interpreter cannot multiply bfloat16, so it runs copies of the programs with float32 instead. Rounding is
+tested on a GPU (test_convolution_cuda.py).
 """
 
 import json
@@ -31,24 +31,24 @@ x = torch.ones(8); double[(1,)](x, B=4); assert x.eq(2).all()
 
 
 CASES = [*CONVOLUTIONS, *FIRST]
-PARTS = 4  # each a process of its own, so that several workers share them
+PARTS = 4  # each runs in a process of its own, so that several test workers share them
 
 
-def far_from_torch(folder: Path, cases: list[str]) -> dict[str, list[float]]:
-    """How far the programs' values and gradients are from torch's, by the interpreter."""
+def interpreted_errors(folder: Path, cases: list[str]) -> dict[str, list[float]]:
+    """The errors of values and gradients of each case, computed by interpreted.py with copies in `folder`."""
     shutil.copytree(Path(kedge.__file__).parent, folder / "kedge")
     for name in ("weight_gradient_kernels", "first_layer_kernels"):
         path = folder / "kedge" / "nn" / "gpu" / f"{name}.py"
         text = path.read_text()
         assert ROUNDED in text
         path.write_text(text.replace(ROUNDED, ""))
-    places = [str(folder), str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(folder), str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
     work = [sys.executable, "-m", "tests.nn.gpu.interpreted", *cases]
     done = subprocess.run(
-        work, env={**os.environ, "PYTHONPATH": os.pathsep.join(places)}, capture_output=True, text=True
+        work, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    return {case: far for line in done.stdout.splitlines() for case, far in json.loads(line).items()}
+    return {case: errors for line in done.stdout.splitlines() for case, errors in json.loads(line).items()}
 
 
 @pytest.mark.slow
@@ -60,8 +60,8 @@ def test_values_and_gradients_are_torchs(part: int, tmp_path: Path) -> None:
     if subprocess.run([sys.executable, tmp_path / "trivial.py"], capture_output=True).returncode:
         pytest.skip("the interpreter of this Triton does not run here")  # that of 3.6 needs an older numpy
     cases = CASES[part::PARTS]
-    found = far_from_torch(tmp_path, cases)
+    found = interpreted_errors(tmp_path, cases)
     assert [*found] == cases
-    for case, far in found.items():
-        assert len(far) >= 4, case
-        assert max(far) < 5e-5, case  # weights' gradients leave out products of two small parts
+    for case, errors in found.items():
+        assert len(errors) >= 4, case
+        assert max(errors) < 5e-5, case  # weight gradients leave out products of two small parts

@@ -1,4 +1,4 @@
-"""Pooling of stacks, with stand-ins for its programs: values, gradients, vmap, and where it is put."""
+"""Pooling of stacks, with CPU functions in place of its programs: values, gradients, vmap, fused layers."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,16 +15,18 @@ from kedge.nn.replacement import replace_layers
 
 
 def largest(x: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
-    """What the program of `pool` does."""
-    out, which = torch.stack([x[:, :, i::2, j::2] for i in range(2) for j in range(2)]).max(0)
+    """The result of the program `pool`."""
+    out, argmax = torch.stack([x[:, :, i::2, j::2] for i in range(2) for j in range(2)]).max(0)
     return (
-        (out.relu(), torch.where(out <= 0, 4, which).to(torch.int8)) if relu else (out, which.to(torch.int8))
+        (out.relu(), torch.where(out <= 0, 4, argmax).to(torch.int8))
+        if relu
+        else (out, argmax.to(torch.int8))
     )
 
 
-def spread(g: Tensor, which: Tensor) -> Tensor:
-    """What the program of `unpool` does."""
-    wide, places = (v.repeat_interleave(2, 2).repeat_interleave(2, 3) for v in (g, which))
+def spread(g: Tensor, argmax: Tensor) -> Tensor:
+    """The result of the program `unpool`."""
+    wide, places = (v.repeat_interleave(2, 2).repeat_interleave(2, 3) for v in (g, argmax))
     row, column = (torch.arange(places.shape[axis]) % 2 for axis in (2, 3))
     return torch.where(places == (2 * row[:, None] + column)[:, :, None], wide, 0)
 

@@ -1,6 +1,7 @@
-"""2×2 max pooling that stacks, with the ReLU behind it: under vmap one program there and one back.
+"""2×2 max pooling and the ReLU after it, as one program for a whole stack, forward and backward.
 
-Of four values one counts, and a code says which: the backward pass needs no more than that.
+The forward pass saves the argmax of each window (0 to 3, or 4 if the ReLU made it 0). The backward pass needs
+nothing else.
 """
 
 from typing import Any
@@ -10,14 +11,17 @@ from torch import Tensor
 
 
 class Pooling(torch.autograd.Function):
-    """The largest of every 2×2 of [N, k, H, W], H and W even, or 0 if ReLU makes it so; and the codes."""
+    """The largest value of each 2×2 window of [N, k, H, W], after a ReLU if `relu`, and its argmax.
+
+    H and W must be even.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
-        out, which = torch.ops.kedge.pool(x.permute(0, 2, 3, 1).contiguous()[None], relu)
-        return out[0].permute(0, 3, 1, 2), which[0]
+        out, argmax = torch.ops.kedge.pool(x.permute(0, 2, 3, 1).contiguous()[None], relu)
+        return out[0].permute(0, 3, 1, 2), argmax[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -26,12 +30,12 @@ class Pooling(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, _: Any) -> tuple[Tensor, None]:
-        (which,) = ctx.saved_tensors
-        dx: Tensor = torch.ops.kedge.unpool(g.permute(0, 2, 3, 1).contiguous()[None], which[None])[0]
+        (argmax,) = ctx.saved_tensors
+        dx: Tensor = torch.ops.kedge.unpool(g.permute(0, 2, 3, 1).contiguous()[None], argmax[None])[0]
         return dx.permute(0, 3, 1, 2), None
 
 
 def stacked_pooling(x: Tensor, relu: bool) -> Tensor:
-    """2×2 max pooling, and ReLU if so, of rows of a stack that are `stackable`."""
+    """2×2 max pooling and, if `relu`, ReLU of a row of a stack; `x` must satisfy `uses_triton`."""
     out: Tensor = Pooling.apply(x, relu)[0]  # type: ignore[no-untyped-call]
     return out

@@ -1,72 +1,78 @@
-"""How the Triton programs cut their work: fixed by shapes, so that every run sums alike.
+"""Block sizes of the Triton programs. They depend on shapes only, so every run sums in the same order.
 
-The numbers are from trials on an H200 with the standard CNN, one to a hundred clients.
+The numbers were tuned on an H200, with the standard CNN and 1 to 100 clients. In each dict of block sizes, a
+program computes BM × BN values of the result (one block, or tile), and adds up BK or BR terms in each step of
+its loop.
 """
 
 import torch
 
-PROCESSORS = 132  # of a large GPU
-SHARED = 200_000  # bytes of a processor's shared memory
+MULTIPROCESSORS = 132  # streaming multiprocessors of an H200
+SHARED_MEMORY = 200_000  # bytes of shared memory of a multiprocessor
 
 
 def convolve_tiles(dtype: torch.dtype, clients: int, rows: int, channels: int, out: int) -> dict[str, int]:
-    """How `convolve` cuts its work: the larger the tiles, the less is read twice, but each must have one."""
+    """Block sizes of `convolve`: large tiles read less twice, but every multiprocessor must get a tile."""
 
     def programs(high: int, columns: int) -> int:
-        return clients * parts(rows, high) * parts(out, columns)
+        return clients * ceil_div(rows, high) * ceil_div(out, columns)
 
-    whole = 128 // dtype.itemsize  # terms of a step: as many bytes as memory is read by
-    columns = max(16, min(128, power_of_two(out)))
-    if columns == 128 and programs(64, 128) < PROCESSORS // 2:
+    whole = 128 // dtype.itemsize  # terms of a step that fill a memory transaction of 128 bytes
+    columns = max(16, min(128, next_power_of_two(out)))
+    if columns == 128 and programs(64, 128) < MULTIPROCESSORS // 2:
         columns = 64
-    if out % 256 == 0 and programs(128, 256) >= 1.8 * PROCESSORS:
+    if out % 256 == 0 and programs(128, 256) >= 1.8 * MULTIPROCESSORS:
         columns = 256
-    few = programs(64, columns) <= 1.2 * PROCESSORS
+    few = programs(64, columns) <= 1.2 * MULTIPROCESSORS
     sizes = (2 * whole, whole, whole // 2, 16) if few else (whole, whole // 2, 16)
     inner = next(size for size in sizes if channels % size == 0)
-    high = 128 if columns == 256 or programs(128, columns) >= 3 * PROCESSORS else 64
-    held = (high + columns) * inner * dtype.itemsize  # bytes that a stage keeps close by
+    high = 128 if columns == 256 or programs(128, columns) >= 3 * MULTIPROCESSORS else 64
+    stage = (high + columns) * inner * dtype.itemsize  # bytes of shared memory for a pipeline stage
     return {
         "BM": high,
         "BN": columns,
         "BK": inner,
         "num_warps": 8 if high * columns > 8192 else 4,
-        "num_stages": max(1, min(3 if few or columns > 64 or dtype == torch.bfloat16 else 4, SHARED // held)),
+        "num_stages": max(
+            1, min(3 if few or columns > 64 or dtype == torch.bfloat16 else 4, SHARED_MEMORY // stage)
+        ),
     }
 
 
-def few_tiles(dtype: torch.dtype, terms: int, out: int) -> dict[str, int]:
-    """How `convolve_few` cuts its work; PROGRAMS is how many it aims at."""
+def few_channel_tiles(dtype: torch.dtype, terms: int, out: int) -> dict[str, int]:
+    """Block sizes of `convolve_few_channels`; PROGRAMS is the number of programs to aim at."""
     half = dtype == torch.bfloat16
     return {
         "BM": 64,
-        "BN": max(16, min(128, power_of_two(out))),
-        "BK": max(16, min(128 if half else 32, power_of_two(terms))),
-        "PROGRAMS": 5 * PROCESSORS if half else 1 << 20,
+        "BN": max(16, min(128, next_power_of_two(out))),
+        "BK": max(16, min(128 if half else 32, next_power_of_two(terms))),
+        "PROGRAMS": 5 * MULTIPROCESSORS if half else 1 << 20,
         "num_warps": 4,
         "num_stages": 1 if half else 3,
     }
 
 
-def first_tiles(dtype: torch.dtype, clients: int, terms: int, out: int) -> dict[str, int]:
-    """How `convolve_pool` cuts its work: it sums for four outputs at once; two programs fit a processor."""
-    t, columns = few_tiles(dtype, terms, out), max(16, min(64, power_of_two(out)))
-    each, aim = clients * parts(out, columns), 2 * PROCESSORS
+def convolve_pool_tiles(dtype: torch.dtype, clients: int, terms: int, out: int) -> dict[str, int]:
+    """Block sizes of `convolve_pool`: four outputs at once, and two programs for each multiprocessor."""
+    t, columns = few_channel_tiles(dtype, terms, out), max(16, min(64, next_power_of_two(out)))
+    each, aim = clients * ceil_div(out, columns), 2 * MULTIPROCESSORS
     return {**t, "BN": columns, "PROGRAMS": aim if aim // each * each >= 0.9 * aim else t["PROGRAMS"]}
 
 
-def weigh_first_tiles(dtype: torch.dtype, total: int, out: int) -> dict[str, int]:
-    """How `weigh_pooled` cuts its work: a row of it is two of `weigh`."""
-    t = weigh_tiles(dtype, total, out)
+def pooled_weight_gradient_tiles(dtype: torch.dtype, total: int, out: int) -> dict[str, int]:
+    """Block sizes of `pooled_weight_gradient`; one of its rows is two rows of `weight_gradient`."""
+    t = weight_gradient_tiles(dtype, total, out)
     return {**t, "BR": t["BR"] // 2, "num_warps": 8}
 
 
-def weigh_tiles(dtype: torch.dtype, total: int, out: int) -> dict[str, int]:
-    """How `weigh` cuts its work."""
+def weight_gradient_tiles(dtype: torch.dtype, total: int, out: int) -> dict[str, int]:
+    """Block sizes of `weight_gradient`."""
     half = dtype == torch.bfloat16
-    wide = max(16, min(128 if half or total <= 128 else 64, power_of_two(out)))
+    wide = max(16, min(128 if half or total <= 128 else 64, next_power_of_two(out)))
     square = wide == 128 and total <= 128
-    high = max(16, min(64 if wide == 128 and not square else 128 if wide > 16 else 256, power_of_two(total)))
+    high = max(
+        16, min(64 if wide == 128 and not square else 128 if wide > 16 else 256, next_power_of_two(total))
+    )
     return {
         "BM": high,
         "BN": wide,
@@ -76,40 +82,44 @@ def weigh_tiles(dtype: torch.dtype, total: int, out: int) -> dict[str, int]:
     }
 
 
-def weigh_parts(t: dict[str, int], dtype: torch.dtype, rows: int, tiles: int) -> tuple[int, int]:
-    """Into how many parts, of how many rows, `weigh` cuts the rows, if a part is so many tiles of `t`.
+def split_k(t: dict[str, int], dtype: torch.dtype, rows: int, tiles: int) -> tuple[int, int]:
+    """Split-K of the weight gradient: the number of parts of its sum over `rows`, and the rows of a part.
 
-    Enough that all processors have work, and none much more than others: one program to each suffices if the
-    parts are short, and in bfloat16 if there is only one part or programs are large; else two or four.
+    A part has `tiles` tiles of the block sizes `t`. The parts keep all multiprocessors about equally busy.
+    One program for each suffices if parts are short, and in bfloat16 if there is only one part or programs
+    are large; otherwise it gets two or four.
     """
     count = 1
-    for aim in (PROCESSORS, 2 * PROCESSORS, 4 * PROCESSORS):
-        count = max(1, min(parts(rows, 4 * t["BR"]), aim // tiles))
+    for aim in (MULTIPROCESSORS, 2 * MULTIPROCESSORS, 4 * MULTIPROCESSORS):
+        count = max(1, min(ceil_div(rows, 4 * t["BR"]), aim // tiles))
         large = dtype == torch.bfloat16 and (count == 1 or t["num_warps"] > 4)
-        enough = aim > PROCESSORS or large or parts(rows, count) <= 10 * t["BR"]
+        enough = aim > MULTIPROCESSORS or large or ceil_div(rows, count) <= 10 * t["BR"]
         if count * tiles >= 0.9 * aim and enough:
             break
-    each = parts(parts(rows, count), t["BR"]) * t["BR"]
-    return parts(rows, each), each
+    each = ceil_div(ceil_div(rows, count), t["BR"]) * t["BR"]
+    return ceil_div(rows, each), each
 
 
 def sum_tiles(count: int) -> dict[str, int]:
-    """How `sum_parts` cuts its work: 32 values a thread, so that many are on their way at once."""
-    rows = power_of_two(count)
+    """Block sizes of `sum_parts` for `count` parts: 32 values a thread, to have many loads in flight."""
+    rows = next_power_of_two(count)
     return {"ROWS": rows, "BLOCK": max(32, 4096 // rows), "num_warps": 4}
 
 
 def pool_tiles(channels: int) -> dict[str, int]:
-    """How `pool` and `unpool` cut their work."""
-    columns = min(128, power_of_two(channels))
+    """Block sizes of `pool` and `unpool`."""
+    columns = min(128, next_power_of_two(channels))
     return {"BM": 1024 // columns, "BN": columns, "num_warps": 4}
 
 
-def seen_places(
-    size: int, window: int, stride: int, spread: int, padding: int, dilation: int, out: int
+def used_positions(
+    size: int, window: int, stride: int, upsampling: int, padding: int, dilation: int, out: int
 ) -> list[range]:
-    """For each output the places of its window from the first to the last that lies on the image."""
-    last = (size - 1) * spread
+    """For each output, along one axis, the positions of its window from the first to the last on the image.
+
+    The arguments are the entries of a geometry for one axis; `size` is the image's size.
+    """
+    last = (size - 1) * upsampling
     found = []
     for p in range(out):
         inside = [r for r in range(window) if 0 <= p * stride + r * dilation - padding <= last]
@@ -117,41 +127,44 @@ def seen_places(
     return found
 
 
-def seen(places: list[range]) -> range:
-    """The places that some output sees; a 3×3 window on 1×1 has only one."""
-    some = [one for one in places if one]
-    return range(min(one.start for one in some), max(one.stop for one in some)) if some else range(1)
+def position_range(positions: list[range]) -> range:
+    """The smallest range with the `used_positions` of all outputs; range(1) if no window meets the image."""
+    used = [own for own in positions if own]
+    return range(min(own.start for own in used), max(own.stop for own in used)) if used else range(1)
 
 
-def within(size: int, window: int, stride: int, padding: int, dilation: int, out: int) -> bool:
-    """Whether no window reaches beyond the image."""
+def is_unpadded(size: int, window: int, stride: int, padding: int, dilation: int, out: int) -> bool:
+    """Whether all windows are inside the image, along one axis."""
     return padding <= 0 and (out - 1) * stride + (window - 1) * dilation - padding < size
 
 
-def cut(down: list[range], across: list[range], images: int, high: int) -> tuple[bool, int, int]:
-    """Whether tiles are of one row of outputs each, and which of its columns have tiles together.
+def tile_layout(down: list[range], across: list[range], images: int, high: int) -> tuple[bool, int, int]:
+    """The division of outputs into tiles of `high` outputs: (by_row, left, middle), see `_convolve`.
 
-    Such tiles skip places of the window that the row does not see; columns that do not see all of it may
-    have tiles of their own, which skip what they do not see. The less work is taken: tiles times places.
-    Columns with tiles together: how many are before them, how many they are.
+    `down` and `across` are the `used_positions` of rows and columns. If `by_row`, a tile has outputs of one
+    row only, and skips the window's positions that this row does not use. The `middle` columns after the
+    first `left` use all positions and share tiles; each other column has tiles of its own, which skip the
+    positions that it does not use. The division with the least work is chosen: tiles times positions.
     """
-    wide = len(across)
-    all_see = [q for q, own in enumerate(across) if own == seen(across)]
+    wide, every = len(across), len(position_range(across))
+    full = [q for q, own in enumerate(across) if own == position_range(across)]
     rows = sum(map(len, down))
-    whole = parts(images * len(down) * wide, high) * len(seen(down)) * len(seen(across))
-    ways = {(False, 0, wide): whole, (True, 0, wide): rows * parts(images * wide, high) * len(seen(across))}
-    if len(all_see) < wide:
-        beside = parts(images, high) * sum(len(own) for own in across if own != seen(across))
-        together = parts(images * len(all_see), high) * len(seen(across))
-        ways[True, all_see[0] if all_see else wide, len(all_see)] = rows * (together + beside)
-    return min(ways, key=ways.__getitem__)
+    work = {
+        (False, 0, wide): ceil_div(images * len(down) * wide, high) * len(position_range(down)) * every,
+        (True, 0, wide): rows * ceil_div(images * wide, high) * every,
+    }
+    if len(full) < wide:
+        sides = ceil_div(images, high) * sum(len(own) for own in across if own != position_range(across))
+        shared = ceil_div(images * len(full), high) * every
+        work[True, full[0] if full else wide, len(full)] = rows * (shared + sides)
+    return min(work, key=work.__getitem__)
 
 
-def parts(whole: int, part: int) -> int:
-    """How many it takes."""
+def ceil_div(whole: int, part: int) -> int:
+    """`whole` / `part`, rounded up."""
     return -(-whole // part)
 
 
-def power_of_two(least: int) -> int:
-    """The next power of two."""
+def next_power_of_two(least: int) -> int:
+    """The smallest power of two that is at least `least`."""
     return 1 << (least - 1).bit_length()
