@@ -195,10 +195,11 @@ def resolved_by_train(settings: dict[str, Any]) -> Experiment:
         raise InterruptedError
 
     clients = [kedge.Dataset(torch.randn(9, 6), torch.arange(9) % 3)] * 4
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(InterruptedError):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kedge.api, "assemble", stop)
         patch.setattr(kedge.api, "user_federation", lambda *arguments: None)
-        kedge.train(nn.Linear(6, 3), clients, progress=False, **settings)
+        with pytest.raises(InterruptedError):
+            kedge.train(nn.Linear(6, 3), clients, progress=False, **settings)
     return found[0]
 
 
