@@ -32,7 +32,7 @@ from kedge.algorithms import (
 )
 from kedge.algorithms.fedrod import PERSONAL
 from kedge.config.task import Task
-from kedge.core.algorithm import Algorithm, fitted
+from kedge.core.algorithm import Algorithm, model_for
 from kedge.core.optimizers import SGD
 from kedge.core.selections import head
 from kedge.core.tree import Tree, flatten
@@ -75,7 +75,7 @@ def switched(*methods: Algorithm, kind: Kind) -> tuple[Ran, Ran, Task]:
     before, after = Ran(until, kind), Ran(until, kind)
     progress = Progress(after.server, stage=len(until.stages) - 1)
     progress = next_stage(task, after.engine, progress)
-    assert progress.server.shared.keys() == methods[-1].shared(fitted(methods[-1], task.model))
+    assert progress.server.shared.keys() == methods[-1].shared(model_for(methods[-1], task.model))
     after.server, after.state = progress.server, everything(progress.server, after.engine)
     return before, after, task
 
@@ -85,7 +85,7 @@ def sharing() -> list[str]:
     ways: dict[object, str] = {}
     for name in METHOD_REGISTRY:
         algorithm = one_of_several(name)
-        sent = algorithm.shared(fitted(algorithm, network("batch", of=algorithm)))
+        sent = algorithm.shared(model_for(algorithm, network("batch", of=algorithm)))
         ways.setdefault((sent, algorithm.heads), name)
     return list(ways.values())
 

@@ -18,7 +18,7 @@ from kedge.config.experiment import resolve
 from kedge.config.stages import adapted, rebuilding
 from kedge.core.algorithm import Algorithm, Stage
 from kedge.core.errors import RequestError
-from kedge.core.schedules import Clock, Mask, over
+from kedge.core.schedules import Clock, Mask, combined
 from kedge.data.dataset import Dataset
 from kedge.nn.from_module import from_module, seeded
 
@@ -39,7 +39,7 @@ def refusal(method: str, **settings: Any) -> str | None:
 
 CONTROL = "its control variates presume plain SGD. Set momentum to 0, or allow_momentum = true"
 HEAD = "its schedule never trains the head, but the method is about how the head is trained. Use another"
-PARTED = "the last {} units cannot be parted from a model of 3: give a number from 1 to 2."
+PARTED = "the last {} units cannot be separated from a model of 3: give a number from 1 to 2."
 SENSELESS: dict[str, tuple[str, dict[str, Any], str]] = {
     "scaffold with momentum": ("scaffold", MOMENTUM, f"scaffold with momentum 0.9: {CONTROL}"),
     "fedpvr with momentum": ("fedpvr", MOMENTUM, f"fedpvr with momentum 0.9: {CONTROL}"),
@@ -178,7 +178,7 @@ def test_a_schedule_must_give_one_flag_a_unit(
     base: Algorithm, wrong: Callable[[Clock, int], Mask], flags: int
 ) -> None:
     """Also where it is laid over a schedule that the method has of its own."""
-    algorithm = replace(base, schedule=over(base.schedule, wrong))
+    algorithm = replace(base, schedule=combined(base.schedule, wrong))
     message = f"schedule gives {flags} flags for a model of 3 units"
     with pytest.raises(RequestError, match=message):
         check_schedules([Stage(algorithm, 1, LOCAL)], network("batch"))

@@ -1,11 +1,11 @@
-"""Attention: torch's own where nothing is dropped, keyed dropout where something is."""
+"""Attention: torch's results without dropout, and keyed dropout."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from tests.nn.test_layers import batch, drawn
+from tests.nn.test_layers import batch, random_tensor
 from torch import Tensor, nn
 from torch.func import vmap
 
@@ -85,7 +85,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-def made(build: Callable[[], nn.Module]) -> tuple[nn.Module, Model]:
+def module_and_model(build: Callable[[], nn.Module]) -> tuple[nn.Module, Model]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = build().double()
@@ -95,10 +95,10 @@ def made(build: Callable[[], nn.Module]) -> tuple[nn.Module, Model]:
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("train", [True, False], ids=["training", "evaluation"])
 def test_without_dropout_outputs_are_torchs_alone_and_in_a_stack(name: str, train: bool) -> None:
-    """In evaluation too, where torch's layers would take a fused operator that vmap does not know."""
-    module, model = made(NETWORKS[name])
+    """In evaluation, too, where torch's layers would call a fused operator that vmap does not support."""
+    module, model = module_and_model(NETWORKS[name])
     params, buffers = model.init(0)
-    x = drawn(3, LENGTH, EMBED)
+    x = random_tensor(3, LENGTH, EMBED)
     want = module.train(train)(x)
     with torch.no_grad():
         out = model.apply(params, buffers, batch(x), train)[0].logits
@@ -118,14 +118,14 @@ def test_plain_operators_compute_what_torchs_attention_does(
     own = nn.MultiheadAttention(EMBED, HEADS, **options).double()
     samples, sources = 3, LENGTH
     same = same and "kdim" not in options
-    query = drawn(LENGTH, samples, EMBED)
-    key = query if same else drawn(sources, samples, options.get("kdim", EMBED), seed=1)
-    value = query if same else drawn(sources, samples, options.get("vdim", EMBED), seed=2)
+    query = random_tensor(LENGTH, samples, EMBED)
+    key = query if same else random_tensor(sources, samples, options.get("kdim", EMBED), seed=1)
+    value = query if same else random_tensor(sources, samples, options.get("vdim", EMBED), seed=2)
     masks: dict[str, Tensor | None] = {
         "none": None,
         "bool": SQUARE,
-        "float": drawn(LENGTH, sources, seed=3),
-        "per head": drawn(samples * HEADS, LENGTH, sources, seed=3) > 1,
+        "float": random_tensor(LENGTH, sources, seed=3),
+        "per head": random_tensor(samples * HEADS, LENGTH, sources, seed=3) > 1,
     }
     padding = torch.zeros(samples, sources, dtype=torch.bool)
     padding[0, -2:] = True
@@ -149,7 +149,7 @@ def test_plain_operators_compute_what_torchs_attention_does(
 
 def test_plain_operators_take_a_sample_alone() -> None:
     own = nn.MultiheadAttention(EMBED, HEADS).double()
-    x = drawn(LENGTH, EMBED)
+    x = random_tensor(LENGTH, EMBED)
     want = own(x, x, x)
     out = multi_head(
         None, x, x, x, EMBED, HEADS, own.in_proj_weight, own.in_proj_bias, None, None, False, 0.0,
@@ -160,9 +160,11 @@ def test_plain_operators_take_a_sample_alone() -> None:
 
 
 def test_a_query_that_may_look_at_nothing_gives_numbers_and_gradients() -> None:
-    _, model = made(lambda: Attending(need_weights=False, mask=torch.ones_like(SQUARE), dropout=0.5))
+    _, model = module_and_model(
+        lambda: Attending(need_weights=False, mask=torch.ones_like(SQUARE), dropout=0.5)
+    )
     params = {k: v.requires_grad_() for k, v in model.init(0)[0].items()}
-    out = model.apply(params, {}, batch(drawn(3, LENGTH, EMBED)), True)[0].logits
+    out = model.apply(params, {}, batch(random_tensor(3, LENGTH, EMBED)), True)[0].logits
     out.sum().backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     assert all(v.grad is None or bool(v.grad.isfinite().all()) for v in params.values())
 
@@ -190,15 +192,15 @@ def weights(x: Tensor, train: bool = True, calls: int = 1, key: tuple[int, int] 
 
 def test_attention_drops_its_share_and_keeps_the_mean() -> None:
     """16 000 weights of 1/20 each: the share dropped varies by √(p(1−p)/n) = 0.0036."""
-    out = weights(drawn(20, 20, 4)) * 20
+    out = weights(random_tensor(20, 20, 4)) * 20
     share = float((out == 0).double().mean())
     assert abs(share - 0.3) < 5 * 0.0036
     assert abs(float(out.mean()) - 1) < 0.03
-    assert not (weights(drawn(20, 20, 4), train=False) == 0).any()
+    assert not (weights(random_tensor(20, 20, 4), train=False) == 0).any()
 
 
 def test_attention_drops_by_the_key_alone() -> None:
-    x = drawn(6, 5, 4)
+    x = random_tensor(6, 5, 4)
     first = weights(x)
     torch.manual_seed(7)
     assert torch.equal(first, weights(x))

@@ -19,7 +19,7 @@ def batch(x: Tensor, weight: Tensor | None = None, key: tuple[int, int] = (1, 2)
     )
 
 
-def drawn(*shape: int, seed: int = 0) -> Tensor:
+def random_tensor(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
@@ -33,7 +33,7 @@ def small() -> nn.Sequential:
 
 
 def test_output_is_the_modules_and_features_are_the_input_of_the_last_linear_layer() -> None:
-    module, x = small(), drawn(5, 3)
+    module, x = small(), random_tensor(5, 3)
     model = from_module(module)
     out, buffers = model.apply(*model.init(0), batch(x), True)
     torch.testing.assert_close(out.logits, module(x))
@@ -43,13 +43,13 @@ def test_output_is_the_modules_and_features_are_the_input_of_the_last_linear_lay
 
 def test_features_are_flat_and_the_logits_where_there_is_no_linear_layer() -> None:
     module = nn.Sequential(nn.Conv2d(1, 2, 4), nn.Flatten()).double()
-    model, x = from_module(module), drawn(5, 1, 4, 4)
+    model, x = from_module(module), random_tensor(5, 1, 4, 4)
     out, _ = model.apply(*model.init(0), batch(x), True)
     torch.testing.assert_close(out.features, module(x))
 
 
 def test_a_module_may_return_an_output_of_its_own() -> None:
-    class Own(nn.Module):
+    class ReturnsOutput(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.layer = nn.Linear(3, 2)
@@ -57,7 +57,7 @@ def test_a_module_may_return_an_output_of_its_own() -> None:
         def forward(self, x: Tensor) -> Output:
             return Output(x, self.layer(x), {"twice": 2 * x})
 
-    model, x = from_module(Own()), drawn(5, 3).float()
+    model, x = from_module(ReturnsOutput()), random_tensor(5, 3).float()
     out, _ = model.apply(*model.init(0), batch(x), True)
     assert torch.equal(out.features, x)
     assert torch.equal(out.extra["twice"], 2 * x)
@@ -70,7 +70,7 @@ def test_the_module_is_not_touched() -> None:
     before = copy.deepcopy(module.state_dict())
     model = from_module(module)
     params, buffers = model.init(0)
-    model.apply(params, buffers, batch(drawn(6, 3)), True)
+    model.apply(params, buffers, batch(random_tensor(6, 3)), True)
     assert [type(layer) for layer in module] == [nn.Linear, nn.BatchNorm1d, nn.Dropout, nn.Linear]
     assert not module.training
     assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())
@@ -80,7 +80,7 @@ def test_the_module_is_not_touched() -> None:
 
 def test_apply_is_pure() -> None:
     module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).double()
-    model, x = from_module(module), drawn(6, 3)
+    model, x = from_module(module), random_tensor(6, 3)
     params, buffers = model.init(0)
     given = {k: v.clone() for k, v in {**params, **buffers}.items()}
     first, moved = model.apply(params, buffers, batch(x), True)

@@ -1,4 +1,4 @@
-"""The layers that are exchanged: batch norm that knows padding, keyed dropout, stacked convolutions."""
+"""The replaced layers: batch norm that ignores padding, keyed dropout, stacked convolutions."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ NORMS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 each_norm = pytest.mark.parametrize("name", NORMS)
 
 
-def drawn(*shape: int, seed: int = 0) -> Tensor:
+def random_tensor(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
@@ -50,7 +50,7 @@ def normed(name: str) -> tuple[nn.Module, Model, tuple[int, ...]]:
     build, shape = NORMS[name]
     module = Scaled(build()).double()
     for number, parameter in enumerate(module.parameters()):
-        parameter.data += 0.1 * drawn(*parameter.shape, seed=number)
+        parameter.data += 0.1 * random_tensor(*parameter.shape, seed=number)
     return module, from_module(module), shape
 
 
@@ -59,14 +59,14 @@ def test_masked_batch_norm_is_torchs_in_training_and_evaluation(name: str) -> No
     module, model, shape = normed(name)
     params, buffers = model.init(0)
     for step in range(3):
-        x = drawn(6, *shape, seed=10 + step)
+        x = random_tensor(6, *shape, seed=10 + step)
         out, buffers = model.apply(params, buffers, batch(x), True)
         torch.testing.assert_close(out.logits, module(x), rtol=1e-12, atol=1e-13)
     state = dict(module.named_buffers())
     for k, v in buffers.items():
         torch.testing.assert_close(v, state[k], rtol=1e-12, atol=1e-13)
     module.eval()
-    x = drawn(4, *shape, seed=20)
+    x = random_tensor(4, *shape, seed=20)
     out, after = model.apply(params, buffers, batch(x), False)
     torch.testing.assert_close(out.logits, module(x), rtol=1e-12, atol=1e-13)
     assert all(torch.equal(after[k], buffers[k]) for k in buffers)
@@ -75,10 +75,10 @@ def test_masked_batch_norm_is_torchs_in_training_and_evaluation(name: str) -> No
 @each_norm
 @pytest.mark.parametrize("junk", [0.0, 1e6])
 def test_padding_changes_nothing(name: str, junk: float) -> None:
-    """Rows of weight 0 enter neither the output of the others nor the statistics."""
+    """Rows of weight 0 affect neither the outputs of other rows nor the statistics."""
     _, model, shape = normed(name)
     params, buffers = model.init(0)
-    x = drawn(4, *shape)
+    x = random_tensor(4, *shape)
     padded = torch.cat([x, torch.full((3, *shape), junk, dtype=x.dtype)])
     weight = torch.tensor([1.0] * 4 + [0.0] * 3, dtype=x.dtype)
     plain, moved = model.apply(params, buffers, batch(x), True)
@@ -91,7 +91,7 @@ def test_padding_changes_nothing(name: str, junk: float) -> None:
 @each_norm
 def test_gradients_are_torchs(name: str) -> None:
     module, model, shape = normed(name)
-    x, target = drawn(6, *shape), drawn(6, *shape, seed=1)
+    x, target = random_tensor(6, *shape), random_tensor(6, *shape, seed=1)
     ((module(x) - target) ** 2).sum().backward()
     params = {k: v.requires_grad_() for k, v in model.init(0)[0].items()}
     out, _ = model.apply(params, model.init(0)[1], batch(x), True)
@@ -101,10 +101,10 @@ def test_gradients_are_torchs(name: str) -> None:
 
 
 def test_a_batch_of_one_value_is_finite() -> None:
-    """torch refuses it; a client of one sample must not end a run. Its variance counts as 0."""
+    """torch raises an error here, but a client with one sample must not end a run: its variance is 0."""
     model = from_module(Scaled(nn.BatchNorm1d(3)).double())
     params, buffers = model.init(0)
-    out, moved = model.apply(params, buffers, batch(drawn(1, 3)), True)
+    out, moved = model.apply(params, buffers, batch(random_tensor(1, 3)), True)
     assert not out.logits.any()
     torch.testing.assert_close(moved["norm.running_var"], torch.full((3,), 0.9, dtype=torch.float64))
 
@@ -113,11 +113,11 @@ def test_frozen_statistics_are_used_and_never_moved() -> None:
     module = Scaled(nn.BatchNorm1d(3)).double()
     model = from_module(module, statistics="frozen")
     params, buffers = model.init(0)
-    buffers = {"norm.running_mean": drawn(3), "norm.running_var": drawn(3, seed=1) ** 2 + 0.1}
+    buffers = {"norm.running_mean": random_tensor(3), "norm.running_var": random_tensor(3, seed=1) ** 2 + 0.1}
     module.load_state_dict(buffers, strict=False)
-    out, moved = model.apply(params, buffers, batch(drawn(5, 3)), True)
+    out, moved = model.apply(params, buffers, batch(random_tensor(5, 3)), True)
     assert all(moved[k] is v or torch.equal(moved[k], v) for k, v in buffers.items())
-    torch.testing.assert_close(out.logits, module.eval()(drawn(5, 3)))
+    torch.testing.assert_close(out.logits, module.eval()(random_tensor(5, 3)))
 
 
 def test_what_is_not_supported_is_refused_by_name() -> None:
@@ -163,7 +163,7 @@ def test_two_dropouts_of_a_model_draw_differently() -> None:
 
 
 def test_dropout_rests_in_evaluation_and_at_rate_zero() -> None:
-    x = drawn(8, 5)
+    x = random_tensor(8, 5)
     assert torch.equal(dropped(nn.Dropout(0.5), x, train=False), x)
     assert torch.equal(dropped(nn.Dropout(0.0), x), x)
 
@@ -183,7 +183,7 @@ def test_the_convolution_of_compiled_programs_is_torchs(
     stride: int, padding: int | tuple[int, int], dilation: int, bias: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = nn.Conv2d(2, 3, (3, 2), stride, padding, dilation, bias=bias).double()
-    model, x = from_module(nn.Sequential(module)), drawn(4, 2, 7, 6)
+    model, x = from_module(nn.Sequential(module)), random_tensor(4, 2, 7, 6)
     params, _ = model.init(0)
     want = module(x)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)

@@ -1,4 +1,4 @@
-"""Precisions: what is set, put back, rounded and told."""
+"""Precisions: torch's flags, their restoration, rounding and messages."""
 
 from typing import Any
 
@@ -84,7 +84,7 @@ CONVOLUTIONS: dict[str, nn.Module] = {
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("layer", CONVOLUTIONS)
 def test_rows_of_a_stack_are_rounded_as_one_model_is(layer: str, train: bool) -> None:
-    """Without a gradient around it, vmap would take a convolution apart before autocast sees it."""
+    """Without a gradient transform around it, vmap decomposes a convolution before autocast sees it."""
     torch.manual_seed(0)
     first = nn.Linear(8, 8, bias=False)  # its output is in bfloat16 on every device
     rest = nn.Sequential(CONVOLUTIONS[layer], nn.Flatten(), nn.LazyLinear(4))

@@ -1,4 +1,4 @@
-"""torch's random functions answered from a key: the right distributions, and another draw at every call."""
+"""torch's random functions as functions of a key: distributions, and different numbers at every call."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from kedge.nn.keyed import normal, random_words, uniform
 from kedge.nn.random_functions import KEYED_FUNCTIONS, KeyedFunctions
 
 KEY = torch.tensor([3, 4])
-N = 40_000  # of which a mean of uniform numbers varies by √(1/12/n) = 0.0014, of normal ones by 0.005
+N = 40_000  # the standard error of a mean is √(1/12/N) = 0.0014 for uniform, 0.005 for normal numbers
 
 
 def test_uniform_and_normal_numbers_have_their_moments() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.nn.test_layers import batch, drawn
+from tests.nn.test_layers import batch, random_tensor
 from torch import Tensor, nn
 from torch.func import vmap
 
@@ -34,7 +34,7 @@ TIMES, SAMPLES, INPUTS, HIDDEN = 6, 4, 3, 5
 
 @pytest.fixture
 def always_plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plain products on a CPU too, as on a GPU or compiled."""
+    """Plain products also on a CPU, as on a GPU or in a compiled program."""
     monkeypatch.setattr(recurrent, "uses_torch_operator", lambda layer, x: False)
 
 
@@ -49,11 +49,11 @@ def layers(kind: str, options: str) -> tuple[nn.RNNBase, nn.RNNBase]:
 
 
 def states(layer: nn.RNNBase, batched: bool) -> Any:
-    """First states that are not zero."""
+    """Initial states that are not zero."""
     rows = layer.num_layers * (2 if layer.bidirectional else 1)
     shape = (rows, SAMPLES) if batched else (rows,)
-    h = drawn(*shape, layer.proj_size or HIDDEN, seed=5)
-    return (h, drawn(*shape, HIDDEN, seed=6)) if isinstance(layer, nn.LSTM) else h
+    h = random_tensor(*shape, layer.proj_size or HIDDEN, seed=5)
+    return (h, random_tensor(*shape, HIDDEN, seed=6)) if isinstance(layer, nn.LSTM) else h
 
 
 @pytest.mark.usefixtures("always_plain")
@@ -63,13 +63,13 @@ def states(layer: nn.RNNBase, batched: bool) -> Any:
 def test_plain_products_are_torchs_layer(kind: str, options: str, given: bool, batched: bool) -> None:
     own, plain = layers(kind, options)
     shape = (SAMPLES, TIMES) if own.batch_first else (TIMES, SAMPLES)
-    x = drawn(*(shape if batched else (TIMES,)), INPUTS)
+    x = random_tensor(*(shape if batched else (TIMES,)), INPUTS)
     first = (states(own, batched),) if given else ()
     results = []
     for layer in (own, plain):
         out, after = layer(x, *first)
         tensors = (out, *(after if isinstance(after, tuple) else (after,)))
-        total = sum(((v * drawn(*v.shape, seed=9)).sum() for v in tensors), torch.zeros(()))
+        total = sum(((v * random_tensor(*v.shape, seed=9)).sum() for v in tensors), torch.zeros(()))
         gradients = torch.autograd.grad(total, list(layer.parameters()))
         results.append([*tensors, *gradients])
     for left, right in zip(*results, strict=True):
@@ -83,9 +83,9 @@ def test_plain_cells_are_torchs(kind: Any, given: bool) -> None:
     own, plain = kind(INPUTS, HIDDEN).double(), kind(INPUTS, HIDDEN).double()
     plain.load_state_dict(own.state_dict())
     replace_layers(nn.Sequential(plain), False)
-    h = drawn(SAMPLES, HIDDEN, seed=5)
-    first = ((h, drawn(SAMPLES, HIDDEN, seed=6)) if kind is nn.LSTMCell else h,) if given else ()
-    x = drawn(SAMPLES, INPUTS)
+    h = random_tensor(SAMPLES, HIDDEN, seed=5)
+    first = ((h, random_tensor(SAMPLES, HIDDEN, seed=6)) if kind is nn.LSTMCell else h,) if given else ()
+    x = random_tensor(SAMPLES, INPUTS)
     for left, right in zip(own(x, *first), plain(x, *first), strict=True):
         torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-13)
 
@@ -115,7 +115,7 @@ def outputs(module: nn.Module, x: Tensor, train: bool = True, key: tuple[int, in
 
 
 def test_dropout_between_layers_depends_on_the_key_alone() -> None:
-    x = drawn(8, TIMES, INPUTS)
+    x = random_tensor(8, TIMES, INPUTS)
     first = outputs(reading(0.5), x)
     torch.manual_seed(7)
     assert torch.equal(first, outputs(reading(0.5), x))
@@ -125,7 +125,7 @@ def test_dropout_between_layers_depends_on_the_key_alone() -> None:
 
 
 def test_dropout_between_layers_rests_in_evaluation() -> None:
-    x = drawn(8, TIMES, INPUTS)
+    x = random_tensor(8, TIMES, INPUTS)
     torch.testing.assert_close(outputs(reading(0.5), x, train=False), reading()(x), rtol=1e-12, atol=1e-13)
 
 
@@ -153,9 +153,9 @@ def test_dropout_between_layers_drops_its_share() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])
 def test_a_stack_is_evaluated_without_gradients(kind: str, dtype: torch.dtype) -> None:
-    """vmap does not know torch's operator then."""
+    """vmap does not support torch's operator then."""
     module = Reading(KINDS[kind](INPUTS, HIDDEN, batch_first=True)).to(dtype)
-    model, x = from_module(module), drawn(4, TIMES, INPUTS).to(dtype)
+    model, x = from_module(module), random_tensor(4, TIMES, INPUTS).to(dtype)
     rows = {k: torch.stack([v, 2 * v]) for k, v in model.init(0)[0].items()}
     with torch.no_grad():
         out = vmap(lambda p: model.apply(p, {}, batch(x), False)[0].logits)(rows)
@@ -165,7 +165,7 @@ def test_a_stack_is_evaluated_without_gradients(kind: str, dtype: torch.dtype) -
 @pytest.mark.usefixtures("always_plain")
 def test_a_stack_of_plain_layers_computes_each_of_them() -> None:
     module = reading()
-    model, x = from_module(module), drawn(4, TIMES, INPUTS)
+    model, x = from_module(module), random_tensor(4, TIMES, INPUTS)
     params, _ = model.init(0)
     rows = {k: torch.stack([v, 2 * v]) for k, v in params.items()}
     out = vmap(lambda p: model.apply(p, {}, batch(x), True)[0].logits)(rows)
@@ -173,7 +173,7 @@ def test_a_stack_of_plain_layers_computes_each_of_them() -> None:
 
 
 def test_a_packed_sequence_is_refused_with_what_to_do() -> None:
-    packed = nn.utils.rnn.pack_padded_sequence(drawn(5, 2, INPUTS), torch.tensor([5, 3]))
+    packed = nn.utils.rnn.pack_padded_sequence(random_tensor(5, 2, INPUTS), torch.tensor([5, 3]))
     _, plain = layers("lstm", "plain")
     with pytest.raises(RequestError, match=r"PackedSequence is not supported.*Pad the sequences"):
         plain(packed)
@@ -184,7 +184,7 @@ def test_a_state_of_another_shape_is_refused_as_torch_does() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recurrent, "uses_torch_operator", lambda layer, x: False)
         with pytest.raises(RuntimeError, match="Expected hidden size"):
-            plain(drawn(TIMES, SAMPLES, INPUTS), drawn(1, SAMPLES + 1, HIDDEN))
+            plain(random_tensor(TIMES, SAMPLES, INPUTS), random_tensor(1, SAMPLES + 1, HIDDEN))
 
 
 @pytest.mark.parametrize(("kind", "gates"), [(nn.LSTM, 4), (nn.GRU, 3), (nn.RNN, 1)])

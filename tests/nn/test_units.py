@@ -24,7 +24,7 @@ IMAGE = (3, 8, 8)
 
 
 def parts(units: Units, depth: int) -> list[set[str]]:
-    """Each unit as the children it consists of; those of layer1, layer2, … at depth 2."""
+    """The children in each unit; inside layer1, layer2, … the children at depth 2."""
     return [{".".join(k.split(".")[: depth if k.startswith("layer") else 1]) for k in unit} for unit in units]
 
 
@@ -105,7 +105,7 @@ def test_layers_of_a_residual_network_are_its_convolutions_with_their_norms(gran
 
 
 class Plain(nn.Module):
-    """A plain CNN, or what else has children of these names."""
+    """A plain network whose children have given names, such as a CNN."""
 
     def __init__(self, **children: nn.Module) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ STEM, BODY, FC = (("stem.weight", "stem.bias"), ("body.weight", "body.bias"), ("
 def test_a_module_may_list_its_units_by_granularity(
     units: object, granularity: Granularity, expected: Units
 ) -> None:
-    """A list alone answers to "listed" only; a number of units is none of ours."""
+    """A plain list has granularity "listed" only; an attribute that is a number is ignored."""
     assert units_of(Listed(units), granularity) == expected
 
 
@@ -260,7 +260,7 @@ def test_wrong_lists_are_refused(units: object, granularity: Granularity, messag
 
 @pytest.mark.parametrize(("granularity", "count"), [("layer", 21), ("module", 4), ("block", 8)])
 def test_a_user_s_schedule_gets_the_units_of_the_granularity(granularity: Granularity, count: int) -> None:
-    """Only the first unit trains: what moves on the server is that unit of as many as were asked for."""
+    """Only the first unit trains, so exactly its leaves change on the server; there are `count` units."""
     seen = set()
 
     def first_only(clock: Clock, units: int) -> Mask:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from kedge.core.algorithm import Algorithm, with_schedule
 from kedge.core.ranges import checked
-from kedge.core.schedules import Clock, Mask, Schedule, exact
+from kedge.core.schedules import Clock, Mask, Schedule, exact_fraction
 
 Ratio = Annotated[
     float,
@@ -29,7 +29,7 @@ def open_units(ratio: float, clock: Clock, units: int) -> int:
 
     The ceiling is taken in rational arithmetic; in floating point it errs for M=5, ratio=0.7, K=250, k=35.
     """
-    share, whole = exact(ratio)
+    share, whole = exact_fraction(ratio)
     thaw = share * clock.steps
     return units if thaw == 0 else min(-(-(clock.step + 1) * units * whole // thaw), units)
 

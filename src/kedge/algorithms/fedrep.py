@@ -15,7 +15,7 @@ from kedge.algorithms.fedavg import Weights
 from kedge.algorithms.fedper import fedper
 from kedge.core.algorithm import Algorithm
 from kedge.core.ranges import checked
-from kedge.core.schedules import Clock, Mask, exact
+from kedge.core.schedules import Clock, Mask, exact_fraction
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class HeadThenBody:
     count: int = 1
 
     def __call__(self, clock: Clock, units: int) -> Mask:
-        share, whole = exact(self.share)
+        share, whole = exact_fraction(self.share)
         nearest = max((2 * share * clock.steps + whole) // (2 * whole), 1)
         steps = min(nearest, clock.steps - 1)
         return tuple((unit >= units - self.count) == (clock.step < steps) for unit in range(units))

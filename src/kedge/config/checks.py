@@ -8,7 +8,7 @@ import torch
 from kedge.config.forward_check import preserve_generators
 from kedge.config.metrics import measurable, tune_of
 from kedge.config.task import Task
-from kedge.core.algorithm import Algorithm, Stage, fitted
+from kedge.core.algorithm import Algorithm, Stage, model_for
 from kedge.core.errors import DataError, RequestError
 from kedge.core.frozen import frozen_note
 from kedge.core.model import Batch, Model
@@ -41,7 +41,7 @@ def check_schedules(stages: Sequence[Stage], model: Model) -> None:
     last = max(sum(stage.rounds for stage in stages) - 1, 0)
     for stage in stages:
         algorithm = stage.algorithm
-        check_parts(algorithm, fitted(algorithm, model))
+        check_parts(algorithm, model_for(algorithm, model))
         try:
             masks = [algorithm.schedule(Clock(r, r, k, 10), units) for r in (0, last) for k in range(10)]
         except RequestError as error:

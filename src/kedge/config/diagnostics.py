@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kedge.algorithms.feddyn import DynamicRegularizer
 from kedge.config.task import Task
-from kedge.core.algorithm import Algorithm, Stage, fitted
+from kedge.core.algorithm import Algorithm, Stage, model_for
 from kedge.core.correction import Correction
 from kedge.core.errors import RequestError
 from kedge.core.model import Model
@@ -52,7 +52,7 @@ def observed(algorithm: Algorithm, model: Model, measure: Measure) -> Algorithm:
 
 def shared_units(algorithm: Algorithm, model: Model) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """The units' names, and their leaves that leave a client; units that do not are not there."""
-    shared = algorithm.shared(fitted(algorithm, model))
+    shared = algorithm.shared(model_for(algorithm, model))
     units = [tuple(k for k in unit if k in shared) for unit in model.units]
     return tuple((f"unit{place}", leaves) for place, leaves in enumerate(units) if leaves)
 

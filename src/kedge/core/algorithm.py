@@ -1,4 +1,4 @@
-"""Algorithm and Stage: a method as a value that prints, compares, hashes and pickles."""
+"""Algorithm and Stage: a federated method as a value that can be printed, compared, hashed and pickled."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -13,13 +13,13 @@ from kedge.core.losses import cross_entropy
 from kedge.core.model import Model, Output
 from kedge.core.optimizers import SGD, Optimizer
 from kedge.core.ranges import Count, WholeNumber, checked
-from kedge.core.schedules import FixLast, OnlyLast, Schedule, all_units, over
+from kedge.core.schedules import FixLast, OnlyLast, Schedule, all_units, combined
 from kedge.core.selections import Selection, everything
 from kedge.core.tree import Leaves
 
 
 def by_size(facts: Leaves) -> Tensor:
-    """Weight n_i."""
+    """The client's number of samples, n_i."""
     return facts["examples"]
 
 
@@ -29,7 +29,7 @@ def equal(facts: Leaves) -> Tensor:
 
 
 def unchanged(model: Model) -> Model:
-    """The model as it is."""
+    """The same model."""
     return model
 
 
@@ -39,7 +39,7 @@ def no_heads(model: Model, leaves: Leaves) -> Leaves:
 
 
 def as_it_is(module: nn.Module) -> nn.Module:
-    """The network as it is."""
+    """The same network."""
     return module
 
 
@@ -51,7 +51,7 @@ def logits(out: Output) -> Tensor:
 @checked(prefix="")
 @dataclass(frozen=True)
 class LocalTraining:
-    """How a client trains in a round."""
+    """Settings of a client's training in a round."""
 
     epochs: Count = 1
     batch: Count = 50
@@ -67,7 +67,7 @@ DEFAULT_LOCAL = LocalTraining()
 @checked(prefix="tune.")
 @dataclass(frozen=True)
 class Tune:
-    """Personalise a copy of the model on a client's own data, to be measured and discarded."""
+    """Settings of fine-tuning: clients train a copy of the model on their data; it is evaluated, not kept."""
 
     epochs: Count = 5
     what: Literal["all", "head", "body"] = "all"  # the head is the last unit
@@ -75,23 +75,21 @@ class Tune:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What a federated method is, axis by axis."""
+    """A federated method; every field has the value of FedAvg as its default."""
 
     name: str
-    corrections: tuple[Correction, ...] = ()  # objective terms, gradient corrections, server rules
-    loss: Callable[[Step], Tensor] = cross_entropy  # the data term
-    schedule: Schedule = all_units  # what trains when
-    shared: Selection = everything  # what leaves the client
-    rebuild: Callable[[nn.Module], nn.Module] = as_it_is  # another network; stages must agree on it
-    adapt: Callable[[Model], Model] = unchanged  # the same network with added heads
+    corrections: tuple[Correction, ...] = ()  # terms of the loss, corrections of gradients, server rules
+    loss: Callable[[Step], Tensor] = cross_entropy  # the loss, without the terms of corrections
+    schedule: Schedule = all_units  # which units train, and when
+    shared: Selection = everything  # the leaves that clients send and the server averages
+    rebuild: Callable[[nn.Module], nn.Module] = as_it_is  # makes another network; the same in all stages
+    adapt: Callable[[Model], Model] = unchanged  # adds heads to the network
     heads: tuple[str, ...] = ()  # the leaves that `adapt` adds
-    headed: Callable[[Model, Leaves], Leaves] = (
-        no_heads  # their start, where a stage begins with a trained model
-    )
-    weight: Weight = by_size  # in the mean of deltas
-    predict: Callable[[Output], Tensor] = logits  # the logits a client uses
-    head_trains: bool = False  # whether a schedule that never opens the last unit contradicts the method
-    tune: Tune | None = None  # the method's own way to personalise; any other may be asked for
+    headed: Callable[[Model, Leaves], Leaves] = no_heads  # initial heads of a stage, for a trained model
+    weight: Weight = by_size  # clients' weights in the mean of deltas
+    predict: Callable[[Output], Tensor] = logits  # the logits of a client's own model
+    head_trains: bool = False  # whether the method refuses a schedule that never trains the last unit
+    tune: Tune | None = None  # the method's own fine-tuning; a run may request another
 
     def __post_init__(self) -> None:
         slots = [c.name for c in self.corrections]
@@ -113,13 +111,13 @@ class Algorithm:
 
     @property
     def needs_class_means(self) -> bool:
-        """Whether clients look at all their data once more at the end of a round."""
+        """Whether clients compute class means over all their data at the end of a round."""
         return any(c.needs_class_means for c in self.corrections)
 
 
 @dataclass(frozen=True)
 class AdaptAll:
-    """Functions that adapt the model one after another."""
+    """An `Algorithm.adapt` that applies several functions one after another."""
 
     parts: tuple[Callable[[Model], Model], ...]
 
@@ -147,12 +145,12 @@ def check_addable(first: Algorithm, other: Algorithm) -> None:
     title = f"{first.name} & {other.name}"
     if not other.corrections:
         raise RequestError(f"{title}: {other.name} has no corrections that could be added to {first.name}.")
-    decided = own_axes(other)
+    decided = decisions(other)
     if decided:
-        mine = own_axes(first)
+        decided_by_first = decisions(first)
         remedy = (
-            f"{first.name} does so, too ({', '.join(mine)}): use one of the two."
-            if mine
+            f"{first.name} does so, too ({', '.join(decided_by_first)}): use one of the two."
+            if decided_by_first
             else f"Write it first: {other.name} & {first.name}."
         )
         raise RequestError(
@@ -161,8 +159,8 @@ def check_addable(first: Algorithm, other: Algorithm) -> None:
         )
 
 
-def own_axes(algorithm: Algorithm) -> list[str]:
-    """The axes besides corrections on which an algorithm differs from FedAvg."""
+def decisions(algorithm: Algorithm) -> list[str]:
+    """The fields besides `corrections` in which an algorithm differs from FedAvg."""
     about = ("loss", "schedule", "shared", "rebuild", "heads", "predict", "tune")
     defaults = {field.name: field.default for field in fields(Algorithm)}
     return [name for name in about if getattr(algorithm, name) != defaults[name]]
@@ -171,12 +169,12 @@ def own_axes(algorithm: Algorithm) -> list[str]:
 @checked(prefix="")
 @dataclass(frozen=True)
 class Stage:
-    """One method for some rounds; what an earlier stage leaves over by its criterion comes on top."""
+    """One method for a number of rounds, plus the rounds that earlier stages left by ending early."""
 
     algorithm: Algorithm
     rounds: WholeNumber
-    local: LocalTraining = DEFAULT_LOCAL  # in kedge.train, if left out: that of the call
-    until: Callable[[Sequence[Mapping[str, Any]]], bool] | None = None  # end early, on the stage's history
+    local: LocalTraining = DEFAULT_LOCAL  # if left out in kedge.train: the settings of the call
+    until: Callable[[Sequence[Mapping[str, Any]]], bool] | None = None  # ends the stage early, by its history
 
     def __post_init__(self) -> None:
         for correction in self.algorithm.corrections:
@@ -184,17 +182,17 @@ class Stage:
 
 
 def with_schedule(algorithm: Algorithm, schedule: Schedule, name: str) -> Algorithm:
-    """The algorithm `name` under `schedule`; where it has its own, a unit trains if both open it."""
-    return replace(algorithm, name=name, schedule=over(algorithm.schedule, schedule))
+    """The algorithm under `schedule`, named `name`; if it has a schedule already, a unit needs both."""
+    return replace(algorithm, name=name, schedule=combined(algorithm.schedule, schedule))
 
 
-def fitted(algorithm: Algorithm, model: Model) -> Model:
-    """The model as this method sees it: heads that other stages' methods added are not its own."""
+def model_for(algorithm: Algorithm, model: Model) -> Model:
+    """The model for this method: without the added heads of other stages' methods."""
     return replace(model, extra=tuple(k for k in model.extra if k in algorithm.heads))
 
 
-def tuning(algorithm: Algorithm, tune: Tune) -> Algorithm:
-    """Plain local training of a copy: the method's data term, none of its corrections."""
+def tuning_algorithm(algorithm: Algorithm, tune: Tune) -> Algorithm:
+    """The algorithm that fine-tunes a client's copy: the method's loss without its corrections."""
     schedule: dict[str, Schedule] = {"all": all_units, "head": OnlyLast(1), "body": FixLast(1)}
     heads = () if tune.what == "body" else algorithm.heads
     return replace(algorithm, corrections=(), schedule=schedule[tune.what], heads=heads)

@@ -43,7 +43,7 @@ def local_step(
     """
     params, buffers = carry["params"], carry["buffers"]
 
-    def view(current: Leaves, out: Output, correction: Correction | None) -> Step:
+    def step_for(current: Leaves, out: Output, correction: Correction | None) -> Step:
         def at(leaves: Leaves) -> Output:
             constant = {k: v.detach() for k, v in {**current, **leaves}.items()}
             return model.apply(constant, fixed["buffers"], batch, False)[0]
@@ -65,10 +65,10 @@ def local_step(
     def objective(train: Leaves) -> tuple[Tensor, Aux]:
         current = {**params, **train}
         out, moved = model.apply(current, buffers, batch, True)
-        total = algorithm.loss(view(current, out, None))
+        total = algorithm.loss(step_for(current, out, None))
         for correction in algorithm.corrections:
             if overrides(correction, "loss"):
-                total = total + correction.loss(view(current, out, correction))
+                total = total + correction.loss(step_for(current, out, correction))
         return total, (out, moved, total)
 
     if not trainable:
@@ -79,7 +79,7 @@ def local_step(
     unclipped: Leaves = {}
     state = carry["state"]
     for correction in algorithm.corrections:
-        step = view(params, out, correction)
+        step = step_for(params, out, correction)
         if overrides(correction, "gradient"):
             grads = {**grads, **correction.gradient(only(grads, fixed["anchor"]), step)}
         if overrides(correction, "unclipped_gradient"):
@@ -90,7 +90,7 @@ def local_step(
     params, opt = local.optimizer.update(grads, unclipped, carry["opt"], params, fixed["lr"])
     for correction in algorithm.corrections:
         if overrides(correction, "advance"):
-            state = {**state, correction.name: correction.advance(view(params, out, correction))}
+            state = {**state, correction.name: correction.advance(step_for(params, out, correction))}
     return {
         "params": params,
         "buffers": moved,

@@ -1,7 +1,8 @@
-"""Correction: one idea against drift, with its hooks.
+"""Correction: the base class of one idea against drift, and the values that its hooks receive.
 
-A correction sees shared leaves only and has its own slot in memories, server state and messages, so any two
-compose. Every hook is pure; override what the idea needs.
+A correction sees shared leaves only, and has its own slot for its state on the client, on the server and in
+uploads. Therefore any two corrections can be combined. Every hook is a pure function; a subclass overrides
+the hooks that it needs.
 """
 
 from collections.abc import Callable
@@ -21,64 +22,64 @@ Weight = Callable[[Leaves], Tensor]  # a client's facts -> its weight in a mean
 
 @dataclass(frozen=True)
 class Step:
-    """What one client sees at one step."""
+    """The values of one client at one step, as a loss or a correction receives them."""
 
-    params: Leaves  # the shared leaves, now
+    params: Leaves  # the client's shared leaves
     anchor: Leaves  # the shared leaves as the server sent them
     batch: Batch
-    out: Output  # the model on (all its leaves, batch)
-    at: Callable[[Leaves], Output]  # the model with these leaves put in, in evaluation mode; a constant
-    state: Tree  # this correction's memory here
-    broadcast: Tree  # what the server sent for this correction
-    facts: Leaves  # per-client constants
-    round: Tensor  # number of the round, from 0: a tensor of no dimensions, so one program serves all rounds
-    trainable: tuple[str, ...] = ()  # the leaves that move in this step
+    out: Output  # the output of the client's model for `batch`
+    at: Callable[[Leaves], Output]  # leaves -> the output with these leaves, in evaluation mode, detached
+    state: Tree  # the correction's memory on this client
+    broadcast: Tree  # the correction's tensors from the server
+    facts: Leaves  # constants of the client
+    round: Tensor  # number of the round, from 0; 0-d, so that one compiled program serves all rounds
+    trainable: tuple[str, ...] = ()  # the leaves that train in this step
 
 
 class ClassMeans(NamedTuple):
-    """What a client's final model makes of its whole training set, class by class."""
+    """Features of a client's final model, averaged over its training samples of each class."""
 
-    mean: Tensor  # [classes, d]: of the features, in evaluation mode; 0 for a class it does not hold
-    samples: Tensor  # [classes]
+    mean: Tensor  # [classes, d], in evaluation mode; 0 for a class without samples
+    samples: Tensor  # [classes], the number of samples
 
 
 @dataclass(frozen=True)
 class End:
-    """What one client sees after its last step."""
+    """The values of one client after the last step of a round; names as in `Step`."""
 
     params: Leaves
     anchor: Leaves
-    delta: Leaves  # params − anchor, shared leaves only
-    lr: Tensor
-    steps: Tensor
-    lr_time: (
-        Leaves  # per leaf: how far a constant unit gradient would have moved it (Σ lr; with momentum more)
-    )
+    delta: Leaves  # params − anchor
+    lr: Tensor  # the learning rate of the round
+    steps: Tensor  # the number of the client's steps
+    # For each leaf, the distance that a constant gradient of 1 would have moved it: the sum of `lr` over the
+    # steps in which the leaf trained; more with momentum.
+    lr_time: Leaves
     state: Tree
     broadcast: Tree
     facts: Leaves
-    class_means: ClassMeans | None = None  # where a correction asks for it
+    class_means: ClassMeans | None = None  # if a correction of the algorithm has `needs_class_means`
 
 
 class Cohort(NamedTuple):
-    """What the server knows of the round."""
+    """The server's view of a round."""
 
     round: int
-    size: int  # admitted replies
-    population: int
-    shared: Leaves
+    size: int  # number of admitted uploads
+    population: int  # number of all clients
+    shared: Leaves  # the shared leaves before the update
 
 
 class Correction:
-    """Base of all corrections: every hook at its neutral value."""
+    """Base class of all corrections; each hook has a neutral default."""
 
-    name: ClassVar[str]  # its slot in memories, server state and messages
-    weight: ClassVar[Weight | None] = None  # its own uploads' weights, where they differ from the algorithm's
-    needs_class_means: ClassVar[bool] = False  # a pass over every client's data at its end of a round
-    rests: ClassVar[bool] = True  # its server state keeps the leaves that trained on nobody
+    name: ClassVar[str]  # the slot
+    weight: ClassVar[Weight | None] = None  # clients' weights in the mean of its uploads; None: algorithm's
+    needs_class_means: ClassVar[bool] = False  # if true, clients compute `End.class_means`
+    rests: ClassVar[bool] = True  # whether a leaf that trained on no client keeps its value in server state
 
     def check(self, local: "LocalTraining") -> None:
-        """Raise RequestError where this correction and this way of training contradict each other."""
+        """Raise a RequestError if the correction does not work with these settings of local training."""
 
     def reach(self, model: Model) -> frozenset[str] | None:
         """The leaves that `init_client` and `init_server` receive, or None for the shared leaves."""
@@ -93,15 +94,15 @@ class Correction:
         return {}
 
     def broadcast(self, state: Tree) -> Tree:
-        """What travels to the clients beside the model."""
+        """The tensors that the server sends to the clients beside the model."""
         return {}
 
     def loss(self, step: Step) -> Tensor | float:
-        """A term added to the local objective."""
+        """A term that is added to the client's loss."""
         return 0.0
 
     def gradient(self, grads: Leaves, step: Step) -> Leaves:
-        """The gradient of the trainable shared leaves, before the clip."""
+        """The corrected gradient of the trainable shared leaves, before clipping."""
         return grads
 
     def unclipped_gradient(self, step: Step) -> Leaves:
@@ -109,15 +110,15 @@ class Correction:
         return {}
 
     def advance(self, step: Step) -> Tree:
-        """Memory that moves every step."""
+        """The client's memory after a step."""
         return step.state
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
-        """The memory kept, and the upload (it reaches the server only as a weighted mean)."""
+        """The client's memory after the round, and its upload; the server sees only the mean of uploads."""
         return end.state, {}
 
     def send(self, delta: Leaves, end: End) -> Leaves:
-        """The delta as it leaves the client."""
+        """The delta that the client sends; by default its own."""
         return delta
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
@@ -125,19 +126,19 @@ class Correction:
         return update, state
 
     def views(self, shared: Leaves, state: Tree) -> dict[str, Leaves]:
-        """Other models worth evaluating, by name."""
+        """Further models to evaluate, by name."""
         return {}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
-        """Numbers of the server's state worth a place in the history, by name."""
+        """Numbers of the server's state for the history, by name."""
         return {}
 
     def drift(self, state: Tree, facts: Leaves) -> Leaves:
-        """A client's drift by its memory, as the method estimates it: FedDyn's g_i, SCAFFOLD's c_i."""
+        """The method's own estimate of a client's drift, from its memory: FedDyn's g_i, SCAFFOLD's c_i."""
         return {}
 
 
-def within(correction: Correction, model: Model, shared: Leaves, own: Leaves) -> Leaves:
-    """The leaves that a correction has state for; `reach` may also name personal or frozen leaves."""
+def reached_leaves(correction: Correction, model: Model, shared: Leaves, own: Leaves) -> Leaves:
+    """The leaves that a correction has state for; they may include personal and frozen leaves."""
     reach = correction.reach(model)
     return shared if reach is None else only({**model.frozen, **own, **shared}, reach)

@@ -1,4 +1,4 @@
-"""The guard of methods that need features: the network must have a linear layer that takes them in."""
+"""The check of methods that need features: the network must have a linear layer, whose input they are."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,9 +8,11 @@ from kedge.core.model import Model
 
 
 def require_features(layers: Sequence[str], method: str, network: str = "the model") -> None:
-    """Raise in the name of `method` if `layers`, the names of linear layers in `network`, is empty."""
+    """Raise a RequestError if `layers`, the names of the linear layers of `network`, is empty."""
     if not layers:
-        raise RequestError(f"{method} needs features: {network} has no linear layer that takes any in.")
+        raise RequestError(
+            f"{method} needs features: {network} has no linear layer, whose input they would be."
+        )
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Model: a pure function of parameters and buffers.
+"""Model: a network as a pure function of parameters and buffers, without state of its own.
 
-Parameters and buffers go in; outputs and new buffers come out. A model keeps no state of its own.
-`kedge.nn.from_module` makes one from any `nn.Module`.
+`apply` receives parameters and buffers, and returns the output and new buffers. `kedge.nn.from_module` makes
+a Model from any `nn.Module`.
 """
 
 from collections.abc import Callable

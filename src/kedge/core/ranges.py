@@ -1,4 +1,4 @@
-"""Ranges of arguments: declared in a signature, checked in one place.
+"""Ranges of arguments: a signature declares them, and `checked` adds the check.
 
     @checked
     def fedprox(mu: Annotated[float, Field(ge=0, description="0 is FedAvg")] = 0.01) -> Algorithm: ...
@@ -57,7 +57,7 @@ def _decorated(target: Any, prefix: str | None) -> Any:
 
 
 def _with_check(function: Callable[..., Any], name: str, prefix: str | None) -> Callable[..., Any]:
-    """The function, with a check of its arguments before each call."""
+    """A function that checks its arguments and calls `function`."""
     signature = inspect.signature(function)
 
     @wraps(function)

@@ -1,4 +1,7 @@
-"""What trains when: a schedule maps clock and number of units to one flag a unit, input side first."""
+"""Schedules: functions of a clock and the number of units that return one flag for each unit.
+
+The flag says whether the unit trains in this step. Units are ordered from the input side to the head.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,25 +16,25 @@ Mask = tuple[bool, ...]
 
 
 class Clock(NamedTuple):
-    """Where a client stands; host integers, counted from 0."""
+    """A client's position in a run, as Python integers from 0."""
 
-    round: int  # of the whole run: runs on across stages
-    stage_round: int
-    step: int
-    steps: int  # this client's, this round
+    round: int  # of the run
+    stage_round: int  # of the stage
+    step: int  # of the round
+    steps: int  # number of the client's steps in this round
 
 
 Schedule = Callable[[Clock, int], Mask]
 
 
 def all_units(clock: Clock, units: int) -> Mask:
-    """Everything trains, always."""
+    """Every unit trains in every step."""
     return (True,) * units
 
 
 @cache
-def exact(ratio: float) -> tuple[int, int]:
-    """The ratio as it is written, as a fraction of whole numbers."""
+def exact_fraction(ratio: float) -> tuple[int, int]:
+    """The decimal number `ratio` as an exact fraction: (numerator, denominator)."""
     return Fraction(str(ratio)).as_integer_ratio()
 
 
@@ -53,7 +56,7 @@ class FixLast:
 
 @dataclass(frozen=True)
 class OnlyLast:
-    """The last `count` units train, no other."""
+    """Only the last `count` units train."""
 
     count: int
 
@@ -63,7 +66,7 @@ class OnlyLast:
 
 @dataclass(frozen=True)
 class Plain:
-    """A function of one's own: (clock, units) → one flag a unit, as any sequence."""
+    """A user's function as a schedule: (clock, units) → any sequence with one flag for each unit."""
 
     function: Callable[[Clock, int], Sequence[bool]]
 
@@ -79,7 +82,7 @@ class Plain:
 
 @dataclass(frozen=True)
 class Both:
-    """A schedule over a method that has one of its own: a unit trains where both open it."""
+    """Two schedules together: a unit trains in the steps in which both open it."""
 
     first: Schedule
     second: Schedule
@@ -94,6 +97,6 @@ class Both:
         return tuple(a and b for a, b in zip(*masks, strict=True))
 
 
-def over(base: Schedule, schedule: Schedule) -> Schedule:
-    """The schedule laid over a method's own."""
+def combined(base: Schedule, schedule: Schedule) -> Schedule:
+    """Both schedules together; `base` is the method's own."""
     return schedule if base is all_units else base if schedule is all_units else Both(base, schedule)

@@ -1,4 +1,4 @@
-"""Which leaves of a model: everything, the body, the head."""
+"""Selections: functions of a model that return names of leaves, such as all, the body's or the head's."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Last:
     count: int
 
     def __call__(self, model: Model) -> frozenset[str]:
-        check_part(self.count, model)
+        check_count(self.count, model)
         return frozenset(k for unit in model.units[-self.count :] for k in unit)
 
 
@@ -43,12 +43,12 @@ class AllButLast:
     count: int
 
     def __call__(self, model: Model) -> frozenset[str]:
-        check_part(self.count, model)
+        check_count(self.count, model)
         return frozenset(k for unit in model.units[: -self.count] for k in unit)
 
 
-def check_part(count: int, model: Model) -> None:
-    """Raise where so many last units are not a part of the model."""
+def check_count(count: int, model: Model) -> None:
+    """Raise a RequestError unless the model has more than `count` units, and `count` is at least 1."""
     if not 0 < count < len(model.units):
         advice = (
             f"give a number from 1 to {len(model.units) - 1}."
@@ -56,6 +56,6 @@ def check_part(count: int, model: Model) -> None:
             else "the model needs at least two units for that; fedavg trains a model of one unit."
         )
         raise RequestError(
-            f"the last {count} units cannot be parted from a model of {len(model.units)}: "
+            f"the last {count} units cannot be separated from a model of {len(model.units)}: "
             f"{advice}{frozen_note(model)}"
         )

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from kedge.core.algorithm import Algorithm, fitted
-from kedge.core.correction import Cohort, Correction, Weight, within
+from kedge.core.algorithm import Algorithm, model_for
+from kedge.core.correction import Cohort, Correction, Weight, reached_leaves
 from kedge.core.model import Model
 from kedge.core.tree import Leaves, Tree, flatten, only, tree_foreach
 from kedge.torch_private import foreach_add
@@ -40,10 +40,10 @@ class Server(NamedTuple):
 
 def initial_server(algorithm: Algorithm, model: Model, params: Leaves, buffers: Leaves) -> Server:
     """The server's state before the first round."""
-    model = fitted(algorithm, model)
+    model = model_for(algorithm, model)
     names = algorithm.shared(model)
     shared, own = only(params, names), {k: v for k, v in params.items() if k not in names}
-    slots = {c.name: c.init_server(within(c, model, shared, own)) for c in algorithm.corrections}
+    slots = {c.name: c.init_server(reached_leaves(c, model, shared, own)) for c in algorithm.corrections}
     return Server(shared, buffers, slots, shared, own)
 
 
@@ -96,11 +96,11 @@ def next_stage_server(
     if set(after.heads) - set(before.heads):
         leaves |= after.headed(model, leaves)
     fresh = initial_server(after, model, leaves, server.buffers)
-    old = {c.name: (type(c), leaves_of(c, fitted(before, model), server)) for c in before.corrections}
+    old = {c.name: (type(c), leaves_of(c, model_for(before, model), server)) for c in before.corrections}
     kept = frozenset(
         c.name
         for c in after.corrections
-        if old.get(c.name) == (type(c), leaves_of(c, fitted(after, model), fresh))
+        if old.get(c.name) == (type(c), leaves_of(c, model_for(after, model), fresh))
     )
     slots = {k: server.slots[k] if k in kept else v for k, v in fresh.slots.items()}
     return fresh._replace(slots=slots), kept
@@ -108,7 +108,7 @@ def next_stage_server(
 
 def leaves_of(correction: Correction, model: Model, server: Server) -> tuple[set[str], set[str]]:
     """The names of the tensors that a correction keeps on a client, and on the server."""
-    shared = within(correction, model, server.shared, server.own)
+    shared = reached_leaves(correction, model, server.shared, server.own)
     return set(flatten(correction.init_client(shared))), set(flatten(correction.init_server(shared)))
 
 

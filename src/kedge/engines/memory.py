@@ -4,7 +4,7 @@ from typing import Any
 
 from kedge.core.algorithm import Algorithm
 from kedge.core.client import overrides
-from kedge.core.correction import within
+from kedge.core.correction import reached_leaves
 from kedge.core.model import Model
 from kedge.core.tree import Leaves, Tree, only
 
@@ -35,7 +35,7 @@ class Memories:
         missing = [c for c in self.algorithm.corrections if c.name not in row["slots"]]
         slots = {
             **row["slots"],
-            **{c.name: c.init_client(within(c, self.model, shared, self.local)) for c in missing},
+            **{c.name: c.init_client(reached_leaves(c, self.model, shared, self.local)) for c in missing},
         }
         params, statistics = self.own_model(client, shared, buffers)
         own = {c.name: slots[c.name] for c in self.algorithm.corrections}

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kedge.core.algorithm import Stage, Tune, fitted, tuning
+from kedge.core.algorithm import Stage, Tune, model_for, tuning_algorithm
 from kedge.core.client import (
     Carry,
     Fixed,
@@ -44,7 +44,7 @@ class Sequential:
 
     def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
         """Start a stage; clients keep their memories of the slots in `kept`."""
-        self.stage, self.model = stage, fitted(stage.algorithm, self.network)
+        self.stage, self.model = stage, model_for(stage.algorithm, self.network)
         self.memories.begin(stage.algorithm, self.model, params, kept)
 
     def train(self, order: Order, clients: Sequence[int]) -> Sums:
@@ -76,10 +76,12 @@ class Sequential:
 
     def tune(self, order: Order, clients: Sequence[int], tune: Tune) -> Iterator[tuple[int, Leaves, Leaves]]:
         """Each client's model fine-tuned on its own data: client, parameters, statistics; nothing is kept."""
-        algorithm = tuning(self.stage.algorithm, tune)
+        algorithm = tuning_algorithm(self.stage.algorithm, tune)
         stage = replace(self.stage, algorithm=algorithm, local=replace(self.stage.local, epochs=tune.epochs))
         for client in clients:
-            carry, _, _ = self.train_client(stage, fitted(algorithm, self.model), order, client, tuning=True)
+            carry, _, _ = self.train_client(
+                stage, model_for(algorithm, self.model), order, client, tuning=True
+            )
             yield client, carry["params"], carry["buffers"]
 
     def train_client(

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kedge.core.algorithm import Stage, Tune, fitted, tuning
+from kedge.core.algorithm import Stage, Tune, model_for, tuning_algorithm
 from kedge.core.client import Carry
 from kedge.core.model import Model
 from kedge.core.server import upload_weights
@@ -67,7 +67,7 @@ class Stacked:
 
     def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
         """Start a stage; clients keep their memories of the slots in `kept`."""
-        self.stage, self.model = stage, fitted(stage.algorithm, self.network)
+        self.stage, self.model = stage, model_for(stage.algorithm, self.network)
         self.bare_carries: dict[int, Carry] = {}  # by the number of rows
         self.memories.begin(stage.algorithm, self.model, params, kept)
         sizes = np.array([len(own) for own in self.federation.clients])
@@ -135,10 +135,10 @@ class Stacked:
         self, order: Order, clients: Sequence[int], tune: Tune
     ) -> Iterator[tuple[int, Leaves, Leaves]]:
         """The same, without a second try if memory runs out."""
-        algorithm = tuning(self.stage.algorithm, tune)
+        algorithm = tuning_algorithm(self.stage.algorithm, tune)
         stage = replace(self.stage, algorithm=algorithm, local=replace(self.stage.local, epochs=tune.epochs))
         for some in self.chunks(clients):
-            model = fitted(algorithm, self.model)
+            model = model_for(algorithm, self.model)
             rows = StackRows(order, some, len(some), self.width)
             start = self.start(stage, model, rows, tuning=True)
             carry = self.backend.run_steps(stage, model, self.federation, start, True)

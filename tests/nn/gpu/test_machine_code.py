@@ -59,7 +59,7 @@ def narrow_reads(kernel: Any, dtype: torch.dtype, tiles: dict[str, int], **const
     loads = re.finditer(r"ld\.global(?:\.\D[\w:]*?)*?(?:\.v(\d))?\.[a-z](\d+)\s", text)
     narrow = [one[0] for one in loads if int(one[1] or 1) * int(one[2]) < 64]
     if own["BN"] * own.get("BK", own["BM"]) * dtype.itemsize < 256 * options["num_warps"]:
-        return narrow  # a thread of so small a tile loads less
+        return narrow  # a thread of a small tile loads less
     return narrow + re.findall(r"cp\.async\.ca[^;]*, 0x4,", text)
 
 

@@ -9,7 +9,7 @@ import torch
 from kedge.audit.finding import Finding, holds
 from kedge.audit.problems import CLASSES, ENGINES, IMAGE, SIZES, convolutional, federation, perceptron
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage
-from kedge.core.correction import ClassMeans, Cohort, Correction, End, Step, within
+from kedge.core.correction import ClassMeans, Cohort, Correction, End, Step, reached_leaves
 from kedge.core.model import Batch, Output
 from kedge.core.optimizers import SGD
 from kedge.core.server import broadcast, initial_server, server_update
@@ -69,7 +69,7 @@ def arguments(correction: Correction, dtype: torch.dtype) -> Arguments:
     data, model = federation(dtype=dtype), perceptron()
     start = tree_to(model.init(0)[0], dtype)
     params, anchor, grads = (random_like(start, seed) for seed in (1, 2, 3))
-    known = within(correction, model, anchor, {})
+    known = reached_leaves(correction, model, anchor, {})
     state, server = (
         random_like(correction.init_client(known), 4),
         random_like(correction.init_server(known), 5),
@@ -167,7 +167,7 @@ def memories_start_equal(algorithm: Algorithm) -> Finding:
     """Memories start with zeros for any model, so that a client that joins late starts as the others did."""
     wrong = []
     for correction in algorithm.corrections:
-        anchor = within(correction, perceptron(), arguments(correction, torch.float64).anchor, {})
+        anchor = reached_leaves(correction, perceptron(), arguments(correction, torch.float64).anchor, {})
         first, later = correction.init_client(anchor), correction.init_client(scale(2.0, anchor))
         if layout(first) != layout(later) or any(v.any() for v in flatten(first).values()):
             wrong.append(correction.name)

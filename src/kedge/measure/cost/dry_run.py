@@ -23,7 +23,7 @@ from kedge.core.client import (
     initial_carry,
     local_step,
 )
-from kedge.core.correction import within
+from kedge.core.correction import reached_leaves
 from kedge.core.frozen import place_frozen
 from kedge.core.model import Batch, Model
 from kedge.core.server import broadcast, initial_server
@@ -59,7 +59,8 @@ class DryRun:
         params, buffers = tree_to(params, data.dtype), tree_to(buffers, data.dtype)
         server = initial_server(algorithm, model, params, buffers)
         memory = {
-            c.name: c.init_client(within(c, model, server.shared, server.own)) for c in algorithm.corrections
+            c.name: c.init_client(reached_leaves(c, model, server.shared, server.own))
+            for c in algorithm.corrections
         }
         self.carry = initial_carry(local, params, buffers, memory)
         self.fixed: Fixed = {

@@ -15,7 +15,7 @@ from kedge.algorithms import METHOD_REGISTRY, SCHEDULE_REGISTRY
 from kedge.config.experiment import Experiment, combined_methods
 from kedge.config.stages import algorithm_of
 from kedge.config.task import Task
-from kedge.core.algorithm import Stage, fitted
+from kedge.core.algorithm import Stage, model_for
 from kedge.core.client import step_part
 from kedge.core.errors import RequestError
 from kedge.core.tree import flatten, only
@@ -102,7 +102,7 @@ def runs_that_fit(task: Task, chunk: int = 0) -> int:
 
 def kept_numbers(task: Task, stage: Stage) -> int:
     """The count of numbers that a client keeps from round to round."""
-    model, memories = fitted(stage.algorithm, task.model), Memories()
+    model, memories = model_for(stage.algorithm, task.model), Memories()
     params, buffers = model.init(0)
     memories.begin(stage.algorithm, model, params, frozenset())
     own = memories.of(0, only(params, memories.shared), buffers)

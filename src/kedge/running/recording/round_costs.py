@@ -14,7 +14,7 @@ import numpy as np
 
 from kedge.config.metrics import tune_of
 from kedge.config.task import Task
-from kedge.core.algorithm import Algorithm, Stage, fitted, tuning
+from kedge.core.algorithm import Algorithm, Stage, model_for, tuning_algorithm
 from kedge.core.schedules import Clock, Mask
 from kedge.core.selections import everything
 from kedge.core.tree import Leaves, tree_to
@@ -53,7 +53,7 @@ class StageCosts:
 
     def __init__(self, task: Task, stage: Stage, params: Leaves, buffers: Leaves) -> None:
         self.algorithm, self.local = without_measurements(stage.algorithm), stage.local
-        self.model = fitted(self.algorithm, task.model)
+        self.model = model_for(self.algorithm, task.model)
         self.client = DryRun(self.algorithm, self.model, self.local, task.federation, params, buffers)
         down = {k: self.client.fixed[k] for k in ("anchor", "broadcast")}
         up = {k: self.client.upload[k] for k in ("delta", "slots")}
@@ -207,7 +207,7 @@ def fine_tuning_cost(task: Task) -> dict[str, int] | None:
     if tune is None or not clients:
         return None
     local = replace(stage.local, epochs=tune.epochs)
-    only_tuning = replace(task, stages=(Stage(tuning(stage.algorithm, tune), 1, local),))
+    only_tuning = replace(task, stages=(Stage(tuning_algorithm(stage.algorithm, tune), 1, local),))
     works = CostCounter(only_tuning).client_costs(Place(0, task.rounds, 0), clients)
     sums = {"samples": sum(work.samples for work in works), "macs": sum(work.macs for work in works)}
     return {"clients": len(clients), "epochs": tune.epochs, **sums}

@@ -9,7 +9,7 @@ from typing import Any
 import safetensors.torch
 
 from kedge.config.task import Task
-from kedge.core.algorithm import Stage, fitted
+from kedge.core.algorithm import Stage, model_for
 from kedge.core.errors import CheckpointError
 from kedge.core.frozen import frozen_leaves
 from kedge.core.model import Model
@@ -81,7 +81,7 @@ def restore_progress(task: Task, engine: Engine, saved: checkpoint.State, folder
         )
     stage = task.stages[facts["stage"]]
     old = tensors["server"]
-    if set(old["shared"]) != stage.algorithm.shared(fitted(stage.algorithm, task.model)):
+    if set(old["shared"]) != stage.algorithm.shared(model_for(stage.algorithm, task.model)):
         raise CheckpointError(
             f"the checkpoint in {folder} is of another model: its leaves differ.{trained_before(task, old)}"
         )
