@@ -22,7 +22,7 @@ import numpy as np
 
 import kedge
 from kedge.algorithms import METHOD_FACTORIES, SCHEDULE_FACTORIES
-from kedge.audit.audit import chosen
+from kedge.audit.audit import checks_of
 from kedge.audit.registry.every_method import PROPERTIES
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.errors import RequestError
@@ -166,7 +166,7 @@ def audited(name: str) -> str:
     """The audit's checks of `name` and of its combinations; those of every method in one sentence."""
     found: dict[tuple[str, str], dict[str, None]] = {}
     try:
-        for check in chosen([name]):
+        for check in checks_of([name]):
             found.setdefault((check.name, check.kind), {})[check.method] = None
     except RequestError:
         return "No check carries its name."

@@ -10,7 +10,7 @@ import pytest
 from tests.contract.problem import PLAIN, distance, everything, federation, network
 
 from kedge.algorithms import SCHEDULE_FACTORIES
-from kedge.audit.bed import Given
+from kedge.audit.recorded_run import FixedCohorts
 from kedge.config.checks import check_schedules
 from kedge.config.experiment import factory_table
 from kedge.config.stages import adapted, algorithm_of, rebuilding
@@ -30,7 +30,7 @@ Kind = Callable[[Model, Federation], Engine]
 ENGINES: tuple[Kind, Kind] = (Sequential, Stacked)
 LOCAL = LocalTraining(2, 4, SGD(0.1, weight_decay=1e-2, decay=0.9), clip=1.0)
 # Before a switch after two rounds and after it: client 1 is asked in both, 3 with a rest, 0 and 2 in one.
-COHORTS = Given(cohorts=((0, 1), (1, 3), (1, 2), (2, 3)))
+COHORTS = FixedCohorts(cohorts=((0, 1), (1, 3), (1, 2), (2, 3)))
 ROUNDS = 3  # over which a thawing schedule opens its units
 AS_IT_IS = {"moon": {"projection": 0}}  # no network of its own: other stages may follow
 REFUSED = {("fix-last", "fedrod"), ("fix-last-two", "fedrod")}  # pairs that make no sense

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from kedge.audit import problems
+from kedge.audit import problems, training
 from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.model import Model, Statistics
 from kedge.core.server import Server
@@ -68,12 +68,12 @@ def play(
     cohorts: Sequence[Sequence[int]],
 ) -> Server:
     """The server after a round with each of these cohorts."""
-    return problems.train_rounds(algorithm, local, engine, model, data, cohorts)
+    return training.train_rounds(algorithm, local, engine, model, data, cohorts)
 
 
 def everything(server: Server, engine: Engine) -> dict[str, Tree]:
     """All state of a run: the server's, and every client's memory."""
-    return problems.run_state(server, engine)
+    return training.run_state(server, engine)
 
 
 def distance(left: Tree, right: Tree) -> float:

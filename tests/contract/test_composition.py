@@ -32,7 +32,7 @@ from tests.contract.problem import (
 )
 
 from kedge.algorithms import METHOD_REGISTRY, SCHEDULE_REGISTRY
-from kedge.audit.bed import Given
+from kedge.audit.recorded_run import FixedCohorts
 from kedge.config.task import Task
 from kedge.core.correction import Correction
 from kedge.core.errors import RequestError
@@ -47,7 +47,9 @@ Triple = tuple[str, str, str]
 def pair(schedule: str, method: str) -> Task:
     """Three rounds of a method under a schedule, assembled and checked as an experiment is."""
     task = task_of([composed(method, schedule, **SMALL.get(method, {}))], [len(SOME)])
-    return replace(task, participation=Given(cohorts=tuple(map(tuple, SOME))), evaluate_every=len(SOME))
+    return replace(
+        task, participation=FixedCohorts(cohorts=tuple(map(tuple, SOME))), evaluate_every=len(SOME)
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import torch
 from tests.contract.problem import EVERYBODY, federation, perceptron, play
 
 from kedge.algorithms import feddyn
-from kedge.audit.properties.frozen_units import second_unit
+from kedge.audit.properties.frozen_units import open_second_unit
 from kedge.core.algorithm import LocalTraining
 from kedge.core.optimizers import Adam
 from kedge.engines.sequential import Sequential
@@ -15,7 +15,7 @@ from kedge.engines.stacked import Stacked
 
 def test_adam_leaves_frozen_units_alone() -> None:
     model, data = perceptron(), federation()
-    algorithm = replace(feddyn(0.1), schedule=second_unit)
+    algorithm = replace(feddyn(0.1), schedule=open_second_unit)
     start = model.init(0)[0]
     for kind in (Sequential, Stacked):
         local = LocalTraining(2, 4, Adam(0.01, weight_decay=1e-2))

@@ -3,7 +3,7 @@
 import pytest
 from tests.contract.algorithms import ALGORITHMS, OUTSIDE
 
-from kedge.audit.finding import Check
+from kedge.audit.check import Check
 from kedge.audit.registry.every_method import PROPERTIES, property_checks
 
 CHECKS = [check for name, algorithm in ALGORITHMS.items() for check in property_checks(name, algorithm)]
@@ -20,7 +20,7 @@ def case(check: Check) -> object:
 
 @pytest.mark.parametrize("check", [case(check) for check in CHECKS])
 def test_method_has_property(check: Check) -> None:
-    finding = check.look()
+    finding = check.run()
     assert finding.passed, finding.detail
 
 

@@ -7,7 +7,7 @@ import torch
 from tests.contract.problem import federation, network, perceptron
 
 from kedge.algorithms import fedavg, feddyn, scaffold
-from kedge.audit.bed import Given
+from kedge.audit.recorded_run import FixedCohorts
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.optimizers import SGD
@@ -91,7 +91,7 @@ def test_a_leaf_that_is_no_longer_shared_starts_from_the_servers(
     engine = kind(model, data)
     stages = [Stage(fedavg(), 2, LOCAL), Stage(replace(fedavg(), shared=body), 1, LOCAL)]
     before = run(Task(stages[:1], model, data), kind(model, data)).server
-    given = Given(cohorts=((0, 1, 2, 3), (0, 1, 2, 3), (1, 3)))
+    given = FixedCohorts(cohorts=((0, 1, 2, 3), (0, 1, 2, 3), (1, 3)))
     after = run(Task(stages, model, data, given), engine).server
     for k in head(model):
         assert torch.equal(engine.personal(0, after.shared, after.buffers)[0][k], before.shared[k])

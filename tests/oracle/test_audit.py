@@ -4,18 +4,19 @@ import math
 
 import pytest
 
-import kedge.audit.audit as conduct
-from kedge.audit.audit import audit, chosen, row_of
-from kedge.audit.finding import KINDS, Check, Finding, Pair, Row, compared
-from kedge.audit.formulas import BETWEEN, first_formula, formula
-from kedge.audit.references.resting import WITHOUT
+import kedge.audit.audit as audit_module
+from kedge.audit.audit import audit, checks_of, run_check
+from kedge.audit.check import KINDS, Check, CheckResult
+from kedge.audit.finding import Finding, Pair, compare_numbers
+from kedge.audit.formulas import SEPARATOR, first_formula, formula
+from kedge.audit.references.limit_points import NO_LIMIT
 from kedge.audit.registry.checks import LAST
-from kedge.audit.registry.every_method import CONSTANTS, PROPERTIES
+from kedge.audit.registry.every_method import EXEMPT, PROPERTIES
 from kedge.audit.registry.methods import AUDITED
 from kedge.audit.summary import summary
 from kedge.core.errors import RequestError
 
-CHECKS = chosen(None)
+CHECKS = checks_of(None)
 
 
 # The properties of every method are tested by tests/contract/test_methods.py.
@@ -26,7 +27,7 @@ ABOUT_ONE_METHOD = [check for check in CHECKS if check.name not in {one.name for
     "check", ABOUT_ONE_METHOD, ids=[f"{c.kind}-{c.method}-{c.name}" for c in ABOUT_ONE_METHOD]
 )
 def test_method_passes_its_check(check: Check) -> None:
-    row = row_of(check)
+    row = run_check(check)
     assert row.passed, row.detail
     assert row.detail
 
@@ -38,11 +39,11 @@ def test_every_check_has_a_name_of_its_own() -> None:
 def test_every_method_is_checked_in_every_way() -> None:
     for method in AUDITED:
         kinds = {c.kind for c in CHECKS if c.method == method}
-        names = {c.name for c in CHECKS if c.method == method} | CONSTANTS.get(method, set())
+        names = {c.name for c in CHECKS if c.method == method} | EXEMPT.get(method, set())
         assert {one.name for one in PROPERTIES if one.applies(AUDITED[method])} <= names
         assert kinds >= {"reduction", "gradient", "engines", "frozen", "resume", "value"}, method
-        assert ("quadratic" in kinds) != (method in WITHOUT), method
-    assert set(WITHOUT) <= set(AUDITED)
+        assert ("quadratic" in kinds) != (method in NO_LIMIT), method
+    assert set(NO_LIMIT) <= set(AUDITED)
 
 
 def test_the_gradient_of_a_method_without_gradient_hooks_is_also_taken_by_finite_differences() -> None:
@@ -53,7 +54,7 @@ def test_the_gradient_of_a_method_without_gradient_hooks_is_also_taken_by_finite
 
 
 def test_the_checks_of_a_method_stand_together() -> None:
-    """Methods, then schedules, then schedules over methods, then what no method owns."""
+    """Methods, then schedules, then schedules over methods, then measurements."""
     methods = [c.method for c in CHECKS]
     order = list(dict.fromkeys(methods))
     assert methods == sorted(methods, key=order.index)
@@ -70,9 +71,9 @@ def test_audit_takes_methods_and_gives_rows() -> None:
 
 
 def test_a_name_chooses_every_method_it_is_part_of() -> None:
-    assert {c.method for c in chosen(["feddyn"])} == {"feddyn", "feddyn(data)", "fedbug+feddyn"}
-    assert {c.method for c in chosen(["fedbug+feddyn"])} == {"fedbug+feddyn"}
-    assert {"fedbug", "fedbug+fedavg", "fedbug+scaffold"} <= {c.method for c in chosen(["fedbug"])}
+    assert {c.method for c in checks_of(["feddyn"])} == {"feddyn", "feddyn(data)", "fedbug+feddyn"}
+    assert {c.method for c in checks_of(["fedbug+feddyn"])} == {"fedbug+feddyn"}
+    assert {"fedbug", "fedbug+fedavg", "fedbug+scaffold"} <= {c.method for c in checks_of(["fedbug"])}
 
 
 def test_unknown_method_is_refused_with_the_nearest_name() -> None:
@@ -88,7 +89,7 @@ def test_a_check_that_raises_fails_and_the_rest_goes_on(monkeypatch: pytest.Monk
         return Finding(True, 0.0, "fine")
 
     checks = [Check("fedavg", "broken", "oracle", broken), Check("fedavg", "fine", "oracle", fine)]
-    monkeypatch.setattr(conduct, "chosen", lambda methods: checks)  # planned() asks it
+    monkeypatch.setattr(audit_module, "checks_of", lambda methods: checks)  # plan_audit() calls it
     first, second = audit()
     assert not first.passed
     assert "ZeroDivisionError: no steps" in first.detail
@@ -97,19 +98,19 @@ def test_a_check_that_raises_fails_and_the_rest_goes_on(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("got", [1.1, math.nan, math.inf])
 def test_a_number_that_is_off_or_no_number_fails(got: float) -> None:
-    finding = compared([Pair("right", 2.0, 2.0), Pair("wrong", 1.0, got)], 1e-9)
+    finding = compare_numbers([Pair("right", 2.0, 2.0), Pair("wrong", 1.0, got)], 1e-9)
     assert not finding.passed
     assert "wrong: expected 1" in finding.detail
-    row = row_of(Check("fedavg", "number", "oracle", lambda: finding))
+    row = run_check(Check("fedavg", "number", "oracle", lambda: finding))
     assert row.error is None or math.isfinite(row.error)  # JSON has no infinity
 
 
 def test_a_method_s_entry_counts_its_checks_and_failures_and_keeps_the_largest_error() -> None:
     rows = [
-        Row("a", "one", "oracle", True, 1e-16, ""),
-        Row("a", "two", "oracle", False, 2e-3, ""),
-        Row("a", "three", "frozen", True, None, ""),
-        Row("b", "one", "oracle", True, 0.0, ""),
+        CheckResult("a", "one", "oracle", True, 1e-16, ""),
+        CheckResult("a", "two", "oracle", False, 2e-3, ""),
+        CheckResult("a", "three", "frozen", True, None, ""),
+        CheckResult("b", "one", "oracle", True, 0.0, ""),
     ]
     first, second = summary(rows, {"a": "w ← w", "b": ""})
     assert (first["method"], first["formula"], first["passed"]) == ("a", "w ← w", False)
@@ -128,7 +129,7 @@ def test_every_method_has_a_formula_and_it_is_its_module_s() -> None:
     assert "Server: γ = mean of the participants" in formula("feddyn")
     assert formula("fedadam").startswith("m ← β₁ m")
     assert formula("feddyn-no-h") == "FedDyn's clients under a server that only averages"
-    assert formula("top-down+fedavg").endswith(f" units train{BETWEEN}w ← w + Σ ω_i (w_i − w)")
+    assert formula("top-down+fedavg").endswith(f" units train{SEPARATOR}w ← w + Σ ω_i (w_i − w)")
     assert formula("protocol") == ""
     assert formula("drift").startswith("Σ_k ‖Δ_k‖² / ‖Σ_k Δ_k‖²")
 

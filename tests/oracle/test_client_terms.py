@@ -1,4 +1,4 @@
-"""Wrong variants of what clients add to their objective are caught; the terms' gradients are right."""
+"""Terms in the client's objective: their gradients, FedDyn's ablations, and refused arguments."""
 
 from functools import partial
 
@@ -8,9 +8,10 @@ from torch import Tensor
 
 from kedge.algorithms import feddc, feddecorr, feddyn, feddyn_no_h, fedntd
 from kedge.algorithms.feddecorr import decorrelation
-from kedge.audit.bed import bed_q, local_q, moments
+from kedge.audit.bed import bed_q, local_q
 from kedge.audit.oracles import client_terms as oracle
-from kedge.audit.problems import ENGINES
+from kedge.audit.recorded_run import record_rounds
+from kedge.audit.training import ENGINES
 from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.errors import RequestError
 from kedge.core.model import Output
@@ -25,7 +26,7 @@ def test_the_gradient_of_decorrelation_is_that_of_finite_differences(real: int) 
 
 
 def test_decorrelation_of_constant_features_is_zero_and_so_is_its_gradient() -> None:
-    """Dead ReLUs: their variance is 0, and only 1e-8 stands under the root."""
+    """Dead ReLUs have the variance 0, so that only 1e-8 is left in the divisor."""
     rows = torch.tensor([[0.0, 1.0, 0.0], [0.0, -1.0, 0.0], [0.0, 0.5, 0.0]]).requires_grad_()
     value = decorrelation(rows, torch.ones(3))
     assert value.item() == 0
@@ -39,18 +40,18 @@ def test_the_gradient_of_not_true_distillation_is_that_of_finite_differences(cla
     y = [number % classes for number in range(6)]
 
     def value(logits: Tensor) -> Tensor:
-        seen = oracle.step(Output(logits, logits), Output(there, there), y, 4)
-        return oracle.term(fedntd(0.7, 2.0), seen)
+        seen = oracle.step_with_outputs(Output(logits, logits), Output(there, there), y, 4)
+        return oracle.loss_term(fedntd(0.7, 2.0), seen)
 
     assert torch.autograd.gradcheck(value, (here.requires_grad_(),))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_feddyn_without_h_goes_on_with_feddyns_memory(engine: str) -> None:
-    """After a round of FedDyn on bed Q, u_0 = 0.811 − 1; the next round of either starts from it."""
+    """A second round of FedDyn without h starts from the same u_i as a second round of FedDyn."""
     stages = [(feddyn(0.1), 1), (feddyn_no_h(0.1), 1)]
-    seen = moments(bed_q(), stages, local_q(), [[0, 1]] * 2, ENGINES[engine])
-    alone = moments(bed_q(), [(feddyn(0.1), 2)], local_q(), [[0, 1]] * 2, ENGINES[engine])
+    seen = record_rounds(bed_q(), stages, local_q(), [[0, 1]] * 2, ENGINES[engine])
+    alone = record_rounds(bed_q(), [(feddyn(0.1), 2)], local_q(), [[0, 1]] * 2, ENGINES[engine])
     for client in ("0", "1"):
         kept, want = (one[1].memories[client]["slots"]["dynamic"]["u"]["w"] for one in (seen, alone))
         assert torch.equal(kept, want)

@@ -1,34 +1,34 @@
-"""What any method is asked can fail: hidden state, a wrong detach, a leaf touched while it is closed."""
+"""The properties of every method pass for right methods, and their messages say what to do."""
 
 import pytest
 from tests.oracle.wrong.every_method import RIGHT_METHODS, InItsModule, having
 
 from kedge.algorithms import fedavg, feddyn, fedprox, fedrod, scaffold
 from kedge.algorithms.fedprox import Proximal
-from kedge.audit.audit import row_of
+from kedge.audit.audit import run_check
 from kedge.audit.properties import finite_differences as differences
 from kedge.audit.properties import resuming
 from kedge.audit.properties.optimizers import takes_momentum
 from kedge.audit.properties.values import is_value
-from kedge.audit.registry.every_method import CONSTANTS, property_checks
+from kedge.audit.registry.every_method import EXEMPT, property_checks
 from kedge.core.correction import Correction
 
 
 class Plain(Correction):
-    """Not a dataclass: no two are equal."""
+    """A correction that is not a dataclass, so that no two are equal."""
 
     name = "plain"
 
 
 def test_the_failed_resume_names_what_differs_and_why() -> None:
-    detail = resuming.resumes(having(InItsModule())).detail
+    detail = resuming.resumed_run_is_equal(having(InItsModule())).detail
     assert "sequential: server/" in detail
     assert "outside its states" in detail
 
 
 @pytest.mark.parametrize("name", RIGHT_METHODS)
 def test_a_right_method_passes_everything(name: str) -> None:
-    rows = [row_of(check) for check in property_checks(name, RIGHT_METHODS[name])]
+    rows = [run_check(check) for check in property_checks(name, RIGHT_METHODS[name])]
     assert {row.kind for row in rows} >= {"reduction", "engines", "frozen", "resume", "value"}
     assert not [row for row in rows if not row.passed]
 
@@ -46,13 +46,13 @@ def test_only_a_gradient_without_hooks_is_taken_by_finite_differences() -> None:
 
 
 def test_an_objective_with_a_part_held_on_purpose_is_not_for_finite_differences() -> None:
-    """FedROD's personal head has no gradient below it: why CONSTANTS names it."""
-    assert "fedrod" in CONSTANTS
-    assert not differences.finite_differences(fedrod()).passed
+    """FedROD detaches the input of its personal head. EXEMPT names it therefore."""
+    assert "fedrod" in EXEMPT
+    assert not differences.gradient_matches_slopes(fedrod()).passed
 
 
 def test_finite_differences_are_far_more_exact_than_their_tolerance() -> None:
-    finding = differences.finite_differences(fedprox(0.3))
+    finding = differences.gradient_matches_slopes(fedprox(0.3))
     assert finding.error is not None
     assert finding.error < differences.TOLERANCE / 1000
 

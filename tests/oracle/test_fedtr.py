@@ -1,4 +1,4 @@
-"""Wrong variants of FedTR and FedPVR are caught, each by the check that is for it."""
+"""FedTR's drift of frozen units, and arguments that FedTR and FedPVR refuse."""
 
 from dataclasses import replace
 from functools import partial
@@ -13,7 +13,7 @@ from kedge.core.errors import RequestError
 
 
 def test_a_frozen_unit_neither_learns_nor_sends_drift() -> None:
-    """A unit closed in all of a client's steps keeps its d_i, and what it sends is 0."""
+    """A unit that is closed in all steps keeps its d_i, and its upload is 0."""
     drift = ReleasedDrift(1.0, "accumulate", 0.1)
     leaf = torch.ones(2)
     end = End(

@@ -1,4 +1,4 @@
-"""Wrong variants of MOON are caught, and statistics that move under the models it compares with."""
+"""MOON and FedNTD evaluate the models that they compare with by the statistics that were sent."""
 
 from typing import Any
 
@@ -10,8 +10,9 @@ from torch import Tensor, nn
 import kedge.engines.programs as programs
 import kedge.engines.sequential as sequential
 from kedge.algorithms import fedavg, fedntd, moon
-from kedge.audit.problems import ENGINES, federation, trained
+from kedge.audit.problems import federation
 from kedge.audit.references import sent_statistics as sent
+from kedge.audit.training import ENGINES, train_all_clients
 from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.client import Carry, local_step
 from kedge.core.errors import RequestError
@@ -23,7 +24,7 @@ from kedge.nn.from_module import from_module, seeded
 def moving(
     algorithm: Any, model: Any, local: Any, leaves: Any, carry: Carry, batch: Any, fixed: Any, *way: Any
 ) -> Carry:
-    """The kernel as it was: Step.at with the statistics of the moment."""
+    """A wrong kernel, in which Step.at uses the current statistics."""
     now = {**fixed, "buffers": carry["buffers"]}
     return local_step(algorithm, model, local, leaves, carry, batch, now, *way)
 
@@ -31,7 +32,7 @@ def moving(
 @pytest.mark.parametrize("statistics", ["shared", "local"])
 @pytest.mark.parametrize(
     ("algorithm", "term"),
-    [(fedntd(0.7, 2.0), sent.distilled), (moon(0.7, projection=0), sent.contrasted)],
+    [(fedntd(0.7, 2.0), sent.fedntd_term), (moon(0.7, projection=0), sent.moon_term)],
     ids=["fedntd", "moon"],
 )
 @pytest.mark.parametrize("engine", [sequential, programs], ids=["sequential", "stacked"])
@@ -42,14 +43,14 @@ def test_statistics_that_move_under_what_was_sent_are_caught(
     engine: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert sent.sent_statistics(algorithm, term, statistics).passed
+    assert sent.agrees_with_plain_modules(algorithm, term, statistics).passed
     monkeypatch.setattr(engine, "local_step", moving)
-    finding = sent.sent_statistics(algorithm, term, statistics)
+    finding = sent.agrees_with_plain_modules(algorithm, term, statistics)
     assert not finding.passed, finding.detail
 
 
 class Directions(nn.Module):
-    """A layer whose rows are divided by their norms: weights of all zeros give no number."""
+    """A layer whose rows are divided by their norms. With weights of zeros its output is NaN."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,10 +64,10 @@ class Directions(nn.Module):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_moon_begins_on_a_network_that_divides_by_norms_of_its_weights(engine: str) -> None:
-    """A client without a previous model has a term of 0, not 0 · NaN: its first round is FedAvg."""
+    """The term of a client without a previous model is 0, not 0 · NaN: its first round is FedAvg."""
     model, data = from_module(seeded(lambda: Directions().double(), 0)), federation((5, 7))
     ends = [
-        trained(
+        train_all_clients(
             one, LocalTraining(1, 4, SGD(0.1)), 1, data, model, ENGINES[engine](model, data)
         ).server.shared
         for one in (fedavg(), MOON)

@@ -1,4 +1,4 @@
-"""Wrong variants of FedPer, LG-FedAvg, FedRep, FedBABU and FedROD are caught, each by the check for it."""
+"""Defaults of fine-tuning, and FedROD's personal head."""
 
 from kedge.algorithms import fedavg, fedbabu, fedper, fedrep, fedrod, lg_fedavg
 from kedge.algorithms.fedrod import PERSONAL

@@ -1,4 +1,4 @@
-"""Server rules and schedules: wrong variants are caught, bad settings refused."""
+"""FedExP's step size, and arguments that server rules and schedules refuse."""
 
 from collections.abc import Callable
 
@@ -22,20 +22,20 @@ from kedge.core.optimizers import Adam
 
 
 def test_fedexp_epsilon_decays_by_round() -> None:
-    """Round 2 has ε/2: η_g = mean‖Δ‖²/(2(‖Δ̄‖² + ε/2)), and w moves by η_g Δ̄ each round."""
+    """With a decay of ½, round 2 has ε/2: η_g = mean‖Δ‖²/(2(‖Δ̄‖² + ε/2)), and w moves by η_g Δ̄."""
     deltas = [[1.0, 0.0], [-0.5, 0.5], [0.2, -0.4]]
     given = torch.tensor(deltas, dtype=torch.float64)
     mean, spread = given.mean(0), given.square().sum(1).mean()
     rates = [spread / (2 * (mean.square().sum() + 0.1 / 2**t)) for t in range(2)]
-    for seen in oracle_server.pushed(
+    for seen in oracle_server.run_with_deltas(
         fedexp(0.1, epsilon_decay=0.5), [0.0, 0.0], deltas, [[0, 1, 2]] * 2
     ).values():
         torch.testing.assert_close(seen[-1].server.shared["w"], sum(rates) * mean, rtol=1e-12, atol=0.0)
 
 
 def test_fedexp_in_the_audit_extrapolates_where_it_rests() -> None:
-    """The closed form of its rest is FedAvg's; with a large ε that would show nothing of FedExP."""
-    rest = quadratics.rest(0.0, (5, 5, 5))
+    """FedExP has the limit of FedAvg. Its step size is above 1 there, so that the check says something."""
+    rest = quadratics.fedprox_limit(0.0, (5, 5, 5))
     a = torch.tensor(quadratics.CURVATURES, dtype=torch.float64)[:, None]
     b = torch.tensor(quadratics.CENTERS, dtype=torch.float64)
     n = torch.tensor(quadratics.SIZES, dtype=torch.float64)

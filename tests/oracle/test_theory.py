@@ -1,4 +1,4 @@
-"""Wrong variants of the linear laboratory are caught, and all of its oracles' numbers are compared."""
+"""All numbers of the linear laboratory's oracles are compared, and engines freeze the right steps."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from kedge.audit.finding import Finding, Pair, compared
+from kedge.audit.finding import Finding, Pair, compare_numbers
 from kedge.audit.oracles.measurements import theory as oracle
+from kedge.audit.oracles.measurements.linear_bed import next_round_by_engine
 from kedge.measure.theory.linear import (
     MULTIPLICATIVE,
     Point,
@@ -17,7 +18,7 @@ from kedge.measure.theory.linear import (
 
 
 def numbers(entry: Any) -> Iterator[float]:
-    """Every number of an oracle's answer."""
+    """Every number in an oracle's expected values."""
     if isinstance(entry, float | int):
         yield float(entry)
     elif isinstance(entry, dict | list):
@@ -30,10 +31,10 @@ def test_every_number_of_the_oracles_is_compared(monkeypatch: pytest.MonkeyPatch
 
     def noted(pairs: list[Pair], tolerance: float) -> Finding:
         seen.update(pair.expected for pair in pairs)
-        return compared(pairs, tolerance)
+        return compare_numbers(pairs, tolerance)
 
     monkeypatch.setattr(oracle, "compared", noted)
-    for _, _, look in oracle.oracles():
+    for _, _, look in oracle.oracle_checks():
         assert look().passed
     answers = [oracle.FLOW["expected"], oracle.DESCENT["expected"], oracle.NEAR["expected"]]
     answers += [case["expected"] for case in oracle.MANY.values() if isinstance(case, dict)]
@@ -43,11 +44,11 @@ def test_every_number_of_the_oracles_is_compared(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_engines_freeze_as_many_steps_as_the_laboratory() -> None:
-    """After ten frozen steps of fifty v has moved in forty: one more or less is seen."""
+    """v moves in forty of fifty steps if ten are frozen. One frozen step more is a different v."""
     start = Point(torch.tensor([0.5, 1.5], dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))
     ten, eleven = (Training(frozen=s) for s in (10, 11))
     expected = next_round(MULTIPLICATIVE, start, ten)
-    for after in oracle.by_engines(MULTIPLICATIVE, start, ten).values():
+    for after in next_round_by_engine(MULTIPLICATIVE, start, ten).values():
         assert after.v == pytest.approx(float(expected.v), rel=1e-12)
-    for after in oracle.by_engines(MULTIPLICATIVE, start, eleven).values():
+    for after in next_round_by_engine(MULTIPLICATIVE, start, eleven).values():
         assert abs(float(after.v - expected.v)) > 1e-5

@@ -11,30 +11,32 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kedge.audit.audit import planned
-from kedge.audit.finding import KINDS, Row
+from kedge.audit.audit import plan_audit
+from kedge.audit.check import KINDS, CheckResult
 from kedge.audit.summary import summary
-from kedge.report.pages.audit import MEANINGS, page
-from kedge.report.tables.audit import audit_table, failures, formula_table, short_error
+from kedge.report.pages.audit import page
+from kedge.report.tables.audit import MEANINGS, audit_table, failures, formula_table, short_error
 
-PLAN = planned()
+PLAN = plan_audit()
 VERSIONS = {"kedge": "0.1.0", "torch": "2.13"}
 BAD = '<w> & "[red]w"'
 
 
-def found(wrong: str = "") -> list[Row]:
+def found(wrong: str = "") -> list[CheckResult]:
     """What an audit would find if all checks passed but those of one name."""
     return [
-        Row(c.method, c.name, c.kind, c.name != wrong, 2e-15 if c.name != wrong else 0.5, f"{c.name}: {BAD}")
+        CheckResult(
+            c.method, c.name, c.kind, c.name != wrong, 2e-15 if c.name != wrong else 0.5, f"{c.name}: {BAD}"
+        )
         for c in PLAN.checks
     ]
 
 
-def methods(rows: list[Row]) -> list[dict[str, Any]]:
+def methods(rows: list[CheckResult]) -> list[dict[str, Any]]:
     return summary(rows, PLAN.formulas)
 
 
-def lines(rows: list[Row], width: int) -> list[str]:
+def lines(rows: list[CheckResult], width: int) -> list[str]:
     return [line.rstrip() for line in printed(audit_table(methods(rows), width), width).splitlines()]
 
 
@@ -97,7 +99,7 @@ def test_an_error_in_few_letters(error: float, text: str) -> None:
     assert short_error(error) == text
 
 
-def tree(rows: list[Row], notes: tuple[str, ...] = ()) -> ElementTree.Element:
+def tree(rows: list[CheckResult], notes: tuple[str, ...] = ()) -> ElementTree.Element:
     text = page(methods(rows), [row._asdict() for row in rows], notes, VERSIONS)
     assert text.startswith("<!DOCTYPE html>\n")
     return ElementTree.fromstring(text.partition("\n")[2])

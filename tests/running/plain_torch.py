@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kedge.audit.bed import Given
+from kedge.audit.recorded_run import FixedCohorts
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.correction import Correction, End
@@ -53,7 +53,7 @@ def task_of(*stages: tuple[Algorithm, int], local: LocalTraining = LOCAL, **sett
     for adapt in dict.fromkeys(algorithm.adapt for algorithm, _ in stages):
         model = adapt(model)
     every = [Stage(algorithm, rounds, local) for algorithm, rounds in stages]
-    return Task(every, model, data, Given(cohorts=COHORTS), **settings)
+    return Task(every, model, data, FixedCohorts(cohorts=COHORTS), **settings)
 
 
 def start(task: Task) -> Leaves:

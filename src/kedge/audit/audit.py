@@ -1,72 +1,75 @@
-"""The audit: every check of the methods asked for, one row each, whatever happens."""
+"""The audit: select the checks of methods, and run them."""
 
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kedge.audit.finding import Check, Row
+from kedge.audit.check import Check, CheckResult
 from kedge.audit.formulas import formula
-from kedge.audit.own_method import is_own, own_methods
-from kedge.audit.registry.checks import LAST, derived, oracles, reduced
-from kedge.audit.registry.methods import AUDITED, parts
+from kedge.audit.own_method import is_own_method, load_own_methods
+from kedge.audit.registry.checks import LAST, all_checks
+from kedge.audit.registry.methods import AUDITED, names_of
 from kedge.core.errors import RequestError, nearest
 
 
-class Plan(NamedTuple):
-    """What will be looked at."""
+class AuditPlan(NamedTuple):
+    """The checks that an audit will run."""
 
-    checks: list[Check]  # by method
-    formulas: dict[str, str]
-    notes: list[str]  # what will not be, and why
+    checks: list[Check]  # sorted by method
+    formulas: dict[str, str]  # by method
+    notes: list[str]  # properties that cannot be checked, and the reasons
 
 
-def planned(methods: Sequence[str] | None = None, objective: str | None = None) -> Plan:
-    """The checks of these methods, kedge's and users' own; None: all of kedge's."""
+def plan_audit(methods: Sequence[str] | None = None, objective: str | None = None) -> AuditPlan:
+    """The checks of `methods`: names of kedge's methods and files of the user's own. Default: all of kedge's.
+
+    `objective` names a function that computes the local objective of the user's method.
+    """
     names = list(dict.fromkeys(methods or ()))
-    own = own_methods([name for name in names if is_own(name)], objective)
-    ours = [name for name in names if not is_own(name)]
-    checks = chosen(ours) if ours or not names else []
+    own_methods = load_own_methods([name for name in names if is_own_method(name)], objective)
+    built_in = [name for name in names if not is_own_method(name)]
+    checks = checks_of(built_in) if built_in or not names else []
     formulas = {check.method: formula(check.method) for check in checks}
-    for one in own:
-        checks, formulas = [*checks, *one.checks], {**formulas, one.name: one.formula}
-    return Plan(checks, formulas, [one.note for one in own if one.note])
+    for own in own_methods:
+        checks, formulas = [*checks, *own.checks], {**formulas, own.name: own.formula}
+    return AuditPlan(checks, formulas, [own.note for own in own_methods if own.note])
 
 
-def chosen(methods: Sequence[str] | None) -> list[Check]:
-    """The checks of these methods of kedge; fedbug chooses all that carry its schedule. None: all."""
-    every = ordered([*oracles(), *reduced(), *derived()])
+def checks_of(methods: Sequence[str] | None) -> list[Check]:
+    """The checks of these methods of kedge; None: all. `fedbug` includes the methods under its schedule."""
+    checks = sort_by_method(all_checks())
     if not methods:
-        return every
-    known = sorted({name for check in every for name in parts(check.method)})
+        return checks
+    known = sorted({name for check in checks for name in names_of(check.method)})
     for name in methods:
         if name not in known:
             raise RequestError(
                 f"no method {name!r} to audit.{nearest(name, known)} Allowed: {', '.join(known)}; "
                 "your own as my_file.py:factory or package.module:factory."
             )
-    return [check for check in every if parts(check.method) & set(methods)]
+    return [check for check in checks if names_of(check.method) & set(methods)]
 
 
-def ordered(checks: Sequence[Check]) -> list[Check]:
-    """By method: the registry's order, schedules, the two together, and last what no method owns."""
+def sort_by_method(checks: Sequence[Check]) -> list[Check]:
+    """Methods in the registry's order, schedules, schedules over methods, and last the measurements."""
     order = list(dict.fromkeys([*AUDITED, *(check.method for check in checks)]))
 
-    def place(check: Check) -> tuple[bool, bool, int]:
+    def position(check: Check) -> tuple[bool, bool, int]:
         return check.method in LAST, "+" in check.method, order.index(check.method)
 
-    return sorted(checks, key=place)
+    return sorted(checks, key=position)
 
 
-def row_of(check: Check) -> Row:
-    """The check's row; one that raises has failed."""
+def run_check(check: Check) -> CheckResult:
+    """Run one check. A check that raises an exception has failed."""
     try:
-        passed, error, detail = check.look()
-    except Exception as failure:
-        passed, error, detail = False, None, f"{type(failure).__name__}: {failure}"
-    known = float(error) if error is not None and math.isfinite(error) else None
-    return Row(check.method, check.name, check.kind, bool(passed), known, detail)
+        passed, error, detail = check.run()
+    except Exception as exception:
+        passed, error, detail = False, None, f"{type(exception).__name__}: {exception}"
+    finite = float(error) if error is not None and math.isfinite(error) else None
+    return CheckResult(check.method, check.name, check.kind, bool(passed), finite, detail)
 
 
-def audit(methods: Sequence[str] | None = None, objective: str | None = None) -> list[Row]:
-    """Run the checks of these methods, or all: one row each, whatever happens."""
-    return [row_of(check) for check in planned(methods, objective).checks]
+def audit(methods: Sequence[str] | None = None, objective: str | None = None) -> list[CheckResult]:
+    """Run all checks of `methods`; a failed check does not stop the others."""
+    return [run_check(check) for check in plan_audit(methods, objective).checks]

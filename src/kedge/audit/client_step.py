@@ -1,13 +1,14 @@
-"""One step of the kernel, for a client in the middle of a run.
+"""One kernel step of a client in the middle of a run.
 
-The rate is 1, so that the gradient that the kernel used is the difference of the parameters.
+With a learning rate of 1, the gradient that the kernel used is the difference of the parameters.
 """
 
 from typing import Any, NamedTuple
 
 import torch
 
-from kedge.audit.problems import RAGGED, federation, perceptron, trained
+from kedge.audit.problems import RAGGED, federation, perceptron
+from kedge.audit.training import train_all_clients
 from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.client import Carry, Differentiate, gradient_by_transform, initial_carry, local_step
 from kedge.core.model import Batch, Model
@@ -21,20 +22,22 @@ CLIENT = 3
 
 
 class StepArguments(NamedTuple):
-    """A client in the middle of a run: all that the kernel is given for a step."""
+    """The arguments of the kernel for one step of a client."""
 
     model: Model
     w: Leaves
-    state: Tree  # memories by slot, as two rounds left them
+    state: Tree  # the client's memory by slot, after two rounds
     batch: Batch
     fixed: dict[str, Any]
 
 
 def step_arguments(algorithm: Algorithm) -> StepArguments:
-    """Two rounds of the small perceptron, then a client well away from what the server sent."""
+    """Train the small perceptron for two rounds, then move one client's parameters away from the anchor."""
     model, data = perceptron(algorithm), federation(RAGGED)
     engine = Sequential(model, data)
-    server = trained(algorithm, LocalTraining(2, 5, SGD(0.3), clip=1.0), 2, data, model, engine).server
+    server = train_all_clients(
+        algorithm, LocalTraining(2, 5, SGD(0.3), clip=1.0), 2, data, model, engine
+    ).server
     own = engine.memories.of(CLIENT, server.shared, server.buffers)
     rows = torch.from_numpy(data.clients[CLIENT])
     x, y = data.prepare(data.pool.x[rows]), data.pool.y[rows]
@@ -53,23 +56,23 @@ def step_arguments(algorithm: Algorithm) -> StepArguments:
 
 
 def leaves_of_first_units(model: Model, opened: int) -> tuple[str, ...]:
-    """The leaves that train while the first units are open."""
+    """The leaves that train while the first `opened` units are open."""
     return trainable(model, [unit < opened for unit in range(len(model.units))])
 
 
-def after_one_step(
+def take_step(
     algorithm: Algorithm,
     at: StepArguments,
     leaves: tuple[str, ...],
     differentiate: Differentiate = gradient_by_transform,
 ) -> Carry:
-    """One kernel step of rate 1."""
+    """Take one kernel step with a learning rate of 1."""
     local = LocalTraining(optimizer=SGD(1.0))
     carry = initial_carry(local, at.w, at.fixed["buffers"], at.state)
     return local_step(algorithm, at.model, local, leaves, carry, at.batch, at.fixed, differentiate)
 
 
 def random_leaves(leaves: Leaves, seed: int) -> Leaves:
-    """Random leaves of these shapes."""
+    """Random leaves with the shapes of `leaves`."""
     chance = torch.Generator().manual_seed(seed)
     return {k: torch.randn(v.shape, generator=chance, dtype=v.dtype) for k, v in leaves.items()}

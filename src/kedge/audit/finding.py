@@ -1,95 +1,75 @@
-"""Findings: what a check expected, what it got, and by how much they differ."""
+"""Findings: whether expected and actual values agree, and by how much they differ."""
 
 import math
-from collections.abc import Callable, Iterable
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from torch import Tensor
 
 from kedge.core.tree import Tree, flatten
 
-Kind = Literal["oracle", "reduction", "gradient", "quadratic", "engines", "frozen", "resume", "value"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+SHOWN = 4  # violations in the detail of a finding
 
 
 class Finding(NamedTuple):
-    """The outcome of a check."""
+    """The outcome of a check; `error` is None for a property without a number."""
 
-    passed: bool
-    error: float | None  # the largest, where there is one
-    detail: str
-
-
-class Check(NamedTuple):
-    """A property of a method, and the function that looks."""
-
-    method: str
-    name: str
-    kind: Kind
-    look: Callable[[], Finding]
-
-
-class Row(NamedTuple):
-    """A line of the audit's table."""
-
-    method: str
-    check: str
-    kind: Kind
     passed: bool
     error: float | None
     detail: str
 
 
 class Pair(NamedTuple):
-    """A number, expected and found."""
+    """A named number: its expected and its actual value."""
 
-    what: str
+    name: str
     expected: float
-    got: float
+    actual: float
 
     @property
     def error(self) -> float:
-        """How far they are apart; infinite where one is not a number."""
-        distance = abs(self.expected - self.got)
-        return math.inf if math.isnan(distance) else distance
+        """The absolute difference; infinite if one of the two is not a number."""
+        difference = abs(self.expected - self.actual)
+        return math.inf if math.isnan(difference) else difference
 
 
-def compared(pairs: Iterable[Pair], tolerance: float) -> Finding:
-    """Whether every pair agrees within the tolerance; the worst is named."""
+def compare_numbers(pairs: Iterable[Pair], tolerance: float) -> Finding:
+    """Whether every pair agrees within the absolute `tolerance`. The detail names the worst pair."""
     pairs = list(pairs)
     worst = max(pairs, key=lambda pair: pair.error)
     return Finding(
         passed=worst.error <= tolerance,
         error=worst.error,
-        detail=f"{len(pairs)} values, tolerance {tolerance:.0e}; worst {worst.what}: "
-        f"expected {worst.expected:.12g}, got {worst.got:.12g}",
+        detail=f"{len(pairs)} values, tolerance {tolerance:.0e}; worst {worst.name}: "
+        f"expected {worst.expected:.12g}, got {worst.actual:.12g}",
     )
 
 
-def agreed(expected: Tree, got: Tree, scale: Tree, tolerance: float) -> Finding:
-    """Whether two trees agree, relative to the largest number of `scale`."""
-    left, right = flatten(expected), flatten(got)
+def compare_trees(expected: Tree, actual: Tree, scale: Tree, tolerance: float) -> Finding:
+    """Whether two trees agree within `tolerance`, relative to the largest number of `scale`."""
+    left, right = flatten(expected), flatten(actual)
     if set(left) != set(right):
         return Finding(False, None, f"names differ: {sorted(set(left) ^ set(right))}")
     largest = max(float(v.abs().max()) for v in flatten(scale).values())
-    errors = {k: apart(left[k], right[k]) / largest for k in left}
+    errors = {k: max_difference(left[k], right[k]) / largest for k in left}
     worst = max(errors, key=lambda k: errors[k])
     error = errors[worst]
     detail = f"{len(errors)} tensors, tolerance {tolerance:.0e} of {largest:.3g}; worst {worst}: {error:.1e}"
     return Finding(error <= tolerance, error, detail)
 
 
-def apart(left: Tensor, right: Tensor) -> float:
-    """The largest difference of two tensors; infinite where one is not finite."""
-    distance = float((left - right).abs().max())
-    return distance if math.isfinite(distance) else math.inf
+def max_difference(left: Tensor, right: Tensor) -> float:
+    """The largest absolute difference of two tensors; infinite if it is not finite."""
+    difference = float((left - right).abs().max())
+    return difference if math.isfinite(difference) else math.inf
 
 
-def holds(right: bool, detail: str) -> Finding:
-    """A property without a number."""
-    return Finding(right, None, detail)
+def worst_finding(*findings: Finding) -> Finding:
+    """The worst of several findings: the first that failed, or else the one with the largest error."""
+    return min(findings, key=lambda finding: (finding.passed, -(finding.error or 0.0)))
 
 
-def worst(*findings: Finding) -> Finding:
-    """The worst of several findings: the first that fails, else the one with the largest error."""
-    return min(findings, key=lambda one: (one.passed, -(one.error or 0.0)))
+def no_violations(scope: str, violations: Sequence[str], word: str = "wrong") -> Finding:
+    """Passed if `violations` is empty. The detail says which cases were checked: `scope`."""
+    more = f" and {len(violations) - SHOWN} more" if len(violations) > SHOWN else ""
+    return Finding(not violations, None, f"{scope}; {word}: {', '.join(violations[:SHOWN]) or 'none'}{more}")

@@ -1,4 +1,4 @@
-"""A method's formula in one line, as the module of its factory writes it."""
+"""A method's formula in one line, taken from the docstring of its module."""
 
 import inspect
 import re
@@ -10,10 +10,10 @@ from kedge.algorithms import METHOD_FACTORIES, SCHEDULE_FACTORIES
 
 FACTORIES: Mapping[str, Callable[..., Any]] = {**SCHEDULE_FACTORIES, **METHOD_FACTORIES}
 HEADING = re.compile(r"[\w→-]+ \([^()]*\b\d{4}\)[:,]\s*")  # "FedProx (Li et al., 2020): "
-SENTENCE = re.compile(r"\.(?:\s+|$)")
-BETWEEN = " — "  # the formulas of a schedule and of the method it is over
-SIGNS = re.compile(r"[←∇‖⟨⌈Σ√·]")  # not = and +, which prose has too
-NO_METHODS = {
+SENTENCE_END = re.compile(r"\.(?:\s+|$)")
+SEPARATOR = " — "  # between the formula of a schedule and the formula of the method under it
+SIGNS = re.compile(r"[←∇‖⟨⌈Σ√·]")  # without = and +, which prose has too
+FORMULAS_OF_MEASUREMENTS = {
     "drift": "Σ_k ‖Δ_k‖² / ‖Σ_k Δ_k‖²; cos(Δ_k^T, Δ_k^t)",
     "features": "Ω[m, n, f] = 1 where sample n has feature f of model m; equal features have |ρ| > γ",
     "theory": "r = (m − 1 + (1 − g·η·(∂f/∂n)²)^s·cos²θ)/m, n*·v* = 1",
@@ -22,24 +22,28 @@ NO_METHODS = {
 
 
 def formula(method: str) -> str:
-    """The formulas of a method's parts; empty where none has one."""
-    if method in NO_METHODS:
-        return NO_METHODS[method]
+    """The formulas of the parts of `method`, such as `fedbug+feddyn`; empty if no part has one."""
+    if method in FORMULAS_OF_MEASUREMENTS:
+        return FORMULAS_OF_MEASUREMENTS[method]
     names = [part.partition("(")[0] for part in method.split("+")]
-    return BETWEEN.join(written(FACTORIES[name]) for name in names if name in FACTORIES)
+    return SEPARATOR.join(formula_of_factory(FACTORIES[name]) for name in names if name in FACTORIES)
 
 
-def written(factory: Callable[..., Any]) -> str:
-    """As the docstring of the factory's module has it; where that is about several, the factory's own."""
+def formula_of_factory(factory: Callable[..., Any]) -> str:
+    """The formula in the docstring of the factory's module, or in its own if factories share the module."""
     own, shared = inspect.getdoc(factory), inspect.getdoc(sys.modules[factory.__module__])
-    alone = [one.__module__ for one in FACTORIES.values()].count(factory.__module__) < 2
+    alone = [other.__module__ for other in FACTORIES.values()].count(factory.__module__) < 2
     return first_formula((alone and shared) or own or "")
 
 
 def first_formula(text: str) -> str:
-    """The first sentence with a formula in it, else the first; to a client's belongs the server's."""
-    sentences = [" ".join(part.split()) for part in SENTENCE.split(HEADING.sub("", text, count=1))]
+    """The first sentence with a mathematical sign, or else the first sentence.
+
+    A sentence that starts with "Client:" is followed by the sentence that starts with "Server:".
+    """
+    sentences = [" ".join(part.split()) for part in SENTENCE_END.split(HEADING.sub("", text, count=1))]
     sentences = [sentence for sentence in sentences if sentence]
-    found = next((one for one in sentences if SIGNS.search(one)), sentences[0] if sentences else "")
-    server = next((one for one in sentences if one.startswith("Server:")), None)
+    fallback = sentences[0] if sentences else ""
+    found = next((sentence for sentence in sentences if SIGNS.search(sentence)), fallback)
+    server = next((sentence for sentence in sentences if sentence.startswith("Server:")), None)
     return f"{found}. {server}" if server and found.startswith("Client:") else found

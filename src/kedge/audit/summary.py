@@ -1,28 +1,30 @@
-"""The rows of an audit put together: one entry a method, one cell a kind of check."""
+"""The results of an audit, summed up by method and kind of check."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kedge.audit.finding import KINDS, Row
+from kedge.audit.check import KINDS, CheckResult
 
 
-def summary(rows: Sequence[Row], formulas: Mapping[str, str]) -> list[dict[str, Any]]:
-    """One entry a method: its formula and, by kind, how many checks, how many failed, the largest error."""
+def summary(results: Sequence[CheckResult], formulas: Mapping[str, str]) -> list[dict[str, Any]]:
+    """One entry for each method: its formula, whether all checks passed, and the counts by kind."""
     return [
         {
             "method": method,
             "formula": formulas[method],
-            "passed": all(row.passed for row in rows if row.method == method),
+            "passed": all(result.passed for result in results if result.method == method),
             "kinds": {
-                kind: tally([r for r in rows if (r.method, r.kind) == (method, kind)]) for kind in KINDS
+                kind: counts([r for r in results if (r.method, r.kind) == (method, kind)]) for kind in KINDS
             },
         }
-        for method in dict.fromkeys(row.method for row in rows)
+        for method in dict.fromkeys(result.method for result in results)
     ]
 
 
-def tally(rows: Sequence[Row]) -> dict[str, Any] | None:
-    """Checks of one method and kind, put together."""
-    errors = [row.error for row in rows if row.error is not None]
-    failed = sum(not row.passed for row in rows)
-    return {"checks": len(rows), "failed": failed, "error": max(errors, default=None)} if rows else None
+def counts(results: Sequence[CheckResult]) -> dict[str, Any] | None:
+    """Number of checks, number of failed checks and largest error; None without checks."""
+    if not results:
+        return None
+    errors = [result.error for result in results if result.error is not None]
+    failed = sum(not result.passed for result in results)
+    return {"checks": len(results), "failed": failed, "error": max(errors, default=None)}

@@ -1,4 +1,4 @@
-"""Wrong variants of what clients add to their objective are caught; the terms' gradients are right."""
+"""Wrong variants of FedDecorr, FedNTD, FedDC and FedDyn's ablations."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,8 +16,8 @@ from kedge.audit.finding import Finding
 from kedge.audit.oracles import client_terms as oracle
 from kedge.audit.oracles import feddyn as oracle_feddyn
 from kedge.audit.references import gradients, objectives, quadratics
-from kedge.audit.registry.checks import FULL
 from kedge.audit.registry.client_terms import TAU_1, TAU_3
+from kedge.audit.registry.drift_corrections import FULL
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Cohort, Correction, End, Step
 from kedge.core.losses import weighted_mean
@@ -34,14 +34,14 @@ class PaperForm(Decorrelation):
 
 
 class Padded(Decorrelation):
-    """Every row of the batch, padding included."""
+    """The correlation over all rows of the batch, with padding."""
 
     def loss(self, step: Step) -> Tensor:
         return self.beta * decorrelation(step.out.features, torch.ones_like(step.batch.weight))
 
 
 class LocalToGlobal(NotTrueDistillation):
-    """KL(local ‖ global)."""
+    """KL(local ‖ global) instead of KL(global ‖ local)."""
 
     def loss(self, step: Step) -> Tensor:
         turned = replace(step, out=step.at(step.anchor), at=lambda leaves: step.out)
@@ -49,7 +49,7 @@ class LocalToGlobal(NotTrueDistillation):
 
 
 class WithLabel(NotTrueDistillation):
-    """Plain distillation: the label's logit takes part."""
+    """Plain distillation, with the logit of the label."""
 
     def loss(self, step: Step) -> Tensor:
         tau = self.temperature
@@ -59,14 +59,14 @@ class WithLabel(NotTrueDistillation):
 
 
 class Unscaled(NotTrueDistillation):
-    """Without τ²."""
+    """The term without τ²."""
 
     def loss(self, step: Step) -> Tensor:
         return NotTrueDistillation.loss(self, step) / self.temperature**2
 
 
 class OwnAnchor(Drift):
-    """‖w_i − w‖², without the drift."""
+    """The penalty ‖w_i − w‖², without the drift h_i."""
 
     def gradient(self, grads: Leaves, step: Step) -> Leaves:
         lean = sub(step.broadcast["g"], step.state["g"])
@@ -75,7 +75,7 @@ class OwnAnchor(Drift):
 
 
 class WithoutServerGradient(Drift):
-    """g_i⁺ = g_i − (w_i − w)/(Kη): g is missing."""
+    """g_i⁺ = g_i − (w_i − w)/(Kη), without g."""
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
         kept, _ = Drift.finish(self, end)
@@ -84,7 +84,7 @@ class WithoutServerGradient(Drift):
 
 
 class ByParticipants(Drift):
-    """Means over |S| instead of all m."""
+    """Means over the |S| participants instead of all m clients."""
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
         return Drift.server(self, update, mean, state, cohort._replace(population=cohort.size))
@@ -101,26 +101,26 @@ WRONG: dict[str, Callable[[], Finding]] = {
     "feddecorr over padding": partial(oracle.feddecorr, having(Padded(1.0), feddecorr())),
     "feddecorr another beta": partial(oracle.feddecorr, feddecorr(0.1)),
     "feddecorr as in the paper, gradient": partial(
-        gradients.local_gradient, having(PaperForm(0.5), feddecorr()), objectives.decorrelated, 3
+        gradients.local_gradient, having(PaperForm(0.5), feddecorr()), objectives.feddecorr, 3
     ),
     "fedntd the other way": partial(oracle.fedntd, having(LocalToGlobal(1.0, 1.0), NTD), TAU_1),
     "fedntd with the label": partial(oracle.fedntd, having(WithLabel(1.0, 1.0), NTD), TAU_1),
     "fedntd without tau²": partial(oracle.fedntd, having(Unscaled(1.0, 3.0), NTD), TAU_3),
     "fedntd with the label, gradient": partial(
-        gradients.local_gradient, having(WithLabel(1.0, 2.0), NTD), objectives.distilled, 3
+        gradients.local_gradient, having(WithLabel(1.0, 2.0), NTD), objectives.fedntd, 3
     ),
     "feddc without the drift": partial(oracle.feddc, having(OwnAnchor(0.1), DC)),
     "feddc without the drift, gradient": partial(
-        gradients.local_gradient, having(OwnAnchor(0.1), DC), objectives.drifting, 3
+        gradients.local_gradient, having(OwnAnchor(0.1), DC), objectives.feddc, 3
     ),
     "feddc without g": partial(oracle.feddc, having(WithoutServerGradient(0.1), DC)),
     "feddc over |S|": partial(oracle.feddc_means, having(ByParticipants(0.1), DC)),
     "no-reg is not feddyn": partial(oracle_feddyn.feddyn, feddyn(0.1), FULL, "feddyn_wo_reg"),
-    "no-reg does not reach": partial(quadratics.reaches, NO_REG),
+    "no-reg does not reach": partial(quadratics.reaches_minimizer, NO_REG),
     "no-h is not feddyn": partial(oracle_feddyn.feddyn, feddyn(0.1), FULL, "feddyn_wo_h"),
     "no-h with another alpha": partial(oracle_feddyn.feddyn, feddyn_no_h(0.2), FULL, "feddyn_wo_h"),
-    "no-h does not reach": partial(quadratics.reaches, NO_H),
-    "feddyn is not held back": partial(quadratics.held_back, feddyn(0.1)),
+    "no-h does not reach": partial(quadratics.reaches_minimizer, NO_H),
+    "feddyn is not held back": partial(quadratics.stops_before_minimizer, feddyn(0.1)),
 }
 
 HARMLESS: dict[str, Callable[[], Finding]] = {

@@ -1,7 +1,4 @@
-"""The audit can fail: deliberately wrong variants of every method, each caught by the check that is for it.
-
-The variants are the mistakes that the specification lists as traps, met in published code.
-"""
+"""Wrong variants of FedAvg, FedProx, FedDyn, SCAFFOLD and FedBug."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,14 +12,14 @@ from kedge.algorithms.feddyn import DynamicRegularizer
 from kedge.algorithms.fedprox import Proximal
 from kedge.algorithms.scaffold import ControlVariates
 from kedge.audit.finding import Finding
-from kedge.audit.oracles.averaging import fedavg_clip, fedavg_uniform, first_round, trajectories
-from kedge.audit.oracles.fedbug import schedule_case, schedule_sequence, schedule_trap, update
+from kedge.audit.oracles.averaging import fedavg_clip, fedavg_uniform, first_round, local_steps
+from kedge.audit.oracles.fedbug import schedule_case, schedule_rounding, schedule_sequence, update
 from kedge.audit.oracles.feddyn import clip_order, to_fedavg
 from kedge.audit.oracles.feddyn import feddyn as feddyn_oracle
 from kedge.audit.oracles.scaffold import mean_gradient, momentum
 from kedge.audit.oracles.scaffold import scaffold as scaffold_oracle
 from kedge.audit.references import gradients, objectives, quadratics, reductions
-from kedge.audit.registry.checks import FULL, PARTIAL
+from kedge.audit.registry.drift_corrections import FULL, PARTIAL
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Cohort, Correction, End, Step
 from kedge.core.schedules import Clock, Mask
@@ -30,7 +27,7 @@ from kedge.core.tree import Leaves, Tree, add, axpy, scale, sqnorm, sub
 
 
 class DividedByParticipants(DynamicRegularizer):
-    """h over |S| instead of all m."""
+    """h as a mean over the |S| participants instead of all m clients."""
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
         u = add(state["u"], update)
@@ -38,7 +35,7 @@ class DividedByParticipants(DynamicRegularizer):
 
 
 class AnchorOnce(DynamicRegularizer):
-    """The formula misread: α/m·((Σ w_i) − θ), so that θ is subtracted once."""
+    """The formula read as α/m·((Σ w_i) − θ), so that θ is subtracted once."""
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
         total = axpy(cohort.size, update, scale(cohort.size - 1, cohort.shared))
@@ -47,7 +44,7 @@ class AnchorOnce(DynamicRegularizer):
 
 
 class InsideClip(DynamicRegularizer):
-    """α·w inside the clip."""
+    """α·w is clipped with the gradient."""
 
     def gradient(self, grads: Leaves, step: Step) -> Leaves:
         u, anchor = step.state["u"], step.anchor
@@ -66,14 +63,14 @@ class Upward(DynamicRegularizer):
 
 
 class Distributed(DynamicRegularizer):
-    """θ ← γ, without h: it rests where the mean of ∇f_i is −α(θ − θ⁰)."""
+    """θ ← γ, without h. It converges to the point where the mean of ∇f_i is −α(θ − θ⁰)."""
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
         return update, {"u": axpy(cohort.size / cohort.population, update, state["u"])}
 
 
 class Undecayed(ControlVariates):
-    """c_i by the learning rate of the first round (the FedDyn and FedDC codes)."""
+    """c_i with the learning rate of the first round (as in the codes of FedDyn and FedDC)."""
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
         c, c_i = end.broadcast["c"], end.state["c"]
@@ -83,7 +80,7 @@ class Undecayed(ControlVariates):
 
 
 class WithoutServer(ControlVariates):
-    """c_i⁺ = c_i + (x − w_i)/(Kη): c is missing."""
+    """c_i⁺ = c_i + (x − w_i)/(Kη), without c."""
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
         new = {k: v - end.delta[k] / end.lr_time[k] for k, v in end.state["c"].items()}
@@ -91,14 +88,14 @@ class WithoutServer(ControlVariates):
 
 
 class ControlByParticipants(ControlVariates):
-    """c over |S| instead of all m."""
+    """c as a mean over the |S| participants instead of all m clients."""
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
         return update, {"c": add(state["c"], mean["c"])}
 
 
 class AllSteps(ControlVariates):
-    """c_i by all steps of the round, also for leaves that were frozen in some."""
+    """c_i with all steps of the round, also for leaves that were frozen in some steps."""
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
         c, c_i = end.broadcast["c"], end.state["c"]
@@ -107,7 +104,7 @@ class AllSteps(ControlVariates):
 
 
 class NoHalf(Proximal):
-    """μ‖w − wᵗ‖², without the ½."""
+    """The penalty μ‖w − wᵗ‖², without the ½."""
 
     def loss(self, step: Step) -> Tensor:
         return self.mu * sqnorm(sub(step.params, step.anchor))
@@ -115,7 +112,7 @@ class NoHalf(Proximal):
 
 @dataclass(frozen=True)
 class FloorRule:
-    """The released code: a unit every ⌊ratio·K/M⌋ steps."""
+    """The rule of the released code: a unit opens every ⌊ratio·K/M⌋ steps."""
 
     ratio: float
 
@@ -136,7 +133,7 @@ class FloatRule:
 
 
 def top_down(clock: Clock, units: int) -> Mask:
-    """The last units first."""
+    """The last units open first."""
     return tuple(2 * (clock.step + 1) > clock.steps or unit == units - 1 for unit in range(units))
 
 
@@ -153,12 +150,14 @@ WRONG: dict[str, Callable[[], Finding]] = {
     "feddyn without h": partial(feddyn_oracle, with_correction(DYN, Distributed(0.1)), FULL),
     "feddyn wrong sign": partial(feddyn_oracle, with_correction(DYN, Upward(0.1)), FULL),
     "feddyn wrong sign, gradient": partial(
-        gradients.local_gradient, with_correction(DYN, Upward(0.1)), objectives.dynamic, 3
+        gradients.local_gradient, with_correction(DYN, Upward(0.1)), objectives.feddyn, 3
     ),
     "feddyn another alpha": partial(feddyn_oracle, feddyn(0.2), FULL),
     "feddyn all in the clip": partial(clip_order, with_correction(DYN, InsideClip(0.1))),
-    "feddyn without h, quadratics": partial(quadratics.reaches, with_correction(DYN, Distributed(0.1))),
-    "feddyn by data, other minimiser": partial(quadratics.reaches, feddyn(0.1, "data"), False),
+    "feddyn without h, quadratics": partial(
+        quadratics.reaches_minimizer, with_correction(DYN, Distributed(0.1))
+    ),
+    "feddyn by data, other minimizer": partial(quadratics.reaches_minimizer, feddyn(0.1, "data"), False),
     "switch to the wrong weights": partial(to_fedavg, DYN, fedavg()),
     "switch that never happens": partial(to_fedavg, DYN, DYN),
     "scaffold undecayed": partial(mean_gradient, with_correction(SCAFFOLD, Undecayed())),
@@ -173,20 +172,20 @@ WRONG: dict[str, Callable[[], Finding]] = {
     "scaffold first round by size": partial(
         reductions.scaffold_first_round, replace(SCAFFOLD, weight=fedavg().weight)
     ),
-    "fedprox without the half": partial(trajectories, with_correction(PROX, NoHalf(0.5)), "fedprox"),
+    "fedprox without the half": partial(local_steps, with_correction(PROX, NoHalf(0.5)), "fedprox"),
     "fedprox without the half, one client": partial(
-        reductions.one_client, with_correction(PROX, NoHalf(0.3)), 0.9, 0.3
+        reductions.one_client_is_sgd, with_correction(PROX, NoHalf(0.3)), 0.9, 0.3
     ),
     "fedprox another mu": partial(first_round, fedprox(0.4, "uniform"), "fedprox", "round1_uniform"),
     "fedavg by size for uniform": partial(fedavg_uniform, fedavg()),
     "fedavg by size for uniform, clip": partial(fedavg_clip, fedavg()),
-    "fedavg reaches the minimiser": partial(quadratics.reaches, fedavg()),
-    "fedavg uniform is not centralised": partial(reductions.one_step, fedavg("uniform")),
-    "fedprox is not plain sgd": partial(reductions.one_client, fedprox(0.3)),
-    "fedbug is not plain sgd": partial(reductions.one_client, fedbug(fedavg(), 0.8), 0.9),
+    "fedavg reaches the minimizer": partial(quadratics.reaches_minimizer, fedavg()),
+    "fedavg uniform is not central training": partial(reductions.one_step_is_central, fedavg("uniform")),
+    "fedprox is not plain sgd": partial(reductions.one_client_is_sgd, fedprox(0.3)),
+    "fedbug is not plain sgd": partial(reductions.one_client_is_sgd, fedbug(fedavg(), 0.8), 0.9),
     "fedbug floor rule, sequence": partial(schedule_sequence, FloorRule(0.4)),
     "fedbug floor rule, opening": partial(schedule_case, FloorRule(0.2), "M=16,P=0.2,K=500"),
-    "fedbug in floating point": partial(schedule_trap, FloatRule(0.7)),
+    "fedbug in floating point": partial(schedule_rounding, FloatRule(0.7)),
     "fedbug top down": partial(update, replace(fedavg(), schedule=top_down), "bottom_up_(s,p)"),
     "fedbug vanilla": partial(update, fedavg(), "bottom_up_(s,p)"),
 }

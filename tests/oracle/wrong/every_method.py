@@ -29,7 +29,7 @@ def having(*corrections: Correction, base: Algorithm | None = None) -> Algorithm
 
 @dataclass(frozen=True)
 class OnItself(Correction):
-    """Momentum kept on the correction, not in the server's state."""
+    """Momentum that is kept on the correction and not in the server's state."""
 
     kept: dict[str, Tensor] = field(default_factory=dict, hash=False)
     name = "momentum"
@@ -41,7 +41,7 @@ class OnItself(Correction):
 
 @dataclass(frozen=True)
 class FirstUpdate(Correction):
-    """Remembers on itself the first update it ever saw: nothing that a second run would change."""
+    """Keeps the first update on itself, which a second run does not change."""
 
     kept: dict[str, Tensor] = field(default_factory=dict, hash=False)
     name = "first"
@@ -53,7 +53,7 @@ class FirstUpdate(Correction):
 
 @dataclass(frozen=True)
 class InItsModule(Correction):
-    """Steps that shrink with the updates counted in a global."""
+    """Steps that shrink with a global count of updates."""
 
     name = "shrinking"
 
@@ -64,7 +64,7 @@ class InItsModule(Correction):
 
 @dataclass(frozen=True)
 class ByRound(Correction):
-    """The same steps, from the round the server is told."""
+    """The same steps, computed from the round that the server receives: right."""
 
     name = "shrinking"
 
@@ -73,14 +73,14 @@ class ByRound(Correction):
 
 
 class Detached(Proximal):
-    """The term has a value and no gradient."""
+    """A term with a value and without a gradient."""
 
     def loss(self, step: Step) -> Tensor:
         return self.mu / 2 * sqnorm(sub({k: v.detach() for k, v in step.params.items()}, step.anchor))
 
 
 class OneLeaf(Proximal):
-    """The gradient of one small leaf is missing."""
+    """A term without the gradient of one small leaf."""
 
     def loss(self, step: Step) -> Tensor:
         held = {k: v.detach() if k == "0.bias" else v for k, v in step.params.items()}
@@ -89,7 +89,7 @@ class OneLeaf(Proximal):
 
 @dataclass(frozen=True)
 class Distilled(Correction):
-    """Distances to two models that are constants: as sent, and as it is."""
+    """Distances to the outputs of two constant models, the sent and the present one: right."""
 
     name = "distilled"
 
@@ -101,7 +101,7 @@ class Distilled(Correction):
 
 @dataclass(frozen=True)
 class Remembering(Correction):
-    """Stays near its last model; before the first there is none."""
+    """A distance to the client's last model, zeros before the first round: right."""
 
     name = "remembering"
 
@@ -116,7 +116,7 @@ class Remembering(Correction):
 
 
 class Shifted(Remembering):
-    """Its memory of closed leaves is neither what it was nor the model."""
+    """A memory of closed leaves that changes and is not the model."""
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
         return scale(2.0, end.params), {}
@@ -124,7 +124,7 @@ class Shifted(Remembering):
 
 @dataclass(frozen=True)
 class Leaking(Correction):
-    """A gradient of 0 for frozen leaves, which then have weight decay."""
+    """A gradient of 0 for frozen leaves, so that weight decay changes them."""
 
     name = "leaking"
 
@@ -134,7 +134,7 @@ class Leaking(Correction):
 
 @dataclass(frozen=True)
 class Unweighted(Correction):
-    """A term over all rows of a batch, padding included."""
+    """A term over all rows of a batch, with padding."""
 
     name = "unweighted"
 
@@ -155,7 +155,7 @@ class GlobalRandom(Correction):
 
 @dataclass(frozen=True)
 class CountingCalls(Correction):
-    """The rate depends on how often Python has called the hook."""
+    """An upload that depends on the number of calls of the hook in Python."""
 
     name = "counting"
 
@@ -215,7 +215,7 @@ class InPlaceShared(Correction):
 
 
 class StartsFromModel(Remembering):
-    """A memory that starts with the model of the moment, which differs between early and late clients."""
+    """A memory that starts with the current model, which differs between early and late clients."""
 
     def init_client(self, shared: Leaves) -> Tree:
         return dict(shared)
@@ -223,7 +223,7 @@ class StartsFromModel(Remembering):
 
 @dataclass(frozen=True)
 class LooksAtSamples(Correction):
-    """A term of the raw samples' size, which a frozen backbone changes."""
+    """A term of the samples' size, which differs between images and a backbone's outputs."""
 
     name = "samples"
 
@@ -235,7 +235,7 @@ class LooksAtSamples(Correction):
 
 @dataclass(frozen=True)
 class ForgetsBetweenStages(Correction):
-    """The server's rule counts how often it was started, which a second stage of one method does again."""
+    """A server rule that depends on the number of calls of `init_server`; each stage calls it."""
 
     name = "stages"
 
@@ -252,7 +252,7 @@ class ForgetsBetweenStages(Correction):
 
 @dataclass(frozen=True, repr=False)
 class Silent(Proximal):
-    """Its text does not show μ."""
+    """A correction whose text does not show μ."""
 
     def __repr__(self) -> str:
         return "Silent()"

@@ -1,4 +1,4 @@
-"""Wrong variants of MOON are caught, and statistics that move under the models it compares with."""
+"""Wrong variants of MOON."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +31,7 @@ def term(own: Contrast, step: Step, values: Tensor) -> Tensor:
 
 
 class Swapped(Contrast):
-    """Away from the global model, near to the previous one."""
+    """Features move away from the global model's and towards the previous model's."""
 
     def loss(self, step: Step) -> Tensor:
         near, far = cosines(step)
@@ -39,7 +39,7 @@ class Swapped(Contrast):
 
 
 class OverPadding(Contrast):
-    """The mean over all rows."""
+    """The mean over all rows of the batch, with padding."""
 
     def loss(self, step: Step) -> Tensor:
         near, far = cosines(step)
@@ -47,15 +47,15 @@ class OverPadding(Contrast):
 
 
 class Linear(Contrast):
-    """torch's softplus as it comes: linear from 20 on."""
+    """torch's softplus with its default threshold: linear above 20."""
 
     def loss(self, step: Step) -> Tensor:
         near, far = cosines(step)
         return term(self, step, F.softplus((far - near) / self.temperature))
 
 
-class Bare(Contrast):
-    """Cosines without a floor under the norms."""
+class WithoutFloor(Contrast):
+    """Cosines without a lower bound of the norms."""
 
     def loss(self, step: Step) -> Tensor:
         z, before = step.out.features, step.state["previous"]
@@ -67,7 +67,7 @@ class Bare(Contrast):
 
 
 class OneSided(Contrast):
-    """The gradient through z reaches the previous model's part only."""
+    """The gradient through z reaches only the part of the previous model."""
 
     def loss(self, step: Step) -> Tensor:
         near, far = cosines(step)
@@ -75,7 +75,7 @@ class OneSided(Contrast):
 
 
 class RandomPrevious(Contrast):
-    """A client never asked has a random model as its previous one (the authors' code)."""
+    """A random model is the previous model of a client's first round (the authors' code)."""
 
     def init_client(self, shared: Leaves) -> Tree:
         chance = torch.Generator().manual_seed(0)
@@ -84,14 +84,14 @@ class RandomPrevious(Contrast):
 
 
 class SentAsPrevious(Contrast):
-    """The model the client was sent, not the one it made of it."""
+    """The previous model is the model that was sent to the client, not the one it trained."""
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
         return {"previous": end.anchor, "known": end.state["known"] * 0 + 1}, {}
 
 
 class FirstForEver(Contrast):
-    """The model of the client's first round stays its previous one."""
+    """The previous model is always that of the client's first round."""
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
         known = end.state["known"]
@@ -108,21 +108,25 @@ def contrast(kind: type[Contrast], mu: float = 1.0, temperature: float = 0.5) ->
 
 
 WRONG: dict[str, Callable[[], Finding]] = {
-    "moon swapped": partial(oracle_moon.moon, contrast(Swapped), 1.0),
-    "moon swapped, gradient": partial(closed, contrast(Swapped), feature_objectives.contrasted, 3),
-    "moon over padding": partial(oracle_moon.moon, contrast(OverPadding), 1.0),
-    "moon another temperature": partial(oracle_moon.moon, moon(1.0, 0.4, 0), 1.0),
-    "moon linear from 20 on": partial(oracle_moon.edges, contrast(Linear, 0.7, 0.08), 0.7, 0.08),
-    "moon without a floor": partial(oracle_moon.edges, contrast(Bare, 0.7, 0.08), 0.7, 0.08),
-    "moon one-sided gradient": partial(closed, contrast(OneSided), feature_objectives.contrasted, 3),
-    "moon random previous": partial(reductions.same, contrast(RandomPrevious), fedavg(), 1),
-    "moon the sent model as previous": partial(oracle_moon.previous, contrast(SentAsPrevious)),
-    "moon keeps its first": partial(oracle_moon.previous, contrast(FirstForEver)),
-    "moon is not fedavg": partial(reductions.same, MOON, fedavg()),
+    "moon swapped": partial(oracle_moon.contrast, contrast(Swapped), 1.0),
+    "moon swapped, gradient": partial(closed, contrast(Swapped), feature_objectives.moon, 3),
+    "moon over padding": partial(oracle_moon.contrast, contrast(OverPadding), 1.0),
+    "moon another temperature": partial(oracle_moon.contrast, moon(1.0, 0.4, 0), 1.0),
+    "moon linear from 20 on": partial(oracle_moon.extreme_features, contrast(Linear, 0.7, 0.08), 0.7, 0.08),
+    "moon without a floor": partial(
+        oracle_moon.extreme_features, contrast(WithoutFloor, 0.7, 0.08), 0.7, 0.08
+    ),
+    "moon one-sided gradient": partial(closed, contrast(OneSided), feature_objectives.moon, 3),
+    "moon random previous": partial(reductions.methods_agree, contrast(RandomPrevious), fedavg(), 1),
+    "moon the sent model as previous": partial(oracle_moon.previous_model, contrast(SentAsPrevious)),
+    "moon keeps its first": partial(oracle_moon.previous_model, contrast(FirstForEver)),
+    "moon is not fedavg": partial(reductions.methods_agree, MOON, fedavg()),
 }
 
 
 HARMLESS: dict[str, Callable[[], Finding]] = {
-    "a random previous model has the right term": partial(oracle_moon.moon, contrast(RandomPrevious), 1.0),
-    "softplus is exact below 20": partial(oracle_moon.moon, contrast(Linear), 1.0),
+    "a random previous model has the right term": partial(
+        oracle_moon.contrast, contrast(RandomPrevious), 1.0
+    ),
+    "softplus is exact below 20": partial(oracle_moon.contrast, contrast(Linear), 1.0),
 }

@@ -1,4 +1,4 @@
-"""Server rules and schedules: wrong variants are caught, bad settings refused."""
+"""Wrong variants of server rules and schedules."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,8 +27,8 @@ from kedge.audit.registry.server_rules import (
     OFFICIAL,
     PAPER,
     adam,
+    fedavg_under,
     momentum,
-    under,
 )
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Cohort, Correction, End
@@ -52,35 +52,35 @@ class TauInside(ServerAdam):
 
 
 class NoHalf(Extrapolation):
-    """η_g without the ½: FedBug's code with its len() repaired."""
+    """η_g without the ½: FedBug's code with the bug of len() corrected."""
 
     def rate(self, spread: Tensor, length: Tensor, cohort: Cohort) -> Tensor:
         return (spread / (length + self.epsilon)).clamp(min=1.0)
 
 
 class Unbounded(Extrapolation):
-    """η_g without the max: with one participant it halves the step."""
+    """η_g without the maximum, so that it halves the step of a single participant."""
 
     def rate(self, spread: Tensor, length: Tensor, cohort: Cohort) -> Tensor:
         return spread / (2 * (length + self.epsilon))
 
 
 class LatestOnly(Extrapolation):
-    """The view is the last iterate."""
+    """The view is the last model instead of the mean of the last two."""
 
     def views(self, shared: Leaves, state: Tree) -> dict[str, Leaves]:
         return {"last-two": shared}
 
 
 class FirstKept(Extrapolation):
-    """The previous iterate is never renewed."""
+    """The previous model is never replaced."""
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
         return Extrapolation.server(self, update, mean, state, cohort)[0], state
 
 
 class StepsOnly(NormalizedAveraging):
-    """a_i = K_i whatever the momentum, in every leaf."""
+    """a_i = K_i in every leaf, without momentum."""
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
         a = {k: end.steps for k in end.delta}
@@ -102,7 +102,7 @@ WRONG: dict[str, Callable[[], Finding]] = {
     "fedavgm ema for heavy ball": partial(momentum, fedavgm(0.9, "ema"), HEAVY_BALL),
     "fedavgm heavy ball for ema": partial(momentum, fedavgm(0.9), EMA),
     "fedavgm another beta": partial(momentum, fedavgm(0.7), HEAVY_BALL),
-    "fedavgm is not fedavg": partial(reductions.same, fedavgm(0.5), fedavg()),
+    "fedavgm is not fedavg": partial(reductions.methods_agree, fedavgm(0.5), fedavg()),
     "fedadam v from 0": partial(adam, fedadam(start="zero"), FROM_TAU),
     "fedadam v from tau²": partial(adam, fedadam(), FROM_ZERO),
     "fedadam bias correction": partial(adam, with_correction(BiasCorrected(0.1)), FROM_TAU),
@@ -110,24 +110,26 @@ WRONG: dict[str, Callable[[], Finding]] = {
     "fedexp the code's epsilon": partial(oracle_server.extrapolated, fedexp(rule="official-code"), PAPER),
     "fedexp the paper's epsilon": partial(oracle_server.extrapolated, fedexp(), OFFICIAL),
     "fedexp without the half": partial(oracle_server.extrapolated, with_correction(NoHalf(1e-3)), PAPER),
-    "fedexp without the max": partial(oracle_server.alone, with_correction(Unbounded(1e-3))),
+    "fedexp without the max": partial(oracle_server.one_participant, with_correction(Unbounded(1e-3))),
     "fedexp views the last": partial(oracle_server.extrapolated, with_correction(LatestOnly(1e-3)), PAPER),
-    "fedexp keeps the first": partial(oracle_server.alone, with_correction(FirstKept(1e-3))),
+    "fedexp keeps the first": partial(oracle_server.one_participant, with_correction(FirstKept(1e-3))),
     "fednova is not fedavg": partial(oracle_server.unequal_work, fedavg(), "w_next"),
     "fednova without tau_eff": partial(
         oracle_server.unequal_work, with_correction(WithoutEffective()), "w_next"
     ),
     "fednova steps only, momentum": partial(oracle_server.momentum_steps, with_correction(StepsOnly())),
-    "fednova uniform": partial(quadratics.misses, fednova("uniform"), 0.0, (5, 5, 5)),
-    "top-down for bottom-up": partial(oracle_fedbug.update, under(top_down(1.0)), "bottom_up_(s,p)"),
+    "fednova uniform": partial(quadratics.misses_minimizer, fednova("uniform"), 0.0, (5, 5, 5)),
+    "top-down for bottom-up": partial(oracle_fedbug.update, fedavg_under(top_down(1.0)), "bottom_up_(s,p)"),
     "bottom-up for top-down": partial(oracle_fedbug.update, fedbug(fedavg(), 1.0), "top_down_(s,p)"),
     "everything for fix-last": partial(oracle_fedbug.update, fedavg(), "fix_last_layer_(s,p)"),
-    "fix-last for fix-last-two": partial(oracle_schedules.never, fix_last(), 2),
-    "fix-last-two for fix-last": partial(oracle_schedules.never, fix_last_two(), 1),
-    "anti for vanilla": partial(oracle_schedules.thawed, anti(), "vanilla"),
-    "strict for the algorithm's rule": partial(oracle_schedules.thawed, vanilla(strict=True), "vanilla"),
-    "the algorithm's rule for strict": partial(oracle_schedules.phases, vanilla(), (100, 100, 100)),
-    "rounds counted from 0": partial(oracle_schedules.thawed, vanilla((1, 101, 201)), "vanilla"),
+    "fix-last for fix-last-two": partial(oracle_schedules.last_units_stay_closed, fix_last(), 2),
+    "fix-last-two for fix-last": partial(oracle_schedules.last_units_stay_closed, fix_last_two(), 1),
+    "anti for vanilla": partial(oracle_schedules.open_base_units, anti(), "vanilla"),
+    "strict for the algorithm's rule": partial(
+        oracle_schedules.open_base_units, vanilla(strict=True), "vanilla"
+    ),
+    "the algorithm's rule for strict": partial(oracle_schedules.phase_lengths, vanilla(), (100, 100, 100)),
+    "rounds counted from 0": partial(oracle_schedules.open_base_units, vanilla((1, 101, 201)), "vanilla"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Wrong variants of Proposition 1's rule are caught."""
+"""Wrong variants of Proposition 1's rule."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +13,7 @@ from kedge.rules.proposition1 import History, Proposition1
 
 
 class WithItself(Proposition1):
-    """C_T is part of the mean it is compared with."""
+    """C_T is part of the mean with which it is compared."""
 
     def reached(self, history: History) -> list[float]:
         c = self.estimates(history)
@@ -28,14 +28,14 @@ class Unsquared(Proposition1):
 
 
 class Late(Proposition1):
-    """Asked with the C of the round before."""
+    """The rule is called with the values up to C_{T−1}."""
 
     def __call__(self, history: History) -> bool:
         return Proposition1.__call__(self, history[:-1])
 
 
 class OneAlpha(Proposition1):
-    """g_k = −α u_k for every client, also where α is a client's own."""
+    """g_k = −α u_k with the same α for every client, although each has its own."""
 
     def watched(self, algorithm: Algorithm) -> Algorithm:
         return replace(algorithm, corrections=(*algorithm.corrections, GradientSpread(0.1)))
@@ -46,11 +46,11 @@ STAGES = (feddyn(0.1), fedavg("uniform"))
 
 WRONG: dict[str, Callable[[], Finding]] = {
     "proposition 1 with itself": partial(switching.proposition1, WithItself(smooth=1)),
-    "proposition 1 with itself, bound": partial(switching.as_the_bound_says, WithItself(smooth=1)),
+    "proposition 1 with itself, bound": partial(switching.met_where_bound_rises, WithItself(smooth=1)),
     "proposition 1 unsquared": partial(switching.proposition1, Unsquared(smooth=1)),
     "proposition 1 late": partial(switching.proposition1, Late(smooth=1)),
-    "proposition 1 late, runner": partial(switching.handed_over, Late(smooth=1), *STAGES),
-    "proposition 1 unsquared, runner": partial(switching.handed_over, Unsquared(smooth=1), *STAGES),
+    "proposition 1 late, runner": partial(switching.runner_switches, Late(smooth=1), *STAGES),
+    "proposition 1 unsquared, runner": partial(switching.runner_switches, Unsquared(smooth=1), *STAGES),
     "proposition 1 with one α": partial(switching.estimates, OneAlpha(), DATA),
     "proposition 1 smoothed": partial(switching.proposition1, Proposition1(smooth=2)),
 }

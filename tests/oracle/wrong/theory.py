@@ -1,4 +1,4 @@
-"""Wrong variants of the linear laboratory are caught, and all of its oracles' numbers are compared."""
+"""Wrong variants of the linear laboratory."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +23,7 @@ HALF = MULTIPLICATIVE._replace(slopes=lambda n, v: (v / 2, n / 2))
 
 
 def across(network: Network, point: Point, training: Training) -> Tensor:
-    """The angle with the axis of n in place of v's."""
+    """The angle to the axis of n instead of v."""
     return predicted_ratio(network, point, training) + (1 - 2 * mean_cosine(network, point)) / 2
 
 

@@ -36,7 +36,7 @@ from torch.nn import functional as F
 from kedge.algorithms import METHOD_FACTORIES, fedavg, fedbug, feddyn, fedper, fedrod, scaffold
 from kedge.algorithms.fix_last import fix_last
 from kedge.algorithms.layer_expansion import vanilla
-from kedge.audit.bed import Given
+from kedge.audit.recorded_run import FixedCohorts
 from kedge.core.algorithm import Algorithm, Tune
 from kedge.core.errors import RequestError
 from kedge.core.selections import everything
@@ -204,7 +204,7 @@ def test_seen_and_unseen_are_means_of_what_clients_jsonl_has(
 
 def test_once_everybody_took_part_seen_is_not_told_apart() -> None:
     task = task_of((fedavg(), 1))
-    whole = replace(task, participation=Given(cohorts=((0, 1, 2, 3, 4),)))
+    whole = replace(task, participation=FixedCohorts(cohorts=((0, 1, 2, 3, 4),)))
     line = run(whole, ENGINES[0](task.model, task.federation)).history[-1]
     assert "personal.local.accuracy" in line
     assert not [name for name in line if name.endswith("seen")]

@@ -1,34 +1,36 @@
-"""Oracles feddecorr, fedntd and feddc of the specification: what clients add to their objective."""
+"""Oracles feddecorr, fedntd and feddc of the specification: terms that clients add to their objective."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from kedge.audit.bed import ORACLES, bed_q, local_q, moments
-from kedge.audit.finding import Finding, Pair, compared
+from kedge.audit.bed import bed_q, local_q
+from kedge.audit.finding import Finding, Pair, compare_numbers
 from kedge.audit.oracles.averaging import TOLERANCE
-from kedge.audit.problems import ENGINES
+from kedge.audit.recorded_run import record_rounds
+from kedge.audit.specification import ORACLES
+from kedge.audit.training import ENGINES
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Step
 from kedge.core.losses import cross_entropy
 from kedge.core.model import Batch, Output
 
 
-def step(local: Output, sent: Output, y: Sequence[int], real: int) -> Step:
-    """A step that shows a loss term these outputs; the rows after the first `real` are padding."""
+def step_with_outputs(local: Output, sent: Output, y: Sequence[int], real: int) -> Step:
+    """A step in which a loss term receives these outputs. Rows after the first `real` are padding."""
     weight = (torch.arange(len(y)) < real).double()
     batch = Batch(local.logits, torch.tensor(y), weight, torch.zeros(2, dtype=torch.int64))
     return Step({}, {}, batch, local, lambda leaves: sent, {}, {}, {}, torch.tensor(0))
 
 
-def term(algorithm: Algorithm, at: Step) -> Tensor:
-    """The method's own term."""
+def loss_term(algorithm: Algorithm, at: Step) -> Tensor:
+    """The loss term of the method's first correction."""
     return torch.as_tensor(algorithm.corrections[0].loss(at))
 
 
 def feddecorr(algorithm: Algorithm) -> Finding:
-    """L_dec of the oracle's features for β = 1, with and without padding, and 0 for a batch of one sample."""
+    """L_dec of the oracle's features for β = 1, with and without padding; 0 for a batch of one sample."""
     oracle = ORACLES["feddecorr"]
     rows = torch.tensor(oracle["inputs"]["features (batch 4 x 3)"], dtype=torch.float64)
     value = oracle["expected"]["loss_official_code mean_offdiag((Zs^T Zs)^2)/N"]
@@ -41,21 +43,29 @@ def feddecorr(algorithm: Algorithm) -> Finding:
         ("one row and padding", padded, 1, 0.0),
     ):
         out = Output(features, features)
-        pairs.append(Pair(what, want, float(term(algorithm, step(out, out, [0] * len(features), real)))))
-    return compared(pairs, TOLERANCE)
+        pairs.append(
+            Pair(
+                what,
+                want,
+                float(loss_term(algorithm, step_with_outputs(out, out, [0] * len(features), real))),
+            )
+        )
+    return compare_numbers(pairs, TOLERANCE)
 
 
 def fedntd(algorithm: Algorithm, case: str) -> Finding:
-    """The term, with and without padding; at τ = 1 also its sum with cross-entropy and its gradient."""
+    """The term, with and without padding. For τ = 1 also its sum with cross-entropy, and its gradient."""
     given, expected = ORACLES["fedntd"]["inputs"], ORACLES["fedntd"]["expected"]
     pairs = []
     for padding in (0, 2):
         here = torch.tensor([given["local_logits"]] + [[9.0, -9.0, 9.0]] * padding, dtype=torch.float64)
         there = torch.tensor([given["global_logits"]] + [[-9.0, 9.0, 5.0]] * padding, dtype=torch.float64)
         here.requires_grad_()
-        seen = step(Output(here, here), Output(there, there), [given["true_class"]] + [2] * padding, 1)
-        value = term(algorithm, seen)
-        total = cross_entropy(seen) + value
+        step = step_with_outputs(
+            Output(here, here), Output(there, there), [given["true_class"]] + [2] * padding, 1
+        )
+        value = loss_term(algorithm, step)
+        total = cross_entropy(step) + value
         where = f"{padding} rows of padding"
         pairs.append(Pair(f"{where}, term", expected[case], float(value.detach())))
         if case == "ntd_tau1":
@@ -67,7 +77,7 @@ def fedntd(algorithm: Algorithm, case: str) -> Finding:
                     zip(expected["d_ntd/d_local_logits_tau1"], slopes[0], strict=True)
                 )
             ]
-    return compared(pairs, TOLERANCE)
+    return compare_numbers(pairs, TOLERANCE)
 
 
 def feddc(algorithm: Algorithm) -> Finding:
@@ -75,13 +85,13 @@ def feddc(algorithm: Algorithm) -> Finding:
     rounds = ORACLES["feddc"]["expected"]
     pairs = []
     for name, engine in ENGINES.items():
-        seen = moments(bed_q(), [(algorithm, len(rounds))], local_q(), [[0, 1]] * len(rounds), engine)
-        for number, (want, moment) in enumerate(zip(rounds, seen, strict=True), 1):
-            where, server = f"{name}, round {number}", moment.server
-            for client, row in moment.memories.items():
+        states = record_rounds(bed_q(), [(algorithm, len(rounds))], local_q(), [[0, 1]] * len(rounds), engine)
+        for number, (want, state) in enumerate(zip(rounds, states, strict=True), 1):
+            where, server = f"{name}, round {number}", state.server
+            for client, row in state.memories.items():
                 own = row["slots"]["drift"]
                 for what, got in (
-                    ("client_models", moment.path(int(client))["w"][-1]),
+                    ("client_models", state.models(int(client))["w"][-1]),
                     ("h_i", own["h"]["w"]),
                     ("g_i", own["g"]["w"]),
                 ):
@@ -91,22 +101,23 @@ def feddc(algorithm: Algorithm) -> Finding:
                 Pair(f"{where}, average", want["avg_model"], float(server.average["w"])),
                 Pair(f"{where}, w", want["w_next"], float(server.shared["w"])),
             ]
-    return compared(pairs, TOLERANCE)
+    return compare_numbers(pairs, TOLERANCE)
 
 
 def feddc_means(algorithm: Algorithm) -> Finding:
-    """When few take part, the server's g, and what it adds to the average, are means over all m clients.
+    """If only some clients take part, the server uses the means of g_i and h_i over all m clients.
 
-    Clients that were never asked hold h_i = g_i = 0.
+    Clients that never took part have h_i = g_i = 0.
     """
     cohorts = [[0], [1], [1], [0, 1]]
     pairs = []
     for name, engine in ENGINES.items():
-        for number, moment in enumerate(moments(bed_q(), [(algorithm, 4)], local_q(), cohorts, engine), 1):
-            own = [row["slots"]["drift"] for row in moment.memories.values()]
-            h, g = (sum(float(one[what]["w"]) for one in own) / 2 for what in ("h", "g"))
-            server, where = moment.server, f"{name}, round {number}"
+        states = record_rounds(bed_q(), [(algorithm, 4)], local_q(), cohorts, engine)
+        for number, state in enumerate(states, 1):
+            drifts = [memory["slots"]["drift"] for memory in state.memories.values()]
+            h, g = (sum(float(drift[part]["w"]) for drift in drifts) / 2 for part in ("h", "g"))
+            server, where = state.server, f"{name}, round {number}"
             added = float(server.shared["w"] - server.average["w"])
             pairs.append(Pair(f"{where}, mean of h_i", h, added))
             pairs.append(Pair(f"{where}, mean of g_i", g, float(server.slots["drift"]["g"]["w"])))
-    return compared(pairs, TOLERANCE)
+    return compare_numbers(pairs, TOLERANCE)

@@ -1,4 +1,4 @@
-"""Oracle fedrod of the specification: two losses on two heads, through the model and the kernel."""
+"""Oracle fedrod of the specification: two losses on two heads, computed by the model and the kernel."""
 
 import math
 from collections.abc import Sequence
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from kedge.audit.bed import ORACLES
-from kedge.audit.finding import Finding, Pair, compared
+from kedge.audit.finding import Finding, Pair, compare_numbers
 from kedge.audit.oracles.averaging import TOLERANCE
+from kedge.audit.specification import ORACLES
 from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.client import (
     Differentiate,
@@ -26,12 +26,12 @@ WAYS: dict[str, Differentiate] = {"transform": gradient_by_transform, "autograd"
 CERTAIN = 1e3  # logits ± this have a cross-entropy of 0
 
 
-def column(values: Sequence[float]) -> Tensor:
-    """A classifier of one feature: for x = 1 its weights are the logits."""
+def classifier(values: Sequence[float]) -> Tensor:
+    """A classifier of one feature. For x = 1 its weights are the logits."""
     return torch.tensor(values, dtype=torch.float64)[:, None]
 
 
-def stepped(
+def loss_and_slopes(
     algorithm: Algorithm,
     generic: Sequence[float],
     personal: Sequence[float],
@@ -39,9 +39,9 @@ def stepped(
     label: int,
     differentiate: Differentiate = gradient_by_transform,
 ) -> tuple[float, Leaves]:
-    """One kernel step of rate 1 on the sample x = 1: its loss, and the slope of every logit of both heads."""
+    """The loss, and the slopes of both heads' logits: one kernel step with learning rate 1 on x = 1."""
     model = algorithm.adapt(from_module(nn.Linear(1, len(generic), bias=False).double()))
-    w = {"weight": column(generic), "personal.weight": column(personal)}
+    w = {"weight": classifier(generic), "personal.weight": classifier(personal)}
     batch = Batch(
         torch.ones(1, 1, dtype=torch.float64),
         torch.tensor([label]),
@@ -64,7 +64,7 @@ def stepped(
 
 
 def fedrod(algorithm: Algorithm) -> Finding:
-    """Both losses, alone and together, and their slopes: neither reaches into the other's head."""
+    """Both losses, alone and together, and their slopes. Each loss has slopes only for its own head."""
     given, want = ORACLES["fedrod"]["inputs"], ORACLES["fedrod"]["expected"]
     a, psi, counts, y = (given[k] for k in ("generic_logits", "personal_logits", "class_counts", "label"))
     sure = [CERTAIN if c == y else -CERTAIN for c in range(len(a))]
@@ -72,9 +72,9 @@ def fedrod(algorithm: Algorithm) -> Finding:
     others = [p + logit - s for p, logit, s in zip(psi, a, sure, strict=True)]  # the same sum with `sure`
     pairs = []
     for name, way in WAYS.items():
-        total, slopes = stepped(algorithm, a, psi, counts, y, way)
-        alone, _ = stepped(algorithm, a, sure, counts, y, way)
-        rest, _ = stepped(algorithm, sure, others, counts, y, way)
+        total, slopes = loss_and_slopes(algorithm, a, psi, counts, y, way)
+        alone, _ = loss_and_slopes(algorithm, a, sure, counts, y, way)
+        rest, _ = loss_and_slopes(algorithm, sure, others, counts, y, way)
         pairs += [
             Pair(f"{name}, both losses", generic + personal, total),
             Pair(f"{name}, generic loss", generic, alone),
@@ -88,39 +88,41 @@ def fedrod(algorithm: Algorithm) -> Finding:
                 Pair(f"{name}, slope of {leaf}[{c}]", v, float(slopes[leaf][c]))
                 for c, v in enumerate(want[key])
             ]
-    return compared(pairs, TOLERANCE)
+    return compare_numbers(pairs, TOLERANCE)
 
 
 def absent_class(algorithm: Algorithm) -> Finding:
-    """A class the client lacks counts 10⁻⁹: no loss and no slope is infinite.
+    """A class without samples on the client has the count 10⁻⁹, so that losses and slopes are finite.
 
     With counts (9, 0), logits (1, 2) and label 0 the generic loss is log(1 + 10⁻⁹ e²/9e).
     """
     odds = 1e-9 * math.exp(2.0) / (9 * math.exp(1.0))
     pairs = []
     for name, way in WAYS.items():
-        loss, slopes = stepped(algorithm, [1.0, 2.0], [CERTAIN, -CERTAIN], [9.0, 0.0], 0, way)
+        loss, slopes = loss_and_slopes(algorithm, [1.0, 2.0], [CERTAIN, -CERTAIN], [9.0, 0.0], 0, way)
         pairs.append(Pair(f"{name}, loss", math.log1p(odds), loss))
         for c, sign in enumerate((-1, 1)):
             want = sign * odds / (1 + odds)
             pairs.append(Pair(f"{name}, slope of weight[{c}]", want, float(slopes["weight"][c])))
             pairs.append(Pair(f"{name}, slope of personal[{c}]", 0.0, float(slopes["personal.weight"][c])))
-    return compared(pairs, TOLERANCE)
+    return compare_numbers(pairs, TOLERANCE)
 
 
-def answers(algorithm: Algorithm) -> Finding:
-    """The global model answers with a, a client with a + ψ_i(φ); ψ_i begins as a copy of the generic head."""
+def predictions(algorithm: Algorithm) -> Finding:
+    """The global model predicts a, a client a + ψ_i(φ). The start of ψ_i is a copy of the generic head."""
     given = ORACLES["fedrod"]["inputs"]
     model = algorithm.adapt(from_module(nn.Linear(1, 2, bias=False).double()))
-    begun, _ = model.init(0)
-    pairs = [
-        Pair("ψ_i begins as a copy", 0.0, float((begun["personal.weight"] - begun["weight"]).abs().max()))
-    ]
-    w = {"weight": column(given["generic_logits"]), "personal.weight": column(given["personal_logits"])}
+    start, _ = model.init(0)
+    difference = float((start["personal.weight"] - start["weight"]).abs().max())
+    pairs = [Pair("start of ψ_i, minus the generic head", 0.0, difference)]
+    w = {
+        "weight": classifier(given["generic_logits"]),
+        "personal.weight": classifier(given["personal_logits"]),
+    }
     one = torch.ones(1, 1, dtype=torch.float64)
     batch = Batch(one, torch.tensor([0]), one[0], torch.zeros(2, dtype=torch.int64))
     out, _ = model.apply(w, {}, batch, False)
     for c, (a, psi) in enumerate(zip(given["generic_logits"], given["personal_logits"], strict=True)):
         pairs.append(Pair(f"generic logit {c}", a, float(out.logits[0, c])))
         pairs.append(Pair(f"personal logit {c}", a + psi, float(algorithm.predict(out)[0, c])))
-    return compared(pairs, TOLERANCE)
+    return compare_numbers(pairs, TOLERANCE)

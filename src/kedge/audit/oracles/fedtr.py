@@ -1,16 +1,18 @@
-"""Oracles fedtr_drift, fedtr_feature and fedtr_centroids of the specification, and its two traps."""
+"""Oracles fedtr_drift, fedtr_feature and fedtr_centroids of the specification, and its two special cases."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from kedge.audit.bed import ORACLES, Bed, Given, Witness, bed_q, local_q, moments
-from kedge.audit.finding import Finding, Pair, compared
+from kedge.audit.bed import Bed, bed_q, local_q
+from kedge.audit.finding import Finding, Pair, compare_numbers
 from kedge.audit.oracles.averaging import TOLERANCE
-from kedge.audit.problems import ENGINES
+from kedge.audit.recorded_run import RECORDED, FixedCohorts, StepRecorder, record_rounds
+from kedge.audit.specification import ORACLES
+from kedge.audit.training import ENGINES
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.correction import Step
@@ -29,104 +31,106 @@ ACCUMULATE = "appendix_rule_d+=delta_w_2_rounds (FedDC-like)"
 
 
 def drift(algorithm: Algorithm, case: str) -> Finding:
-    """Bed Q, two rounds: w_i, d_i, what is sent, and the server's w."""
+    """Bed Q, two rounds: w_i, d_i, the uploads, and the server's w."""
     rounds: Sequence[Mapping[str, Any]] = ORACLES["fedtr_drift"]["expected"][case]
     pairs = []
     for name, engine in ENGINES.items():
-        seen = moments(bed_q(), [(algorithm, len(rounds))], local_q(), [[0, 1]] * len(rounds), engine)
-        for number, (want, moment) in enumerate(zip(rounds, seen, strict=True), 1):
+        states = record_rounds(bed_q(), [(algorithm, len(rounds))], local_q(), [[0, 1]] * len(rounds), engine)
+        for number, (want, state) in enumerate(zip(rounds, states, strict=True), 1):
             where = f"{name}, round {number}"
             for client in range(2):
-                w = float(moment.path(client)["w"][-1])
-                d = float(moment.memories[str(client)]["slots"]["released-drift"]["d"]["w"])
+                w = float(state.models(client)["w"][-1])
+                d = float(state.memories[str(client)]["slots"]["released-drift"]["d"]["w"])
                 pairs += [
                     Pair(f"{where}, w_{client}", want["w_i"][client], w),
                     Pair(f"{where}, d_{client}", want["d_i"][client], d),
                     Pair(f"{where}, w_{client} + d_{client}", want["uploads"][client], w + d),
                 ]
-            pairs.append(Pair(f"{where}, w", want["w_next_size_weighted"], float(moment.server.shared["w"])))
-    return compared(pairs, TOLERANCE)
+            pairs.append(Pair(f"{where}, w", want["w_next_size_weighted"], float(state.server.shared["w"])))
+    return compare_numbers(pairs, TOLERANCE)
 
 
-def alone(algorithm: Algorithm, case: str) -> Finding:
-    """One client a round: the server's w is what that client sent."""
+def one_participant(algorithm: Algorithm, case: str) -> Finding:
+    """With one client in a round, the server's w is that client's upload."""
     (first, _) = ORACLES["fedtr_drift"]["expected"][case]
     pairs = [
-        Pair(f"{name}, client {client}", want, float(moment.server.shared["w"]))
+        Pair(f"{name}, client {client}", want, float(state.server.shared["w"]))
         for client, want in enumerate(first["uploads"])
         for name, engine in ENGINES.items()
-        for moment in moments(bed_q(), [(algorithm, 1)], local_q(), [[client]], engine)
+        for state in record_rounds(bed_q(), [(algorithm, 1)], local_q(), [[client]], engine)
     ]
-    return compared(pairs, TOLERANCE)
+    return compare_numbers(pairs, TOLERANCE)
 
 
-def stalls(algorithm: Algorithm) -> Finding:
-    """The trap of the gradient rule: with η_g = ½, d_i = wᵗ − w_i after any step, and clients send wᵗ."""
+def half_rate_stalls(algorithm: Algorithm) -> Finding:
+    """A special case of the gradient rule: with η_g = ½, d_i = wᵗ − w_i after every step. Clients send wᵗ."""
     start = float(ORACLES["test_bed_Q"]["w0"])
     pairs = []
     for name, engine in ENGINES.items():
         for steps in (1, 3):
             local = replace(local_q(), epochs=steps)
-            seen = moments(bed_q(), [(algorithm, 2)], local, [[0, 1]] * 2, engine)
-            for number, moment in enumerate(seen, 1):
+            states = record_rounds(bed_q(), [(algorithm, 2)], local, [[0, 1]] * 2, engine)
+            for number, state in enumerate(states, 1):
                 where = f"{name}, {steps} steps, round {number}"
-                pairs.append(Pair(f"{where}, w", start, float(moment.server.shared["w"])))
-                moved = min(abs(float(moment.path(client)["w"][-1]) - start) for client in range(2))
+                pairs.append(Pair(f"{where}, w", start, float(state.server.shared["w"])))
+                moved = min(abs(float(state.models(client)["w"][-1]) - start) for client in range(2))
                 pairs.append(Pair(f"{where}, every client has moved", 1.0, float(moved > 0.05)))
-    return compared(pairs, TOLERANCE)
+    return compare_numbers(pairs, TOLERANCE)
 
 
-def doubles(algorithm: Algorithm) -> Finding:
-    """The trap of the accumulate rule: in the first round w moves by 2 Σ λ_i (w_i − wᵗ)."""
+def accumulate_doubles(algorithm: Algorithm) -> Finding:
+    """A special case of the accumulate rule: in the first round, w moves by 2 Σ λ_i (w_i − wᵗ)."""
     q = ORACLES["test_bed_Q"]
     start, sizes = float(q["w0"]), q["n_samples"]
     pairs = []
     for name, engine in ENGINES.items():
-        (moment,) = moments(bed_q(), [(algorithm, 1)], local_q(), [[0, 1]], engine)
-        moves = [float(moment.path(client)["w"][-1]) - start for client in range(2)]
+        (state,) = record_rounds(bed_q(), [(algorithm, 1)], local_q(), [[0, 1]], engine)
+        moves = [float(state.models(client)["w"][-1]) - start for client in range(2)]
         mean = sum(n * move for n, move in zip(sizes, moves, strict=True)) / sum(sizes)
-        pairs.append(Pair(name, 2 * mean, float(moment.server.shared["w"]) - start))
-    return compared(pairs, TOLERANCE)
+        pairs.append(Pair(name, 2 * mean, float(state.server.shared["w"]) - start))
+    return compare_numbers(pairs, TOLERANCE)
 
 
 def second_output(step: Step) -> Tensor:
-    """½ (output 1 − y)²; output 0 has no part in it."""
+    """½ (output 1 − y)², without output 0."""
     return weighted_mean((step.out.logits[:, 1] - step.batch.y) ** 2 / 2, step.batch)
 
 
-def chain(s: float, p: float) -> Model:
-    """The feature φ = s·x and the outputs (0, p)·φ; the label of the oracle's sample is 1."""
+def two_layers(s: float, p: float) -> Model:
+    """A network with the feature φ = s·x and the outputs (0, p)·φ. The label of the oracle's sample is 1."""
     module = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 2, bias=False)).double()
     module.load_state_dict({"0.weight": torch.tensor([[s]]), "1.weight": torch.tensor([[0.0], [p]])})
     return from_module(module)
 
 
-def a_round(
+def train_one_round(
     algorithm: Algorithm,
-    place: Bed,
+    bed: Bed,
     local: LocalTraining,
     centroid: float,
     engine: Callable[[Model, Federation], Engine],
 ) -> tuple[Reply, Mapping[str, Any]]:
-    """One round of the only client, with this centroid of class 1: its upload, and its memory by slot."""
-    watched = replace(algorithm, loss=place.loss, corrections=(*algorithm.corrections, Witness(1)))
-    own, params = engine(place.model, place.federation), place.model.init(0)[0]
-    own.begin(Stage(watched, 1, local), params, frozenset())
+    """Train the only client for one round, with a `centroid` of class 1: its upload and memory by slot."""
+    corrections = (*algorithm.corrections, StepRecorder(1))
+    trainer, params = engine(bed.model, bed.federation), bed.model.init(0)[0]
+    trainer.begin(
+        Stage(replace(algorithm, loss=bed.loss, corrections=corrections), 1, local), params, frozenset()
+    )
     mean, known = torch.tensor([[0.0], [centroid]]), torch.tensor([0.0, 1.0])
     sent = {
         "centroids": {"mean": mean.double(), "known": known.double()},
         "released-drift": {},
-        "witness": {},
+        RECORDED: {},
     }
-    return own.train(Order(0, 0, 0, params, {}, sent), [0]).reply(), own.save()["0"]["slots"]
+    return trainer.train(Order(0, 0, 0, params, {}, sent), [0]).reply(), trainer.save()["0"]["slots"]
 
 
-def feature(algorithm: Algorithm) -> Finding:
-    """s, p and d after each of two steps, then what is sent: s + d_s, p + d_p and the local centroid."""
+def features_and_drift(algorithm: Algorithm) -> Finding:
+    """s, p and d after each of two steps, and the upload: s + d_s, p + d_p and the local centroid."""
     given, want = ORACLES["fedtr_feature"]["inputs"], ORACLES["fedtr_feature"]["expected"]
     data = Dataset(torch.tensor([[float(given["x"])]]), torch.tensor([given["y"]]))
-    place = Bed(
-        chain(given["s0"], given["p0"]),
+    bed = Bed(
+        two_layers(given["s0"], given["p0"]),
         federation_from_datasets([data], None).to("cpu", torch.float64),
         second_output,
     )
@@ -135,9 +139,9 @@ def feature(algorithm: Algorithm) -> Finding:
     for name, engine in ENGINES.items():
         for steps, expected in enumerate(want["steps"], 1):
             local = LocalTraining(steps, 1, SGD(given["eta_f"]))
-            reply, slots = a_round(algorithm, place, local, given["centroid"], engine)
+            reply, slots = train_one_round(algorithm, bed, local, given["centroid"], engine)
             for short, leaf in (("s", "0.weight"), ("p", "1.weight")):
-                w, d = slots["witness"][leaf][-1][-1, 0], slots["released-drift"]["d"][leaf][-1, 0]
+                w, d = slots[RECORDED][leaf][-1][-1, 0], slots["released-drift"]["d"][leaf][-1, 0]
                 pairs.append(Pair(f"{name}, {short} after step {steps}", expected[short], float(w)))
                 pairs.append(Pair(f"{name}, d_{short} after step {steps}", expected[f"d_{short}"], float(d)))
                 if steps == given["steps"]:
@@ -147,34 +151,37 @@ def feature(algorithm: Algorithm) -> Finding:
         pairs.append(
             Pair(f"{name}, local centroid", want["local_centroid_after (mean phi)"], float(centroid))
         )
-    return compared(pairs, TOLERANCE)
+    return compare_numbers(pairs, TOLERANCE)
+
+
+def client_of_classes(classes: Iterable[Mapping[str, Any]]) -> Dataset:
+    """A client with n samples of each class around the centroid c."""
+    rows, labels = [], []
+    for label, given in enumerate(classes):
+        shifts = [i - (given["n"] - 1) / 2 for i in range(given["n"])]
+        rows += [[c + shift for c in given["c"]] for shift in shifts]
+        labels += [label] * given["n"]
+    return Dataset(torch.tensor(rows, dtype=torch.float64), torch.tensor(labels))
 
 
 def centroids(algorithm: Algorithm) -> Finding:
-    """Global centroids where features are the samples: client 2 alone, both, and client 2 alone again.
+    """Global centroids over three rounds, with the samples as features: client 2 alone, both, client 2 alone.
 
-    A class nobody of the round holds keeps its centroid, or has none yet.
+    A class without samples among the participants keeps its centroid, if it has one.
     """
     given, want = ORACLES["fedtr_centroids"]["inputs"], ORACLES["fedtr_centroids"]["expected"]
-    clients = []
-    for who in ("client1", "client2"):
-        rows, labels = [], []
-        for label, one in enumerate(given[who].values()):
-            spread = [i - (one["n"] - 1) / 2 for i in range(one["n"])]  # around the mean
-            rows += [[c + shift for c in one["c"]] for shift in spread]
-            labels += [label] * one["n"]
-        clients.append(Dataset(torch.tensor(rows, dtype=torch.float64), torch.tensor(labels)))
+    clients = [client_of_classes(given[client].values()) for client in ("client1", "client2")]
     data = federation_from_datasets(clients, None).to("cpu", torch.float64)
     model = from_module(nn.Linear(2, 2).double())
     own, nothing = given["client2"]["class0"]["c"], [0.0, 0.0]
     both = [want["C_class0"], want["C_class1"]]
     rounds = [([1], [own, nothing], [1, 0]), ([0, 1], both, [1, 1]), ([1], [own, both[1]], [1, 1])]
-    given_cohorts = Given(cohorts=tuple(tuple(cohort) for cohort, _, _ in rounds))
+    participation = FixedCohorts(cohorts=tuple(tuple(cohort) for cohort, _, _ in rounds))
     pairs = []
     for name, engine in ENGINES.items():
         for number, (_, means, known) in enumerate(rounds, 1):
             stage = Stage(algorithm, number, LocalTraining(1, 2, SGD(0.1)))
-            server = run(Task((stage,), model, data, given_cohorts), engine(model, data)).server
+            server = run(Task((stage,), model, data, participation), engine(model, data)).server
             state = server.slots["centroids"]
             for c in range(2):
                 where = f"{name}, round {number}, class {c}"
@@ -183,4 +190,4 @@ def centroids(algorithm: Algorithm) -> Finding:
                     Pair(f"{where}, C[{axis}]", v, float(state["mean"][c, axis]))
                     for axis, v in enumerate(means[c])
                 ]
-    return compared(pairs, TOLERANCE)
+    return compare_numbers(pairs, TOLERANCE)

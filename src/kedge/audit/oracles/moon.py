@@ -1,4 +1,4 @@
-"""Oracle moon of the specification: the contrast of features, its edges, and which model is the previous."""
+"""Oracle moon of the specification: the contrast of features, extreme features, and the previous model."""
 
 import math
 from collections.abc import Sequence
@@ -7,11 +7,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kedge.audit.bed import ORACLES, Given, Witness
-from kedge.audit.finding import Finding, Pair, apart, compared
+from kedge.audit.finding import Finding, Pair, compare_numbers, max_difference
 from kedge.audit.oracles.averaging import TOLERANCE
-from kedge.audit.oracles.client_terms import term
-from kedge.audit.problems import ENGINES, federation, perceptron
+from kedge.audit.oracles.client_terms import loss_term
+from kedge.audit.problems import federation, perceptron
+from kedge.audit.recorded_run import FixedCohorts, StepRecorder, last_model
+from kedge.audit.specification import ORACLES
+from kedge.audit.training import ENGINES
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.correction import Step
@@ -20,12 +22,12 @@ from kedge.core.optimizers import SGD
 from kedge.core.tree import Leaves
 from kedge.running.runner import run
 
-Rows = Sequence[Sequence[float]]
+Features = Sequence[Sequence[float]]
 
 
-def contrast(z: Tensor, sent: Rows, previous: Rows, known: float = 1.0) -> Step:
-    """A step that shows the correction these features; the rows after the first are padding."""
-    shown = [torch.tensor(rows, dtype=z.dtype) for rows in (sent, previous)]
+def step_with_features(z: Tensor, sent: Features, previous_model: Features, known: float = 1.0) -> Step:
+    """A step in which the correction receives these features. Rows after the first are padding."""
+    shown = [torch.tensor(rows, dtype=z.dtype) for rows in (sent, previous_model)]
     weight = (torch.arange(len(z)) < 1).to(z.dtype)
     zeros = torch.zeros(len(z), dtype=torch.int64)
     batch = Batch(z, zeros, weight, torch.zeros(2, dtype=torch.int64))
@@ -37,10 +39,10 @@ def contrast(z: Tensor, sent: Rows, previous: Rows, known: float = 1.0) -> Step:
     return Step({}, {"model": torch.tensor(0)}, batch, Output(z, z), at, state, {}, {}, torch.tensor(0))
 
 
-def moon(algorithm: Algorithm, mu: float) -> Finding:
-    """The term of the oracle's features, with and without padding, and 0 without a previous model.
+def contrast(algorithm: Algorithm, mu: float) -> Finding:
+    """The term for the oracle's features, with and without padding. It is 0 without a previous model.
 
-    A feature orthogonal to z has the cosine 0, and then the other cosine is ∓τ log(e^ℓ − 1).
+    If one of the two features is orthogonal to z, its cosine is 0 and the other cosine is ∓τ log(e^ℓ − 1).
     """
     given, want = ORACLES["moon"]["inputs"], ORACLES["moon"]["expected"]
     z, sent, before = given["z"], given["z_global"], given["z_prev"]
@@ -50,7 +52,7 @@ def moon(algorithm: Algorithm, mu: float) -> Finding:
     def loss(near: Sequence[float], far: Sequence[float], padding: int = 0, known: float = 1.0) -> float:
         rows = torch.tensor([z] + [[9.0, -3.0]] * padding, dtype=torch.float64)
         others = [[-9.0, 2.0]] * padding
-        return float(term(algorithm, contrast(rows, [near, *others], [far, *others], known)))
+        return float(loss_term(algorithm, step_with_features(rows, [near, *others], [far, *others], known)))
 
     def cosine(value: float) -> float:
         return tau * math.log(math.expm1(value / mu))
@@ -63,13 +65,13 @@ def moon(algorithm: Algorithm, mu: float) -> Finding:
         Pair("with a loss of 0.7", want[f"total_with_ce_0.7_mu_{mu:g}"], ce + loss(sent, before)),
     ]
     pairs += [Pair(f"{n} rows of padding", mu * want["l_con"], loss(sent, before, n)) for n in (0, 2)]
-    return compared(pairs, TOLERANCE)
+    return compare_numbers(pairs, TOLERANCE)
 
 
-def edges(algorithm: Algorithm, mu: float, tau: float) -> Finding:
-    """Features of all zeros give a number and a gradient; a large term is what its formula says.
+def extreme_features(algorithm: Algorithm, mu: float, tau: float) -> Finding:
+    """The term and its gradient are finite for features of zeros. For opposite features the term is exact.
 
-    Where z_g = −z and z_p = z it is log(1 + e^{2/τ}), linear only up to e^{−2/τ}.
+    With z_g = −z and z_p = z the term is log(1 + e^{2/τ}), not the linear 2/τ.
     """
     zero, some, opposite = [0.0, 0.0], [1.0, 2.0], [-1.0, -2.0]
     pairs = []
@@ -79,33 +81,35 @@ def edges(algorithm: Algorithm, mu: float, tau: float) -> Finding:
         ("z_p", some, some, zero),
     ):
         rows = torch.tensor([z], dtype=torch.float64).requires_grad_()
-        value = term(algorithm, contrast(rows, [near], [far]))
+        value = loss_term(algorithm, step_with_features(rows, [near], [far]))
         slope = torch.autograd.grad(value, rows)[0]
         finite = bool(value.isfinite().all() and slope.isfinite().all())
         pairs.append(Pair(f"{name} = 0 is finite", 1.0, float(finite)))
-    value = term(algorithm, contrast(torch.tensor([some], dtype=torch.float64), [opposite], [some]))
+    value = loss_term(
+        algorithm, step_with_features(torch.tensor([some], dtype=torch.float64), [opposite], [some])
+    )
     pairs.append(Pair("z_g = −z, z_p = z", mu * math.log1p(math.exp(2 / tau)), float(value)))
-    return compared(pairs, TOLERANCE)
+    return compare_numbers(pairs, TOLERANCE)
 
 
-def previous(algorithm: Algorithm) -> Finding:
-    """The previous model is the client's own of the last round it took part in; before that it has none."""
+def previous_model(algorithm: Algorithm) -> Finding:
+    """The previous model is the client's model of the last round in which it took part."""
     cohorts = ((0,), (1,), (0, 2), (1, 2))
     model, data = perceptron(algorithm), federation((4, 7, 9))
-    watched = replace(algorithm, corrections=(*algorithm.corrections, Witness(1)))
+    recorded = replace(algorithm, corrections=(*algorithm.corrections, StepRecorder(1)))
     pairs = []
     for name, engine in ENGINES.items():
         for rounds in range(1, len(cohorts) + 1):
-            place = engine(model, data)
-            stage = Stage(watched, rounds, LocalTraining(1, 4, SGD(0.1)))
-            run(Task((stage,), model, data, Given(cohorts=cohorts)), place)
-            rows = place.save()
-            asked = {str(client) for cohort in cohorts[:rounds] for client in cohort}
-            pairs.append(Pair(f"{name}, round {rounds}, clients without", 0, len(asked ^ set(rows))))
-            for client, row in rows.items():
-                own, path = row["slots"]["contrast"], row["slots"]["witness"]
-                where = f"{name}, round {rounds}, client {client}"
-                gap = max(apart(own["previous"][k], v[-1]) for k, v in path.items())
+            trainer = engine(model, data)
+            stage = Stage(recorded, rounds, LocalTraining(1, 4, SGD(0.1)))
+            run(Task((stage,), model, data, FixedCohorts(cohorts=cohorts)), trainer)
+            memories = trainer.save()
+            participants = {str(client) for cohort in cohorts[:rounds] for client in cohort}
+            difference = participants ^ set(memories)
+            pairs.append(Pair(f"{name}, round {rounds}, clients without a memory", 0, len(difference)))
+            for client, memory in memories.items():
+                own, where = memory["slots"]["contrast"], f"{name}, round {rounds}, client {client}"
+                gap = max(max_difference(own["previous"][k], v) for k, v in last_model(memory).items())
                 pairs.append(Pair(f"{where}, from its last model", 0.0, gap))
-                pairs.append(Pair(f"{where}, knows it", 1.0, float(own["known"])))
-    return compared(pairs, 0.0)
+                pairs.append(Pair(f"{where}, has a previous model", 1.0, float(own["known"])))
+    return compare_numbers(pairs, 0.0)

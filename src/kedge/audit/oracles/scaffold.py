@@ -1,4 +1,4 @@
-"""Oracles scaffold and fedpvr of the specification; c_i under a decaying learning rate and momentum."""
+"""Oracles scaffold and fedpvr of the specification; c_i with a decaying learning rate and with momentum."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -6,10 +6,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from kedge.audit.bed import ORACLES, bed_q, local_q, moments, quadratics
-from kedge.audit.finding import Finding, Pair, compared
+from kedge.audit.bed import bed_q, local_q, quadratic_bed
+from kedge.audit.finding import Finding, Pair, compare_numbers
 from kedge.audit.oracles.averaging import TOLERANCE
-from kedge.audit.problems import ENGINES
+from kedge.audit.recorded_run import record_rounds
+from kedge.audit.specification import ORACLES
+from kedge.audit.training import ENGINES
 from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.client import unit_gradient_distance
 from kedge.core.correction import Step
@@ -18,104 +20,104 @@ from kedge.core.optimizers import SGD
 
 
 def scaffold(algorithm: Algorithm, case: str) -> Finding:
-    """Client models, every c_i, c and x after each round of a case."""
+    """Client models, every c_i, c and x after each round of `case`."""
     rounds = ORACLES["scaffold"]["expected"][case]
     cohorts = [one["participants"] for one in rounds]
     pairs = []
     for name, engine in ENGINES.items():
-        seen = moments(bed_q(), [(algorithm, len(rounds))], local_q(), cohorts, engine)
-        for number, (want, moment) in enumerate(zip(rounds, seen, strict=True), 1):
+        states = record_rounds(bed_q(), [(algorithm, len(rounds))], local_q(), cohorts, engine)
+        for number, (want, state) in enumerate(zip(rounds, states, strict=True), 1):
             where = f"{name}, round {number}"
             for client, value in want["client_models"].items():
                 pairs.append(
-                    Pair(f"{where}, client {client}", value, float(moment.path(int(client))["w"][-1]))
+                    Pair(f"{where}, client {client}", value, float(state.models(int(client))["w"][-1]))
                 )
             for client, value in enumerate(want["c_i"]):
-                row = moment.memories.get(str(client))
-                c_i = float(row["slots"]["control"]["c"]["w"]) if row else 0.0
+                memory = state.memories.get(str(client))
+                c_i = float(memory["slots"]["control"]["c"]["w"]) if memory else 0.0
                 pairs.append(Pair(f"{where}, c_{client}", value, c_i))
-            pairs.append(Pair(f"{where}, c", want["c"], float(moment.server.slots["control"]["c"]["w"])))
-            pairs.append(Pair(f"{where}, x", want["x_next"], float(moment.server.shared["w"])))
-    return compared(pairs, TOLERANCE)
+            pairs.append(Pair(f"{where}, c", want["c"], float(state.server.slots["control"]["c"]["w"])))
+            pairs.append(Pair(f"{where}, x", want["x_next"], float(state.server.shared["w"])))
+    return compare_numbers(pairs, TOLERANCE)
 
 
 def fedpvr(algorithm: Algorithm) -> Finding:
-    """Two independent parameters, body s and head p, both with bed Q's objectives; only p is corrected."""
+    """Two independent parameters, body s and head p, both with bed Q's objectives. Only p is corrected."""
     q, rounds = ORACLES["test_bed_Q"], ORACLES["fedpvr"]["expected"]
     rows = [(a, b, b) for a, b in zip(q["a"], q["b"], strict=True)]
-    bed = quadratics({"s": [q["w0"]], "p": [q["w0"]]}, rows, q["n_samples"])
+    bed = quadratic_bed({"s": [q["w0"]], "p": [q["w0"]]}, rows, q["n_samples"])
     pairs = []
     for name, engine in ENGINES.items():
-        seen = moments(bed, [(algorithm, len(rounds))], local_q(), [[0, 1]] * len(rounds), engine)
-        for number, (want, moment) in enumerate(zip(rounds, seen, strict=True), 1):
-            where, c = f"{name}, round {number}", moment.server.slots["control"]["c"]
+        states = record_rounds(bed, [(algorithm, len(rounds))], local_q(), [[0, 1]] * len(rounds), engine)
+        for number, (want, state) in enumerate(zip(rounds, states, strict=True), 1):
+            where, c = f"{name}, round {number}", state.server.slots["control"]["c"]
             for leaf, part in (("s", "body"), ("p", "head")):
-                got = float(moment.server.shared[leaf])
+                got = float(state.server.shared[leaf])
                 pairs.append(Pair(f"{where}, {part}", want[f"{part}_server"], got))
                 for client, value in enumerate(want[f"{part}_clients"]):
-                    got = float(moment.path(client)[leaf][-1])
+                    got = float(state.models(client)[leaf][-1])
                     pairs.append(Pair(f"{where}, {part} of client {client}", value, got))
             for client, value in enumerate(want["c_i_head"]):
-                c_i = moment.memories[str(client)]["slots"]["control"]["c"]
+                c_i = state.memories[str(client)]["slots"]["control"]["c"]
                 pairs.append(Pair(f"{where}, c_{client}", value, float(c_i["p"])))
             pairs.append(Pair(f"{where}, c", want["c_head"], float(c["p"])))
-    return compared(pairs, TOLERANCE)
+    return compare_numbers(pairs, TOLERANCE)
 
 
 def mean_gradient(algorithm: Algorithm, corrected: Sequence[str] = ("s", "t")) -> Finding:
-    """c_i is the mean of the plain gradients along the path a leaf trained on, at any learning rate.
-
-    x − w_i = η_t Σ_k (∇f_i(w_k) − c_i + c), so c_i⁺ = c_i − c + (x − w_i)/(K η_t) = (1/K) Σ_k ∇f_i(w_k). It
-    holds leaf by leaf with the steps K in which that leaf trained, and in no other round's learning rate.
+    """c_i is the mean of the plain gradients over the steps in which a leaf trained.
+    x − w_i = η_t Σ_k (∇f_i(w_k) − c_i + c), so c_i⁺ = c_i − c + (x − w_i)/(K η_t) = (1/K) Σ_k ∇f_i(w_k),
+    where K counts the steps in which the leaf trained.
     """
     a, b, steps = (1.0, 2.0), ((0.0, 1.0), (3.0, -1.0)), 4
-    bed = quadratics({"s": [1.0], "t": [0.5]}, [(a[i], *b[i]) for i in range(2)], (3, 1))
+    bed = quadratic_bed({"s": [1.0], "t": [0.5]}, [(a[i], *b[i]) for i in range(2)], (3, 1))
     local = LocalTraining(steps, 10, SGD(0.1, decay=0.5))
     pairs = []
     for name, engine in ENGINES.items():
-        seen = moments(bed, [(algorithm, 3)], local, [[0, 1]] * 3, engine, watch=steps)
-        for number, (sent, moment) in enumerate(pairwise(seen), 2):
+        states = record_rounds(bed, [(algorithm, 3)], local, [[0, 1]] * 3, engine, steps=steps)
+        for number, (sent, state) in enumerate(pairwise(states), 2):
             for client in range(2):
-                c_i = moment.memories[str(client)]["slots"]["control"]["c"]
+                c_i = state.memories[str(client)]["slots"]["control"]["c"]
                 for leaf in corrected:
                     column = "st".index(leaf)
-                    # a frozen leaf does not move: where it moved, it trained
-                    path = torch.cat([sent.server.shared[leaf], moment.path(client)[leaf][:, 0]])
+                    # A leaf trained in the steps in which it moved, because a frozen leaf does not move.
+                    path = torch.cat([sent.server.shared[leaf], state.models(client)[leaf][:, 0]])
                     trained = path[:-1][path[1:] != path[:-1]]
                     want = float((a[client] * (trained - b[client][column])).mean())
                     pairs.append(
                         Pair(f"{name}, round {number}, c_{client} of {leaf}", want, float(c_i[leaf]))
                     )
-    return compared(pairs, TOLERANCE)
+    return compare_numbers(pairs, TOLERANCE)
 
 
 def parts(algorithm: Algorithm, elsewhere: Algorithm, corrected: Algorithm) -> Finding:
-    """On independent parameters s and t, FedPVR's t takes SCAFFOLD's path and its s that of FedAvg."""
-    bed = quadratics({"s": [1.0], "t": [0.5]}, [(1.0, 0.0, 1.0), (2.0, 3.0, -1.0)], (3, 1))
+    """`algorithm` trains the parameter s as `elsewhere` does, and t as `corrected` does."""
+    bed = quadratic_bed({"s": [1.0], "t": [0.5]}, [(1.0, 0.0, 1.0), (2.0, 3.0, -1.0)], (3, 1))
     local = LocalTraining(4, 10, SGD(0.1, decay=0.5))
     pairs = []
     for name, engine in ENGINES.items():
         own, *others = (
-            moments(bed, [(one, 3)], local, [[0, 1], [0], [0, 1]], engine)
+            record_rounds(bed, [(one, 3)], local, [[0, 1], [0], [0, 1]], engine)
             for one in (algorithm, elsewhere, corrected)
         )
-        for leaf, seen in zip(("s", "t"), others, strict=True):
-            for number, (want, got) in enumerate(zip(seen, own, strict=True), 1):
+        for leaf, states in zip(("s", "t"), others, strict=True):
+            for number, (want, got) in enumerate(zip(states, own, strict=True), 1):
                 values = (float(one.server.shared[leaf]) for one in (want, got))
                 pairs.append(Pair(f"{name}, round {number}, {leaf}", *values))
-    return compared(pairs, TOLERANCE)
+    return compare_numbers(pairs, TOLERANCE)
 
 
 def linear(step: Step) -> Tensor:
-    """⟨b, w⟩, where a sample is the row (a, b): the gradient is b everywhere."""
+    """⟨b, w⟩, with the gradient b at every w. A sample is the row (a, b)."""
     w = torch.cat([step.params[k] for k in sorted(step.params)])
     return weighted_mean((step.batch.x[:, 1:] * w).sum(1), step.batch)
 
 
 def momentum(algorithm: Algorithm) -> Finding:
-    """With momentum ρ the divisor is η_t (K − ρ(1−ρᴷ)/(1−ρ))/(1−ρ): a constant gradient is found exactly.
+    """With momentum ρ and a constant gradient b, c_i becomes exactly b.
 
-    A constant b − c_i + c moves a leaf by that divisor times it, hence c_i⁺ = c_i − c + (b − c_i + c) = b.
+    The gradient b − c_i + c moves a leaf by itself times η_t (K − ρ(1−ρᴷ)/(1−ρ))/(1−ρ), which is the divisor
+    of c_i. Hence c_i⁺ = c_i − c + (b − c_i + c) = b.
     """
     example = ORACLES["fednova"]["momentum_a_i_example"]
     weighted = unit_gradient_distance(
@@ -123,14 +125,14 @@ def momentum(algorithm: Algorithm) -> Finding:
     )
     pairs = [Pair("steps of the oracle", example["a_i_by_summation"], float(weighted))]
     slopes = ((0.5, -1.0), (-2.0, 3.0))
-    bed = quadratics({"s": [1.0], "t": [0.5]}, [(1.0, *b) for b in slopes], (3, 1))._replace(loss=linear)
+    bed = quadratic_bed({"s": [1.0], "t": [0.5]}, [(1.0, *b) for b in slopes], (3, 1))._replace(loss=linear)
     local = LocalTraining(4, 10, SGD(0.1, momentum=0.9, decay=0.5))
     for name, engine in ENGINES.items():
-        seen = moments(bed, [(algorithm, 2)], local, [[0, 1]] * 2, engine)
-        for number, moment in enumerate(seen, 1):
+        states = record_rounds(bed, [(algorithm, 2)], local, [[0, 1]] * 2, engine)
+        for number, state in enumerate(states, 1):
             for client, b in enumerate(slopes):
-                c_i = moment.memories[str(client)]["slots"]["control"]["c"]
+                c_i = state.memories[str(client)]["slots"]["control"]["c"]
                 for leaf, want in zip(("s", "t"), b, strict=True):
                     where = f"{name}, round {number}, c_{client} of {leaf}"
                     pairs.append(Pair(where, want, float(c_i[leaf])))
-    return compared(pairs, TOLERANCE)
+    return compare_numbers(pairs, TOLERANCE)

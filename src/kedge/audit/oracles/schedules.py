@@ -2,46 +2,46 @@
 
 import numpy as np
 
-from kedge.audit.bed import ORACLES
-from kedge.audit.finding import Finding, Pair, compared
+from kedge.audit.finding import Finding, Pair, compare_numbers
+from kedge.audit.specification import ORACLES
 from kedge.core.algorithm import LocalTraining
 from kedge.core.schedules import Mask, Schedule
 from kedge.data.batches import plan
 
 
 def mask_in(schedule: Schedule, units: int, round: int) -> Mask:
-    """What trains in a round, counted from 1, as engines get it."""
+    """The units that train in `round`, counted from 1, taken from the round's plan."""
     own = plan([np.arange(1)], [0], LocalTraining(batch=1), schedule, units, 0, round - 1, round - 1)
     return own.masks[0]
 
 
-def thawed(schedule: Schedule, key: str) -> Finding:
-    """The base units that train in the oracle's rounds; the head, unit 4, always."""
+def open_base_units(schedule: Schedule, key: str) -> Finding:
+    """The base units that train in the oracle's rounds. The head, unit 4, always trains."""
     pairs = []
     for when, wanted in ORACLES["vanilla_anti_schedule"]["expected"].items():
         round = int(when.removeprefix("t="))
         for unit, opened in enumerate(mask_in(schedule, 4, round), 1):
             want = float(unit in wanted[key] or unit == 4)
             pairs.append(Pair(f"round {round}, unit {unit} trains", want, float(opened)))
-    return compared(pairs, 0.0)
+    return compare_numbers(pairs, 0.0)
 
 
-def phases(schedule: Schedule, lengths: tuple[int, ...]) -> Finding:
-    """How many of the first 300 rounds have 1, 2 and 3 base units open.
+def phase_lengths(schedule: Schedule, lengths: tuple[int, ...]) -> Finding:
+    """The numbers of rounds, of the first 300, in which 1, 2 and 3 base units are open.
 
     The specification, 3.18 (f): t ≥ t_k gives 99, 100 and 101 rounds, t > t_k exactly 100 each.
     """
     opened = [sum(mask_in(schedule, 4, round)) - 1 for round in range(1, 301)]
     pairs = [Pair(f"rounds with {n} base units", want, opened.count(n)) for n, want in enumerate(lengths, 1)]
-    return compared(pairs, 0.0)
+    return compare_numbers(pairs, 0.0)
 
 
-def never(schedule: Schedule, fixed: int) -> Finding:
-    """Of five units the last ones stay shut in every step of a round of 20, the others open."""
+def last_units_stay_closed(schedule: Schedule, fixed: int) -> Finding:
+    """The last `fixed` of five units are closed in every step of a round of 20 steps, the others open."""
     masks = plan([np.arange(20)], [0], LocalTraining(batch=1), schedule, 5, 0, 0, 0).masks
     pairs = [
         Pair(f"step {step}, unit {unit + 1} trains", float(unit < 5 - fixed), float(opened))
         for step, mask in enumerate(masks, 1)
         for unit, opened in enumerate(mask)
     ]
-    return compared(pairs, 0.0)
+    return compare_numbers(pairs, 0.0)

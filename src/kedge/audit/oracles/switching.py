@@ -1,7 +1,7 @@
-"""Oracle prop1_switching of the specification: when FedDyn should hand over, by Proposition 1.
+"""Oracle prop1_switching of the specification: the round in which FedDyn's stage ends, by Proposition 1.
 
-The rule is asked after every round, as the runner does, and compared with the bound it is derived from,
-D_T = (ζ + η Σ_{t<T} C_t)/T: it is met with C_T at hand exactly where D_T ≤ D_{T+1}.
+The rule is called after every round, as the runner does, and compared with the bound from which it is
+derived, D_T = (ζ + η Σ_{t<T} C_t)/T: with the values up to C_T, the rule is met exactly if D_T ≤ D_{T+1}.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
-from kedge.audit.bed import ORACLES, Given, bed_q, local_q, moments
-from kedge.audit.finding import Finding, Pair, compared
+from kedge.audit.bed import bed_q, local_q
+from kedge.audit.finding import Finding, Pair, compare_numbers
 from kedge.audit.oracles.averaging import TOLERANCE
-from kedge.audit.problems import ENGINES
+from kedge.audit.recorded_run import FixedCohorts, record_rounds
+from kedge.audit.specification import ORACLES
+from kedge.audit.training import ENGINES
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Stage
 from kedge.core.model import Model
@@ -24,7 +26,7 @@ from kedge.running.runner import run
 
 ORACLE: dict[str, Any] = ORACLES["prop1_switching"]
 LHS, FIRST = "lhs_T1..T6 = T*eta*(C_T-mean(C_0..C_{T-1}))", "first_T_with_D_T<=D_{T+1}"
-Lines = list[dict[str, Any]]
+History = list[dict[str, Any]]
 
 
 def constants(smoothness: float, alpha: float, phi0: float, kappa0: float) -> tuple[float, float]:
@@ -33,37 +35,37 @@ def constants(smoothness: float, alpha: float, phi0: float, kappa0: float) -> tu
 
 
 def bounds(c: Sequence[float], zeta: float, eta: float) -> list[float]:
-    """D_1, D_2, …"""
+    """The bounds D_1, D_2, …"""
     return [(zeta + eta * sum(c[:rounds])) / rounds for rounds in range(1, len(c) + 1)]
 
 
-def lines(c: Sequence[float]) -> Lines:
-    """A history with these C_t, as both estimates have them."""
+def history_of(c: Sequence[float]) -> History:
+    """A history in which both estimates of C_t have the values `c`."""
     return [{"round": t, "drift.h": v**0.5, "drift.spread": v} for t, v in enumerate(c, 1)]
 
 
-def first_met(rule: Proposition1, history: Lines) -> int:
-    """The first T for which the rule is met, with C_T at hand; 0: none."""
+def first_round_met(rule: Proposition1, history: History) -> int:
+    """The first T for which the rule is met by the values up to C_T; 0: none."""
     return next((t for t in range(1, len(history)) if rule(history[: t + 1])), 0)
 
 
 def proposition1(rule: Proposition1) -> Finding:
-    """The oracle's C_t: what the rule compares, and where it is first met."""
+    """The rule's left-hand sides for the oracle's C_t, and the first T for which the rule is met."""
     given, want = ORACLE["inputs"], ORACLE["expected"]
     c, zeta, eta = given["C_0..C_6"], given["zeta"], given["eta"]
-    asked = replace(rule, threshold=zeta / eta)
+    rule = replace(rule, threshold=zeta / eta)
     d = bounds(c, zeta, eta)
     pairs = [Pair(f"D_{t}", *both) for t, both in enumerate(zip(want["D_1..D_7"], d, strict=True), 1)]
-    reached = asked.reached(lines(c))
+    reached = rule.reached(history_of(c))
     pairs.append(Pair("values of T", len(want[LHS]), len(reached)))
     for t, (value, got) in enumerate(zip(want[LHS], reached, strict=False), 1):
         pairs.append(Pair(f"T·η·(C_T − mean) at T = {t}", value, eta * got))
-    pairs.append(Pair("first T", want[FIRST], first_met(asked, lines(c))))
-    return compared(pairs, TOLERANCE)
+    pairs.append(Pair("first T", want[FIRST], first_round_met(rule, history_of(c))))
+    return compare_numbers(pairs, TOLERANCE)
 
 
-def as_the_bound_says(rule: Proposition1) -> Finding:
-    """Random C_t, with ζ and η of the oracle's example and others: the rule is met where D_T ≤ D_{T+1}."""
+def met_where_bound_rises(rule: Proposition1) -> Finding:
+    """For random C_t, and ζ and η of the oracle's example and others, the rule is met if D_T ≤ D_{T+1}."""
     example = ORACLE["constants_example"]
     given = example["inputs"]
     zeta, eta = constants(given["L"], given["alpha"], given["Phi0"], given["kappa0"])
@@ -71,19 +73,19 @@ def as_the_bound_says(rule: Proposition1) -> Finding:
     chance = torch.Generator().manual_seed(0)
     for number in range(20):
         c = torch.rand(12, generator=chance, dtype=torch.float64).tolist()
-        bound, asked = zeta * (1 + number), replace(rule, threshold=zeta * (1 + number) / eta)
+        bound, scaled = zeta * (1 + number), replace(rule, threshold=zeta * (1 + number) / eta)
         d = bounds(c, bound, eta)
         for t in range(1, len(c)):
-            met = asked(lines(c)[: t + 1])
+            met = scaled(history_of(c)[: t + 1])
             pairs.append(Pair(f"ζ = {bound:g}, T = {t}", float(d[t - 1] <= d[t]), float(met)))
-    return compared(pairs, TOLERANCE)
+    return compare_numbers(pairs, TOLERANCE)
 
 
 def estimates(rule: Proposition1, algorithm: Algorithm) -> Finding:
-    """Both estimates of C_t on bed Q, few clients a round.
+    """Both estimates of C_t on bed Q, with one or two participants in a round.
 
-    h is −α times the mean of u_k over both clients, the spread is the mean of ‖g_k − ḡ_k‖² over both, where
-    g_k = −α_k u_k and ḡ_k is its mean over the rounds in which k took part.
+    h is −α times the mean of u_k over both clients. The spread is the mean of ‖g_k − ḡ_k‖² over both clients,
+    with g_k = −α_k u_k and its mean ḡ_k over the rounds in which k took part.
     """
     cohorts = [[0], [1], [0, 1], [1], [0]]
     watched = replace(rule, estimate="clients").watched(algorithm)
@@ -94,34 +96,35 @@ def estimates(rule: Proposition1, algorithm: Algorithm) -> Finding:
     alpha: float = getattr(dynamic, "alpha", 0.0)
     pairs = []
     for name, engine in ENGINES.items():
-        seen = moments(bed_q(), [(watched, len(cohorts))], local_q(), cohorts, engine)
+        states = record_rounds(bed_q(), [(watched, len(cohorts))], local_q(), cohorts, engine)
         found: list[list[float]] = [[] for _ in sizes]
-        for number, (cohort, moment) in enumerate(zip(cohorts, seen, strict=True), 1):
-            u = {k: float(row["slots"]["dynamic"]["u"]["w"]) for k, row in moment.memories.items()}
+        for number, (cohort, state) in enumerate(zip(cohorts, states, strict=True), 1):
+            u = {k: float(row["slots"]["dynamic"]["u"]["w"]) for k, row in state.memories.items()}
             for client in cohort:
                 found[client].append(-alpha / share[client] * u[str(client)])
             apart = [(own[-1] - sum(own) / len(own)) ** 2 if own else 0.0 for own in found]
-            slots = moment.server.slots
+            slots = state.server.slots
             got = spread.measures(slots["spread"])["drift.spread"]
             pairs.append(Pair(f"{name}, round {number}, spread", sum(apart) / len(apart), float(got)))
             h = alpha * abs(sum(u.values())) / len(sizes)
             length = float(dynamic.measures(slots["dynamic"])["drift.h"])
             pairs.append(Pair(f"{name}, round {number}, ‖h‖", h, length))
-    return compared(pairs, TOLERANCE)
+    return compare_numbers(pairs, TOLERANCE)
 
 
-def handed_over(rule: Proposition1, first: Algorithm, second: Algorithm) -> Finding:
-    """The runner ends the stage after the round in which the rule is first met on that stage's history.
+def runner_switches(rule: Proposition1, first: Algorithm, second: Algorithm) -> Finding:
+    """The runner ends the stage after the first round in which the rule is met.
 
-    When few take part ‖h‖² rises and falls: each of these thresholds gives another round, the last none.
+    With partial participation ‖h‖² rises and falls: the thresholds end the stage in different rounds, the
+    last in none.
     """
     cohorts = ((0, 1), (0, 1), (0,), (0,), (0,), (1,), (0,), (0,), (1,), (1,), (1,), (1,))
-    rounds, given, bed = len(cohorts), Given(cohorts=cohorts), bed_q()
+    rounds, given, bed = len(cohorts), FixedCohorts(cohorts=cohorts), bed_q()
     before, after = (Stage(replace(one, loss=bed.loss), rounds, local_q()) for one in (first, second))
     pairs = []
     for name, engine in ENGINES.items():
 
-        def history(*stages: Stage, engine: Callable[[Model, Federation], Engine] = engine) -> Lines:
+        def history(*stages: Stage, engine: Callable[[Model, Federation], Engine] = engine) -> History:
             return run(
                 Task(stages, bed.model, bed.federation, given), engine(bed.model, bed.federation)
             ).history
@@ -132,9 +135,9 @@ def handed_over(rule: Proposition1, first: Algorithm, second: Algorithm) -> Find
             d = bounds(c, zeta, 1.0)
             wanted.append(next((t + 1 for t in range(1, rounds) if d[t - 1] <= d[t]), rounds))
             ended = replace(before, until=replace(rule, threshold=zeta))
-            seen = history(ended, replace(after, rounds=0))
-            got = sum(line["stage"] == 0 for line in seen)
+            states = history(ended, replace(after, rounds=0))
+            got = sum(line["stage"] == 0 for line in states)
             pairs.append(Pair(f"{name}, ζ/η = {zeta:g}, rounds of the first stage", wanted[-1], got))
-            pairs.append(Pair(f"{name}, ζ/η = {zeta:g}, rounds in all", rounds, len(seen)))
+            pairs.append(Pair(f"{name}, ζ/η = {zeta:g}, rounds in all", rounds, len(states)))
         pairs.append(Pair(f"{name}, rounds that differ", 4, len(set(wanted))))
-    return compared(pairs, TOLERANCE)
+    return compare_numbers(pairs, TOLERANCE)

@@ -1,1 +1,1 @@
-"""Properties that any method must have."""
+"""Properties that every method must have."""

@@ -1,9 +1,9 @@
-"""The gradient a client really uses, against finite differences of its objective.
+"""The gradient that a client uses, against finite differences of its objective.
 
-The objective is algorithm.loss + Σ correction.loss as the kernel sums them. Slopes are taken along unit
-directions d, one in each leaf and some in all, by (8(F(h)−F(−h)) − (F(2h)−F(−2h)))/12h in float64: with
-h = 1e-4 both the rest h⁴F⁽⁵⁾/30 and the rounding 1e-16·F/h stay below 1e-10. What `Step.at` gives is a
-constant by its definition, so it is held at the point where the slopes are taken.
+The objective is algorithm.loss + Σ correction.loss, as the kernel sums them. Its slopes along unit directions
+d, one in each leaf and some in all leaves, are (8(F(h) − F(−h)) − (F(2h) − F(−2h))) / 12h in float64. With h
+= 1e-4, the remainder h⁴F⁽⁵⁾/30 and the rounding 1e-16·F/h are both below 1e-10. The outputs of `Step.at` are
+constants of the objective by definition, so they are recorded once and replayed at every other point.
 """
 
 import math
@@ -14,12 +14,12 @@ import torch
 
 from kedge.audit.client_step import (
     StepArguments,
-    after_one_step,
     leaves_of_first_units,
     random_leaves,
     step_arguments,
+    take_step,
 )
-from kedge.audit.finding import Finding, holds
+from kedge.audit.finding import Finding, no_violations
 from kedge.core.algorithm import Algorithm
 from kedge.core.client import gradient_by_autograd, gradient_by_transform, overrides
 from kedge.core.model import Batch, Model, Output
@@ -27,89 +27,95 @@ from kedge.core.tree import Leaves, axpy, dot, only, scale, sqnorm, sub
 
 TOLERANCE = 1e-6
 STEP = 1e-4
-JOINT = 3  # directions in all leaves at once
+JOINT_DIRECTIONS = 3  # in all leaves together
 
 
 def has_objective(algorithm: Algorithm) -> bool:
-    """Whether the method's gradient is that of its loss terms: no correction changes it by a hook."""
+    """Whether the gradient is that of the loss terms: no correction changes it by a hook."""
     return not any(
         overrides(c, hook) for c in algorithm.corrections for hook in ("gradient", "unclipped_gradient")
     )
 
 
-def finite_differences(algorithm: Algorithm) -> Finding:
-    """Both ways of taking the gradient, with two and with all three units open."""
+def gradient_matches_slopes(algorithm: Algorithm) -> Finding:
+    """The gradients by transform and by autograd match the slopes, with two and with all three units open."""
     at = step_arguments(algorithm)
-    worst: tuple[float, str] = (0.0, "none is off")
-    count = 0
+    compared: list[tuple[float, str]] = []  # error, place
     for opened in (2, 3):
         leaves = leaves_of_first_units(at.model, opened)
         ways = directions(only(at.w, leaves))
-        shown: list[Output] = []
-        value(algorithm, at._replace(model=recorded(at.model, shown)), leaves)
-        slopes = [slope(algorithm, at, shown, leaves, way) for way in ways.values()]
-        largest = max(map(abs, slopes)) or 1.0
+        slopes = slopes_along(algorithm, at, leaves, ways)
+        largest = max(map(abs, slopes.values())) or 1.0
         for differentiate in (gradient_by_transform, gradient_by_autograd):
-            after = after_one_step(algorithm, at, leaves, differentiate)["params"]
-            touched = [k for k, v in at.w.items() if k not in leaves and not torch.equal(v, after[k])]
-            if touched:
-                return holds(False, f"leaves that do not train have a gradient: {touched}")
-            used = sub(at.w, after)
-            for (name, way), expected in zip(ways.items(), slopes, strict=True):
-                got = float(dot(way, used))
-                distance = abs(got - expected)
-                error = distance / largest if math.isfinite(distance) else math.inf
-                text = f"along {name} with {opened} units open: differences {expected:.9g}, used {got:.9g}"
-                worst = max(worst, (error, text))
-                count += 1
-    error, where = worst
-    detail = f"{count} slopes, tolerance {TOLERANCE:.0e} of the largest; worst {where}"
+            after = take_step(algorithm, at, leaves, differentiate)["params"]
+            moved = [k for k, v in at.w.items() if k not in leaves and not torch.equal(v, after[k])]
+            if moved:
+                return no_violations("leaves that do not train", moved, "with a gradient")
+            gradient = sub(at.w, after)
+            for name, way in ways.items():
+                actual = float(dot(way, gradient))
+                difference = abs(actual - slopes[name])
+                error = difference / largest if math.isfinite(difference) else math.inf
+                values = f"differences {slopes[name]:.9g}, used {actual:.9g}"
+                compared.append((error, f"along {name} with {opened} units open: {values}"))
+    error, place = max(compared)
+    detail = f"{len(compared)} slopes, tolerance {TOLERANCE:.0e} of the largest; worst {place}"
     if error <= TOLERANCE:
         return Finding(True, error, detail)
-    return Finding(False, error, f"{detail}. A term that is a constant on purpose needs --objective")
+    return Finding(False, error, f"{detail}. If a term is a constant on purpose, pass --objective")
 
 
 def directions(leaves: Leaves) -> dict[str, Leaves]:
-    """Random directions of length 1: in each leaf alone, and in all together."""
+    """Random directions of length 1, in each leaf alone and in all leaves together."""
     found = {k: only(random_leaves(leaves, 5), [k]) for k in leaves}
-    found |= {f"direction {number + 1}": random_leaves(leaves, 6 + number) for number in range(JOINT)}
+    for number in range(JOINT_DIRECTIONS):
+        found[f"direction {number + 1}"] = random_leaves(leaves, 6 + number)
     return {k: scale(1 / sqnorm(way).sqrt(), way) for k, way in found.items()}
 
 
+def slopes_along(
+    algorithm: Algorithm, at: StepArguments, leaves: tuple[str, ...], ways: dict[str, Leaves]
+) -> dict[str, float]:
+    """The slope of the objective along each direction."""
+    outputs: list[Output] = []
+    objective_value(algorithm, at._replace(model=recording_model(at.model, outputs)), leaves)
+    return {name: slope(algorithm, at, outputs, leaves, way) for name, way in ways.items()}
+
+
 def slope(
-    algorithm: Algorithm, at: StepArguments, shown: Sequence[Output], leaves: tuple[str, ...], way: Leaves
+    algorithm: Algorithm, at: StepArguments, outputs: Sequence[Output], leaves: tuple[str, ...], way: Leaves
 ) -> float:
-    """How fast the objective grows along a direction."""
+    """The slope along one direction."""
 
-    def moved(distance: float) -> float:
+    def value_at(distance: float) -> float:
         w = {**at.w, **axpy(distance, way, only(at.w, way))}
-        return value(algorithm, at._replace(model=replayed(at.model, shown), w=w), leaves)
+        return objective_value(algorithm, at._replace(model=replaying_model(at.model, outputs), w=w), leaves)
 
-    near = moved(STEP) - moved(-STEP)
-    far = moved(2 * STEP) - moved(-2 * STEP)
+    near = value_at(STEP) - value_at(-STEP)
+    far = value_at(2 * STEP) - value_at(-2 * STEP)
     return (8 * near - far) / (12 * STEP)
 
 
-def value(algorithm: Algorithm, at: StepArguments, leaves: tuple[str, ...]) -> float:
-    """The objective, as the kernel sums it up."""
-    return float(after_one_step(algorithm, at, leaves, gradient_by_autograd)["loss"])
+def objective_value(algorithm: Algorithm, at: StepArguments, leaves: tuple[str, ...]) -> float:
+    """The objective as the kernel sums it."""
+    return float(take_step(algorithm, at, leaves, gradient_by_autograd)["loss"])
 
 
-def recorded(model: Model, shown: list[Output]) -> Model:
-    """The model, which notes what it gives in evaluation mode."""
+def recording_model(model: Model, outputs: list[Output]) -> Model:
+    """The model, with an `apply` that appends its outputs in evaluation mode to `outputs`."""
 
     def apply(params: Leaves, buffers: Leaves, batch: Batch, train: bool) -> tuple[Output, Leaves]:
         out, moved = model.apply(params, buffers, batch, train)
         if not train:
-            shown.append(out)
+            outputs.append(out)
         return out, moved
 
     return replace(model, apply=apply)
 
 
-def replayed(model: Model, shown: Sequence[Output]) -> Model:
-    """The model, which gives in evaluation mode what was noted, call by call."""
-    rest = list(shown)
+def replaying_model(model: Model, outputs: Sequence[Output]) -> Model:
+    """The model, with an `apply` that returns `outputs`, call by call, in evaluation mode."""
+    rest = list(outputs)
 
     def apply(params: Leaves, buffers: Leaves, batch: Batch, train: bool) -> tuple[Output, Leaves]:
         return model.apply(params, buffers, batch, train) if train else (rest.pop(0), buffers)

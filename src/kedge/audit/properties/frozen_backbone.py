@@ -1,13 +1,14 @@
-"""A frozen backbone (requires_grad=False) is the same run as the backbone's outputs taken as the data."""
+"""Training behind a frozen backbone (requires_grad=False) equals training on the backbone's outputs."""
 
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from kedge.audit.finding import Finding, agreed, worst
-from kedge.audit.problems import CLASSES, ENGINES, IMAGE, SOME_CLIENTS, federation
+from kedge.audit.finding import Finding, compare_trees, worst_finding
+from kedge.audit.problems import CLASSES, IMAGE, SOME_CLIENTS, federation
 from kedge.audit.properties.engines import TOLERANCE, state_after
+from kedge.audit.training import ENGINES
 from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.frozen import place_frozen
 from kedge.core.model import Model
@@ -20,7 +21,7 @@ LOCAL = LocalTraining(2, 4, SGD(0.1, weight_decay=1e-2, decay=0.9), clip=1.0)
 
 
 class Layers(nn.Module):
-    """Three linear layers on six features, or on the six outputs of a backbone."""
+    """Three linear layers, on six features or on the six outputs of a backbone."""
 
     def __init__(self, backbone: nn.Module | None = None) -> None:
         super().__init__()
@@ -33,7 +34,7 @@ class Layers(nn.Module):
 
 
 def modules() -> tuple[Layers, Layers]:
-    """The layers alone, and the same layers behind a frozen backbone."""
+    """The layers without a backbone, and the same layers with a frozen backbone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         alone = Layers().double()
@@ -44,7 +45,7 @@ def modules() -> tuple[Layers, Layers]:
 
 
 def model_of(algorithm: Algorithm, module: nn.Module) -> Model:
-    """The module, adapted to `algorithm`, with its frozen parameters in float64."""
+    """The model of `module`, adapted to `algorithm`, with frozen parameters in float64."""
     built = seeded(lambda: algorithm.rebuild(module), 0)
     return place_frozen(algorithm.adapt(from_module(built)), torch.float64)
 
@@ -52,7 +53,7 @@ def model_of(algorithm: Algorithm, module: nn.Module) -> Model:
 def with_and_without_backbone(
     algorithm: Algorithm,
 ) -> tuple[tuple[Model, Federation], tuple[Model, Federation]]:
-    """The layers on features, and the whole network on the images that the features were made from."""
+    """The layers with the backbone's outputs as data, and the whole network with the images as data."""
     alone, whole = modules()
     data = federation(shape=IMAGE)
     with torch.no_grad():
@@ -62,12 +63,12 @@ def with_and_without_backbone(
 
 
 def backbone_is_data(algorithm: Algorithm) -> Finding:
-    """Both runs end in the same state, so that no server, upload or memory contains a frozen parameter."""
+    """Both runs end in the same state: no server, upload or memory contains a frozen parameter."""
     findings = []
     for engine in ENGINES.values():
         on_features, whole = (
             state_after(algorithm, LOCAL, engine(model, data), model, data, SOME_CLIENTS)
             for model, data in with_and_without_backbone(algorithm)
         )
-        findings.append(agreed(on_features, whole, on_features["server"]["shared"], TOLERANCE))
-    return worst(*findings)
+        findings.append(compare_trees(on_features, whole, on_features["server"]["shared"], TOLERANCE))
+    return worst_finding(*findings)

@@ -1,4 +1,4 @@
-"""Frozen leaves keep every bit: no gradient, weight decay, momentum or server rule reaches them."""
+"""Frozen leaves keep every bit: no gradient, weight decay, momentum or server rule changes them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,84 +8,82 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kedge.audit.bed import Witness
-from kedge.audit.finding import Finding, holds
+from kedge.audit.finding import Finding, no_violations
 from kedge.audit.problems import (
     ALL_CLIENTS,
-    ENGINES,
     IMAGE,
     SIZES,
     SOME_CLIENTS,
     convolutional,
     federation,
     perceptron,
-    train_rounds,
-    trained,
 )
 from kedge.audit.properties.optimizers import takes_momentum
+from kedge.audit.recorded_run import RECORDED, StepRecorder, last_model
+from kedge.audit.training import ENGINES, train_all_clients, train_rounds
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.optimizers import SGD
 from kedge.core.schedules import Clock, Mask
-from kedge.core.server import initial_server
+from kedge.core.server import Server, initial_server
 from kedge.core.tree import Leaves, flatten
 from kedge.data.batches import plan
+from kedge.engines.engine import Engine
 
 LOCAL = LocalTraining(1, 4, SGD(0.1, weight_decay=1e-2))
 
 
-def second_unit(clock: Clock, units: int) -> Mask:
-    """Only the second unit ever trains."""
+def open_second_unit(clock: Clock, units: int) -> Mask:
+    """Only the second unit trains."""
     return tuple(unit == 1 for unit in range(units))
 
 
-def no_unit(clock: Clock, units: int) -> Mask:
+def open_no_unit(clock: Clock, units: int) -> Mask:
     """No unit trains."""
     return (False,) * units
 
 
-def all_from_second_round(clock: Clock, units: int) -> Mask:
-    """The first unit trains in round 0, all units from then on."""
+def open_all_from_second_round(clock: Clock, units: int) -> Mask:
+    """The first unit trains in round 0, all units in later rounds."""
     return tuple(unit == 0 or clock.round > 0 for unit in range(units))
 
 
-def never_opened(algorithm: Algorithm) -> Finding:
+def closed_units_keep_their_bits(algorithm: Algorithm) -> Finding:
     """Units that never train keep every bit, on the server, on clients and in all memories.
 
-    With momentum, where the method allows it.
+    With momentum, if the method allows it.
     """
     model, data = perceptron(algorithm), federation()
     momentum = 0.9 if takes_momentum(algorithm) else 0.0
     local = LocalTraining(2, 4, SGD(0.1, momentum, weight_decay=1e-2), clip=1.0)
-    watched = replace(algorithm, schedule=second_unit, corrections=(*algorithm.corrections, Witness(1)))
+    corrections = (*algorithm.corrections, StepRecorder(1))
+    recorded = replace(algorithm, schedule=open_second_unit, corrections=corrections)
     start = model.init(0)[0]
-    first = initial_server(watched, model, start, {})
-    closed = [k for k in start if k not in model.units[1] and k not in model.extra]
+    first = initial_server(recorded, model, start, {})
+    open_leaves = model.units[1]
+    closed = [k for k in start if k not in open_leaves and k not in model.extra]
     wrong: list[str] = []
     for make in ENGINES.values():
         engine = make(model, data)
-        engine.begin(Stage(watched, 1, local), start, frozenset())
+        engine.begin(Stage(recorded, 1, local), start, frozenset())
         initial = engine.memories.of(0, first.shared, {})["slots"]
-        server = trained(watched, local, 3, data, model, engine).server
-        rows = engine.save().values()
-        models = [server.shared, *({**last(row["slots"]["witness"]), **row["local"]} for row in rows)]
-        wrong += [k for k in closed if not all(torch.equal(one[k], start[k]) for one in models if k in one)]
-        wrong += [
-            k for k in model.units[1] if any(torch.equal(one[k], start[k]) for one in models if k in one)
-        ]
+        server = train_all_clients(recorded, local, 3, data, model, engine).server
+        models = all_models(server, engine)
+        wrong += [k for k in closed if not all(torch.equal(w[k], start[k]) for w in models if k in w)]
+        wrong += [k for k in open_leaves if any(torch.equal(w[k], start[k]) for w in models if k in w)]
         wrong += [k for k in closed if not unchanged(first.slots, server.slots, k, start[k])]
-        wrong += [k for k in closed if not all(unchanged(initial, row["slots"], k, start[k]) for row in rows)]
-    return holds(
-        not wrong, f"{len(closed)} leaves frozen on both engines; wrong: {sorted(set(wrong)) or 'none'}"
-    )
+        memories = [memory["slots"] for memory in engine.save().values()]
+        wrong += [k for k in closed if not all(unchanged(initial, slots, k, start[k]) for slots in memories)]
+    return no_violations(f"{len(closed)} leaves frozen on both engines", sorted(set(wrong)))
 
 
-def last(path: Leaves) -> Leaves:
-    """A witness's newest model."""
-    return {k: v[-1] for k, v in path.items()}
+def all_models(server: Server, engine: Engine) -> list[Leaves]:
+    """The server's model and every client's."""
+    memories = engine.save().values()
+    return [server.shared, *({**last_model(memory), **memory["local"]} for memory in memories)]
 
 
 def unchanged(before: Mapping[str, Any], after: Mapping[str, Any], leaf: str, start: Tensor) -> bool:
-    """Whether every entry of `leaf` in the memories is as before, or a copy of its first value."""
+    """Whether every entry of `leaf` in the memories is as before, or a copy of the leaf's first value."""
     now = flatten(after)
     return all(
         torch.equal(now[k], v) or torch.equal(now[k], start)
@@ -94,34 +92,32 @@ def unchanged(before: Mapping[str, Any], after: Mapping[str, Any], leaf: str, st
     )
 
 
-def opened_late(algorithm: Algorithm) -> Finding:
-    """Step by step: a leaf moves while its unit is open, and keeps every bit while it is closed."""
+def leaves_move_while_open(algorithm: Algorithm) -> Finding:
+    """In every step, a leaf moves if its unit is open, and keeps every bit if it is closed."""
     model, data = perceptron(algorithm), federation()
     local = replace(LOCAL, epochs=2)
     steps = local.epochs * -(-max(SIZES) // local.batch)
-    watched = replace(algorithm, corrections=(*algorithm.corrections, Witness(steps)))
+    recorded = replace(algorithm, corrections=(*algorithm.corrections, StepRecorder(steps)))
     wrong: list[str] = []
     for make in ENGINES.values():
         engine = make(model, data)
-        trained(watched, local, 1, data, model, engine)
-        sent, memories = model.init(0)[0], engine.save()
-        for client, own in enumerate(data.clients):
-            masks = plan([own], [client], local, algorithm.schedule, len(model.units), 0, 0, 0).masks
-            path = memories[str(client)]["slots"]["witness"]
+        train_all_clients(recorded, local, 1, data, model, engine)
+        start, memories = model.init(0)[0], engine.save()
+        for client, rows in enumerate(data.clients):
+            masks = plan([rows], [client], local, algorithm.schedule, len(model.units), 0, 0, 0).masks
+            path = memories[str(client)]["slots"][RECORDED]
             for unit, leaves in enumerate(model.units):
                 for k in (k for k in leaves if k in path):
-                    models = [sent[k], *path[k][-len(masks) :]]
+                    models = [start[k], *path[k][-len(masks) :]]
                     moves = [not torch.equal(a, b) for a, b in pairwise(models)]
                     right = moves == [mask[unit] for mask in masks]
                     wrong += [] if right else [f"client {client}, {k}"]
-    return holds(
-        not wrong, f"every step of {len(SIZES)} ragged clients on both engines; wrong: {wrong or 'none'}"
-    )
+    return no_violations(f"every step of {len(SIZES)} clients of different sizes on both engines", wrong)
 
 
-def opened_in_second_round(algorithm: Algorithm) -> Finding:
-    """Units that open in the second round have their first bits until then, and all move afterwards."""
-    scheduled, data = replace(algorithm, schedule=all_from_second_round), federation(shape=IMAGE)
+def units_open_in_second_round(algorithm: Algorithm) -> Finding:
+    """Units that open in the second round keep their bits in the first, and all move in the second."""
+    scheduled, data = replace(algorithm, schedule=open_all_from_second_round), federation(shape=IMAGE)
     model = convolutional(scheduled)
     start = {k: v.double() for k, v in model.init(0)[0].items()}
     wrong = []
@@ -132,15 +128,15 @@ def opened_in_second_round(algorithm: Algorithm) -> Finding:
             closed = {k for unit in model.units[1:] for k in unit} & set(server.shared)
             if kept != (closed if rounds == 1 else set()):
                 wrong.append(f"{name}, round {rounds}")
-    return holds(not wrong, f"two rounds on both engines; wrong: {wrong or 'none'}")
+    return no_violations("two rounds on both engines", wrong)
 
 
-def none_opened(algorithm: Algorithm) -> Finding:
-    """The server's model keeps every bit where no unit trains."""
-    frozen, data = replace(algorithm, schedule=no_unit), federation(shape=IMAGE)
+def server_keeps_its_bits(algorithm: Algorithm) -> Finding:
+    """The server's model keeps every bit if no unit trains."""
+    frozen, data = replace(algorithm, schedule=open_no_unit), federation(shape=IMAGE)
     model = convolutional(frozen, "none")
     start, wrong = model.init(0)[0], []
     for name, engine in ENGINES.items():
         server = train_rounds(frozen, LOCAL, engine(model, data), model, data, SOME_CLIENTS)
         wrong += [f"{name}, {k}" for k, v in server.shared.items() if not torch.equal(v, start[k].double())]
-    return holds(not wrong, f"three rounds on both engines; wrong: {wrong or 'none'}")
+    return no_violations("three rounds on both engines", wrong)

@@ -1,4 +1,4 @@
-"""The optimizers that a method allows: a stage refuses the others."""
+"""The optimizers that a method allows. A stage with another optimizer raises an error."""
 
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.errors import RequestError
@@ -6,7 +6,7 @@ from kedge.core.optimizers import SGD, Adam
 
 
 def takes(algorithm: Algorithm, optimizer: SGD | Adam) -> bool:
-    """Whether a stage of `algorithm` trains with `optimizer`, or refuses it."""
+    """Whether `algorithm` can train with `optimizer`."""
     try:
         Stage(algorithm, 1, LocalTraining(optimizer=optimizer))
     except RequestError:
@@ -15,10 +15,10 @@ def takes(algorithm: Algorithm, optimizer: SGD | Adam) -> bool:
 
 
 def takes_momentum(algorithm: Algorithm) -> bool:
-    """Whether the method trains with momentum."""
+    """Whether the method can train with momentum."""
     return takes(algorithm, SGD(0.1, 0.9))
 
 
 def takes_adam(algorithm: Algorithm) -> bool:
-    """Whether the method trains with Adam."""
+    """Whether the method can train with Adam."""
     return takes(algorithm, Adam())

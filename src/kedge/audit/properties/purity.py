@@ -1,4 +1,4 @@
-"""Hooks, engines and the server do not modify their arguments, and hooks return the right layout."""
+"""Hooks, engines and the server do not modify their arguments, and hooks return trees of the right layout."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kedge.audit.finding import Finding, holds
-from kedge.audit.problems import CLASSES, ENGINES, IMAGE, SIZES, convolutional, federation, perceptron
+from kedge.audit.finding import Finding, no_violations
+from kedge.audit.problems import CLASSES, IMAGE, SIZES, convolutional, federation, perceptron
+from kedge.audit.training import ENGINES
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.correction import ClassMeans, Cohort, Correction, End, Step, reached_leaves
 from kedge.core.model import Batch, Output
@@ -26,7 +27,7 @@ def layout(tree: Tree) -> Layout:
 
 
 def random_like(tree: Tree, seed: int) -> dict[str, Any]:
-    """Random numbers in the layout of a tree."""
+    """Random numbers in the layout of `tree`."""
     generator = torch.Generator().manual_seed(seed)
 
     def fill(part: Tree) -> dict[str, Any]:
@@ -129,7 +130,7 @@ def call_hooks(correction: Correction, given: Arguments) -> list[Returned]:
 
 
 def hooks_keep_layout(algorithm: Algorithm) -> Finding:
-    """Every hook of every correction returns the names, shapes and dtypes it must, in float32 and float64."""
+    """Every hook of every correction returns the right names, shapes and dtypes, in float32 and float64."""
     wrong: list[str] = []
     for correction in algorithm.corrections:
         for dtype in (torch.float32, torch.float64):
@@ -142,16 +143,16 @@ def hooks_keep_layout(algorithm: Algorithm) -> Finding:
             upload = layout(correction.finish(given.end)[1])
             if not {kind for _, kind in upload.values()} <= {dtype}:
                 wrong.append(f"{correction.name}.finish, upload")
-    return holds(not wrong, f"{hook_count(algorithm)}; wrong: {', '.join(wrong) or 'none'}")
+    return no_violations(hook_count(algorithm), wrong)
 
 
 def hook_count(algorithm: Algorithm) -> str:
-    """The number of corrections, in words."""
+    """The number of corrections whose hooks are called, as text."""
     return f"every hook of {len(algorithm.corrections)} corrections"
 
 
 def hooks_modify_nothing(algorithm: Algorithm) -> Finding:
-    """After every hook of a correction was called, all of their arguments are bit for bit as before."""
+    """A call of every hook of a correction changes no bit of the arguments."""
     wrong = []
     for correction in algorithm.corrections:
         given = arguments(correction, torch.float64)
@@ -160,22 +161,22 @@ def hooks_modify_nothing(algorithm: Algorithm) -> Finding:
         call_hooks(correction, given)
         after = given.tensors()
         wrong += [f"{correction.name}: {k}" for k, v in before.items() if not torch.equal(v, after[k])]
-    return holds(not wrong, f"{hook_count(algorithm)}; modified: {', '.join(wrong) or 'none'}")
+    return no_violations(hook_count(algorithm), wrong, "modified")
 
 
 def memories_start_equal(algorithm: Algorithm) -> Finding:
-    """Memories start with zeros for any model, so that a client that joins late starts as the others did."""
+    """Memories start with zeros for any model, so that clients that join early and late start alike."""
     wrong = []
     for correction in algorithm.corrections:
         anchor = reached_leaves(correction, perceptron(), arguments(correction, torch.float64).anchor, {})
         first, later = correction.init_client(anchor), correction.init_client(scale(2.0, anchor))
         if layout(first) != layout(later) or any(v.any() for v in flatten(first).values()):
             wrong.append(correction.name)
-    return holds(not wrong, f"{len(algorithm.corrections)} corrections; wrong: {', '.join(wrong) or 'none'}")
+    return no_violations(f"{len(algorithm.corrections)} corrections", wrong)
 
 
-def copied(tree: Tree) -> Leaves:
-    """A flat copy of every tensor."""
+def copy_of(tree: Tree) -> Leaves:
+    """Copies of all tensors, as a flat dict."""
     return {k: v.clone() for k, v in flatten(tree).items()}
 
 
@@ -197,11 +198,11 @@ def rounds_modify_nothing(algorithm: Algorithm) -> Finding:
                 "pool": {"x": data.pool.x},
                 "facts": engine.facts,
             }
-            before = copied(given)
+            before = copy_of(given)
             reply = engine.train(order, [0, 2, 3]).reply()
-            mean = copied(reply.mean)
+            mean = copy_of(reply.mean)
             after = server_update(algorithm, server, reply, len(SIZES), round)
             wrong += [f"{name}, {k}" for k, v in flatten(given).items() if not torch.equal(v, before[k])]
             wrong += [f"{name}, {k}" for k, v in flatten(reply.mean).items() if not torch.equal(v, mean[k])]
             server = after
-    return holds(not wrong, f"three rounds on both engines; modified: {', '.join(wrong[:4]) or 'none'}")
+    return no_violations("three rounds on both engines", wrong, "modified")

@@ -1,7 +1,7 @@
-"""A run that was stopped and resumed ends as the run that went through, to the last bit.
+"""A run that is stopped and resumed ends with the same bits as an uninterrupted run.
 
-A checkpoint contains the states that kedge passes to a method, and nothing else. A method that keeps numbers
-on itself or in its module fails here, because each of the three runs gets its own copy of the algorithm.
+A checkpoint contains the states that kedge passes to a method, and nothing else. A method that keeps state on
+itself or in its module fails this check, because each of the three runs gets its own copy of the algorithm.
 """
 
 import json
@@ -11,8 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from kedge.audit.finding import Finding, apart
-from kedge.audit.problems import ENGINES, IMAGE, convolutional, federation, run_state
+from kedge.audit.finding import Finding, max_difference, no_violations
+from kedge.audit.problems import IMAGE, convolutional, federation
+from kedge.audit.training import ENGINES, run_state
 from kedge.config.task import History, Task
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.optimizers import SGD
@@ -31,60 +32,66 @@ Kind = type[Sequential] | type[Stacked]
 
 
 class Ending(NamedTuple):
-    """The end of a run: its state, and its folder's files."""
+    """The state at the end of a run, and the files of its folder."""
 
     tensors: Leaves  # server and clients
     models: dict[str, bytes]  # by file name
     history: History  # of history.jsonl, without times
 
 
-def resumes(algorithm: Algorithm) -> Finding:
-    """Stopped after two of four rounds and resumed: state, files and history bit for bit, on both engines.
+def resumed_run_is_equal(algorithm: Algorithm) -> Finding:
+    """A run of four rounds, stopped after two and resumed: same state, files and history, on both engines.
 
-    Clients are ragged, some take part, batch norm's statistics stay with them.
+    Clients have different sizes, some take part in a round, and the statistics of batch norm are local.
     """
     compared, wrong, error = 0, [], 0.0
     for name, engine in ENGINES.items():
-        whole, broken = through_and_resumed(algorithm, engine)
-        names = sorted({*whole.tensors, *broken.tensors}, reverse=True)  # the server's first
-        for k in names:
-            left, right = whole.tensors.get(k), broken.tensors.get(k)
-            if left is None or right is None:
-                wrong.append(f"{name}: {k} is in one run only")
-            elif left.numpy().tobytes() != right.numpy().tobytes():
-                wrong.append(f"{name}: {k}")
-                error = max(error, apart(left, right))
-        lines = zip(whole.history, broken.history, strict=True)
-        wrong += [f"{name}: history of round {line['round']}" for line, again in lines if line != again]
-        wrong += [f"{name}: {file}" for file in MODELS if whole.models[file] != broken.models[file]]
-        compared += len(names)
-    detail = f"{ROUNDS} rounds, stopped after {STOP}: {compared} tensors and the history, bit for bit"
-    if not wrong:
-        return Finding(True, 0.0, f"{detail}; different: none")
-    more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""
-    why = "Does it keep something outside its states, on itself or in its module?"
-    return Finding(False, error, f"{detail}; different: {', '.join(wrong[:4])}{more}. {why}")
+        whole, resumed = run_both(algorithm, engine)
+        different, largest = differences(whole, resumed)
+        wrong += [f"{name}: {place}" for place in different]
+        error = max(error, largest)
+        compared += len({*whole.tensors, *resumed.tensors})
+    scope = f"{ROUNDS} rounds, stopped after {STOP}: {compared} tensors and the history, bit for bit"
+    finding = no_violations(scope, wrong, "different")._replace(error=error)
+    hint = "" if finding.passed else ". Does it keep state on itself or in its module, outside its states?"
+    return finding._replace(detail=finding.detail + hint)
 
 
-def through_and_resumed(algorithm: Algorithm, engine: Kind) -> tuple[Ending, Ending]:
-    """The ends of a run that goes through, and of one that is stopped and resumed."""
+def differences(whole: Ending, resumed: Ending) -> tuple[list[str], float]:
+    """The places where two runs differ, and the largest difference of their tensors."""
+    places, error = [], 0.0
+    for k in sorted({*whole.tensors, *resumed.tensors}, reverse=True):  # the server's first
+        left, right = whole.tensors.get(k), resumed.tensors.get(k)
+        if left is None or right is None:
+            places.append(f"{k} is in one run only")
+        elif left.numpy().tobytes() != right.numpy().tobytes():
+            places.append(k)
+            error = max(error, max_difference(left, right))
+    lines = zip(whole.history, resumed.history, strict=True)
+    places += [f"history of round {line['round']}" for line, again in lines if line != again]
+    places += [file for file in MODELS if whole.models[file] != resumed.models[file]]
+    return places, error
+
+
+def run_both(algorithm: Algorithm, engine: Kind) -> tuple[Ending, Ending]:
+    """Run without interruption, and run, stop and resume."""
     copies = [deepcopy(algorithm) for _ in range(3)]
-    with TemporaryDirectory(prefix="kedge-audit-") as place:
-        whole, broken = Path(place, "whole"), Path(place, "broken")
+    with TemporaryDirectory(prefix="kedge-audit-") as parent:
+        whole, stopped = Path(parent, "whole"), Path(parent, "stopped")
         whole.mkdir()
-        broken.mkdir()
-        through = run_in(whole, copies[0], engine, Observer())
+        stopped.mkdir()
+        uninterrupted = run_in(whole, copies[0], engine, Observer())
         try:
-            run_in(broken, copies[1], engine, stop_after(STOP))
+            run_in(stopped, copies[1], engine, stop_after(STOP))
         except Interrupted:
-            if (broken / MODELS[0]).exists():
+            if (stopped / MODELS[0]).exists():
                 raise RuntimeError("a run that was stopped wrote its final model") from None
-            return through, run_in(broken, copies[2], engine, Observer())
+            return uninterrupted, run_in(stopped, copies[2], engine, Observer())
     raise RuntimeError("the run continued although its observer stopped it")
 
 
 def run_in(folder: Path, algorithm: Algorithm, engine: Kind, observer: Observer) -> Ending:
-    """Run the task in this folder, or continue it there."""
+    """Run the task in `folder`, or resume the run that is in it."""
     model, data = convolutional(algorithm, statistics="local"), federation(shape=IMAGE)
     trainer = engine(model, data)
     task = Task((Stage(algorithm, ROUNDS, LOCAL),), model, data, PARTICIPATION)
@@ -98,6 +105,6 @@ def run_in(folder: Path, algorithm: Algorithm, engine: Kind, observer: Observer)
 
 
 def stop_after(rounds: int) -> Observer:
-    """An observer that stops the run at the end of this round."""
+    """An observer that stops the run after `rounds` rounds."""
     done = count(1)
     return Observer(stop=lambda: next(done) == rounds)

@@ -1,1 +1,1 @@
-"""Other methods, written-out objectives, closed forms and plain PyTorch, which a method must match."""
+"""References that a method must match: other methods, objectives, closed forms and plain PyTorch."""

@@ -1,4 +1,4 @@
-"""The objectives of MOON, FedTR and FedROD written out, for `gradients.local_gradient`."""
+"""The local objectives of MOON, FedTR and FedROD, for `gradients.local_gradient` (see objectives.py)."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kedge.audit.problems import CLASSES
-from kedge.audit.references.plain_sgd import features, forward
+from kedge.audit.references.plain_sgd import features, logits
 from kedge.core.tree import Leaves
 
 
-def contrasted(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
+def moon(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
     """MOON: f − μ · mean log(e^{cos(z, z_g)/τ} / (e^{cos(z, z_g)/τ} + e^{cos(z, z_p)/τ}))."""
     mu: float = known["correction"].mu
     tau: float = known["correction"].temperature
@@ -23,8 +23,8 @@ def contrasted(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> T
     return f - mu * term
 
 
-def tracked(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
-    """FedTR: f + λ_R · mean ‖φ(x_j) − C_{y_j}‖² + λ_G · ‖d_i + w − wᵗ‖², or one of the two."""
+def fedtr(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
+    """FedTR: f + λ_R · mean ‖φ(x_j) − C_{y_j}‖² + λ_G · ‖d_i + w − wᵗ‖², or only one of the two terms."""
     parts, x, y = known["corrections"], known["x"], known["y"]
     if "centroids" in parts:
         away = features(w, x) - known["broadcasts"]["centroids"]["mean"][y]
@@ -35,13 +35,13 @@ def tracked(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tens
     return f
 
 
-def balanced(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
+def fedrod(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
     """FedROD: −mean log(n_y e^{a_y} / Σ_c n_c e^{a_c}) + CE(stop(a) + ψ_i(stop(φ)), y).
 
-    The client's batch is all it holds, so its class counts n are the batch's.
+    The batch contains all samples of the client, so that the class counts n are those of the batch.
     """
     x, y = known["x"], known["y"]
-    a, phi = forward(w, x), features(w, x)
+    a, phi = logits(w, x), features(w, x)
     mass = torch.bincount(y, minlength=CLASSES).clamp(min=1e-9) * a.exp()
     generic = (mass.gather(1, y[:, None])[:, 0] / mass.sum(1)).log().mean()
     personal = F.linear(phi.detach(), w["personal.weight"], w["personal.bias"])

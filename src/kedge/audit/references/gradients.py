@@ -1,12 +1,12 @@
-"""The gradient that a client uses, against automatic differentiation of the paper's objective."""
+"""The gradient that a client uses, against autograd of the paper's objective."""
 
 import torch
 from torch.nn import functional as F
 
-from kedge.audit.client_step import CLIENT, after_one_step, leaves_of_first_units, step_arguments
-from kedge.audit.finding import Finding, agreed
+from kedge.audit.client_step import CLIENT, leaves_of_first_units, step_arguments, take_step
+from kedge.audit.finding import Finding, compare_trees
 from kedge.audit.references.objectives import Objective
-from kedge.audit.references.plain_sgd import forward
+from kedge.audit.references.plain_sgd import logits
 from kedge.core.algorithm import Algorithm
 from kedge.core.tree import sub
 
@@ -14,10 +14,10 @@ TOLERANCE = 1e-12
 
 
 def local_gradient(algorithm: Algorithm, objective: Objective, opened: int) -> Finding:
-    """The gradient of the written-out objective in the open units, and exactly 0 in the frozen ones."""
+    """The first `opened` units have the gradient of `objective`; frozen units have exactly 0."""
     at = step_arguments(algorithm)
     leaves = leaves_of_first_units(at.model, opened)
-    used = sub(at.w, after_one_step(algorithm, at, leaves)["params"])
+    used = sub(at.w, take_step(algorithm, at, leaves)["params"])
     slots = [c.name for c in algorithm.corrections] or [""]
     known = {
         "correction": next(iter(algorithm.corrections), None),
@@ -32,9 +32,9 @@ def local_gradient(algorithm: Algorithm, objective: Objective, opened: int) -> F
         "y": at.batch.y,
     }
     point = {k: v.clone().requires_grad_() for k, v in at.w.items()}
-    f = F.cross_entropy(forward(point, at.batch.x), at.batch.y)
+    f = F.cross_entropy(logits(point, at.batch.x), at.batch.y)
     total = objective(f, point, at.fixed["anchor"], known)
     grads = torch.autograd.grad(total, list(point.values()), allow_unused=True, materialize_grads=True)
     written = dict(zip(point, grads, strict=True))
     expected = {k: g if k in leaves else torch.zeros_like(g) for k, g in written.items()}
-    return agreed(expected, used, written, TOLERANCE)
+    return compare_trees(expected, used, written, TOLERANCE)

@@ -1,8 +1,9 @@
-"""The local objectives of the papers, written out for `gradients.local_gradient`.
+"""The local objectives of the papers, from which `gradients.local_gradient` computes gradients by autograd.
 
-An `Objective` receives f(w), w, the shared leaves as the server sent them, and a dict with: `correction`,
-`state` and `broadcast` of the first correction; `corrections`, `states` and `broadcasts` by slot; `facts` and
-`client` of the client; its batch `x`, `y`.
+An `Objective` receives f(w), w, the anchor (the shared leaves as the server sent them), and a dict `known`
+with `correction`, `state` and `broadcast` of the first correction; `corrections`, `states` and `broadcasts`
+by slot; `facts` and `client`, the facts and the number of the client; and the batch `x`, `y`. It returns the
+value that the client minimizes.
 """
 
 from collections.abc import Callable
@@ -13,25 +14,25 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kedge.audit.problems import CLASSES, RAGGED
-from kedge.audit.references.plain_sgd import features, forward
+from kedge.audit.references.plain_sgd import features, logits
 from kedge.core.tree import Leaves, dot, sqnorm, sub
 
 Objective = Callable[[Tensor, Leaves, Leaves, dict[str, Any]], Tensor]
 
 
-def plain(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
+def fedavg(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
     """FedAvg: f."""
     return f
 
 
-def proximal(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
+def fedprox(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
     """FedProx: f + μ/2 ‖w − wᵗ‖²."""
     mu: float = known["correction"].mu
     return f + mu / 2 * sqnorm(sub(w, anchor))
 
 
-def dynamic(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
-    """FedDyn: f − ⟨g_i, w⟩ + α/2 ‖w − θ‖² with g_i = −α u_i; scaled by data, α·Σn/(n_i·m)."""
+def feddyn(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
+    """FedDyn: f − ⟨g_i, w⟩ + α/2 ‖w − θ‖² with g_i = −α u_i. Scaled by data, α becomes α·Σn/(n_i·m)."""
     alpha: float = known["correction"].alpha
     if known["correction"].scaling == "data":
         alpha = alpha * sum(RAGGED) / (RAGGED[known["client"]] * len(RAGGED))
@@ -39,19 +40,19 @@ def dynamic(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tens
     return f - dot(g, w) + alpha / 2 * sqnorm(sub(w, anchor))
 
 
-def controlled(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
+def scaffold(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
     """SCAFFOLD: f − ⟨c_i − c, w⟩."""
     return f - dot(sub(known["state"]["c"], known["broadcast"]["c"]), w)
 
 
-def drifting(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
+def feddc(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
     """FedDC: f + α/2 ‖w − (wᵗ − h_i)‖² + ⟨w, g − g_i⟩."""
     alpha: float = known["correction"].alpha
     state, sent = known["state"], known["broadcast"]
     return f + alpha / 2 * sqnorm(sub(w, sub(anchor, state["h"]))) + dot(w, sub(sent["g"], state["g"]))
 
 
-def decorrelated(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
+def feddecorr(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
     """FedDecorr: f + β (N−1)²/N · mean of C_jk² / (ε + C_jj)(ε + C_kk) over j ≠ k, C the covariance."""
     beta: float = known["correction"].beta
     rows = len(known["x"])
@@ -62,11 +63,11 @@ def decorrelated(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) ->
     return f + beta * (rows - 1) ** 2 / rows * squares[off].mean()
 
 
-def distilled(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
-    """FedNTD: f + β τ² KL(global ‖ local), the label's logit cut out of both, sample by sample."""
+def fedntd(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
+    """FedNTD: f + β τ² KL(global ‖ local), for each sample without the logit of its label."""
     correction, x, y = known["correction"], known["x"], known["y"]
     beta: float = correction.beta
     tau: float = correction.temperature
     keep = torch.arange(CLASSES) != y[:, None]
-    there, here = (forward(one, x)[keep].view(len(y), CLASSES - 1) / tau for one in (anchor, w))
+    there, here = (logits(one, x)[keep].view(len(y), CLASSES - 1) / tau for one in (anchor, w))
     return f + beta * tau**2 * F.kl_div(here.log_softmax(1), there.softmax(1), reduction="batchmean")

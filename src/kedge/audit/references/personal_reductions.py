@@ -1,4 +1,4 @@
-"""Reductions of methods that keep a part with the client: alone it is plain SGD by torch.optim."""
+"""Settings in which methods whose clients keep a part of the model equal torch.optim.SGD or FedAvg."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,12 +9,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kedge.algorithms.fedavg import fedavg
-from kedge.audit.bed import Witness
-from kedge.audit.finding import Finding, agreed, holds
-from kedge.audit.problems import CLASSES, ENGINES, RAGGED, federation, perceptron, trained
-from kedge.audit.properties.frozen_units import last
-from kedge.audit.references.plain_sgd import Opened, bottom_up, features, forward, proximal, torch_sgd
-from kedge.audit.references.reductions import LOCAL, TOLERANCE, after
+from kedge.audit.finding import Finding, compare_trees, no_violations
+from kedge.audit.problems import CLASSES, RAGGED, federation, perceptron
+from kedge.audit.recorded_run import StepRecorder, last_model
+from kedge.audit.references.plain_sgd import (
+    OpenUnits,
+    features,
+    logits,
+    open_bottom_up,
+    proximal_loss,
+    train_by_torch,
+)
+from kedge.audit.references.reductions import LOCAL, TOLERANCE, trained_model
+from kedge.audit.training import ENGINES, train_all_clients
 from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.correction import Step
 from kedge.core.losses import weighted_mean
@@ -26,103 +33,104 @@ from kedge.data.federation import Federation
 PLAIN = LocalTraining(3, 4, SGD(0.2, 0.9, weight_decay=1e-2, decay=0.9), clip=0.5)
 SIZE = 10
 
-every_unit: Opened = partial(bottom_up, 0)
+open_all: OpenUnits = partial(open_bottom_up, 0)
 
 
-def base_alone(step: int, steps: int) -> Sequence[bool]:
-    """The head never trains."""
+def open_body(step: int, steps: int) -> Sequence[bool]:
+    """The body trains in every step, the head never."""
     return True, True, False
 
 
-def head_for_two_epochs(step: int, steps: int) -> Sequence[bool]:
-    """Of three epochs the head trains in two, the base in the last."""
+def open_head_for_two_epochs(step: int, steps: int) -> Sequence[bool]:
+    """The head trains in the first two of three epochs, the body in the last."""
     head = 3 * step <= 2 * steps
     return not head, not head, head
 
 
-def personal(algorithm: Algorithm, local: LocalTraining, data: Federation) -> dict[str, list[Leaves]]:
-    """Every client's whole model after three rounds, on every engine."""
+def personal_models(algorithm: Algorithm, local: LocalTraining, data: Federation) -> dict[str, list[Leaves]]:
+    """Every client's whole model after three rounds, by engine."""
     model, found = perceptron(algorithm), {}
     for name, engine in ENGINES.items():
         place = engine(model, data)
-        server = trained(algorithm, local, 3, data, model, place).server
+        server = train_all_clients(algorithm, local, 3, data, model, place).server
         everyone = range(len(data.clients))
         found[name] = [place.personal(client, server.shared, server.buffers)[0] for client in everyone]
     return found
 
 
-def one_client(algorithm: Algorithm, opened: Opened) -> Finding:
-    """What one client shares and what it keeps take together the path of plain SGD."""
+def one_client_is_sgd(algorithm: Algorithm, opened: OpenUnits) -> Finding:
+    """The shared and the kept part of a single client train together as by torch.optim.SGD."""
     data = federation([SIZE])
-    want = torch_sgd(PLAIN, 3, data, perceptron(), partial(proximal, 0.0), opened)
-    got = {name: one for name, (one,) in personal(algorithm, PLAIN, data).items()}
-    return agreed(dict.fromkeys(got, want), got, want, TOLERANCE)
+    want = train_by_torch(PLAIN, 3, data, perceptron(), partial(proximal_loss, 0.0), opened)
+    got = {name: one for name, (one,) in personal_models(algorithm, PLAIN, data).items()}
+    return compare_trees(dict.fromkeys(got, want), got, want, TOLERANCE)
 
 
-def under_a_frozen_head(algorithm: Algorithm) -> Finding:
-    """LG-FedAvg where the shared head never trains: every client's model is that of training alone."""
+def frozen_head_isolates_clients(algorithm: Algorithm) -> Finding:
+    """If LG-FedAvg's shared head never trains, each client's model is as after training alone."""
     data = federation(RAGGED)
-    found = personal(replace(algorithm, schedule=FixLast(1)), PLAIN, data)
+    found = personal_models(replace(algorithm, schedule=FixLast(1)), PLAIN, data)
     alone = [
-        torch_sgd(PLAIN, 3, data, perceptron(), partial(proximal, 0.0), base_alone, client)
+        train_by_torch(PLAIN, 3, data, perceptron(), partial(proximal_loss, 0.0), open_body, client)
         for client in range(len(data.clients))
     ]
     want = {str(client): one for client, one in enumerate(alone)}
     got = {name: {str(client): own for client, own in enumerate(rows)} for name, rows in found.items()}
-    return agreed(dict.fromkeys(got, want), got, want, TOLERANCE)
+    return compare_trees(dict.fromkeys(got, want), got, want, TOLERANCE)
 
 
-def two_heads(counts: Tensor, w: Leaves, start: Leaves, x: Tensor, y: Tensor) -> Tensor:
-    """FedROD's losses: −log(n_y e^{a_y} / Σ_c n_c e^{a_c}), and cross-entropy that trains ψ_i alone."""
-    a, phi = forward(w, x), features(w, x)
+def two_head_loss(counts: Tensor, w: Leaves, start: Leaves, x: Tensor, y: Tensor) -> Tensor:
+    """FedROD's two losses: −log(n_y e^{a_y} / Σ_c n_c e^{a_c}), and a cross-entropy that trains only ψ_i."""
+    a, phi = logits(w, x), features(w, x)
     mass = counts * a.exp()
     generic = -(mass.gather(1, y[:, None])[:, 0] / mass.sum(1)).log().mean()
     own = F.linear(phi.detach(), w["personal.weight"], w["personal.bias"])
     return generic + F.cross_entropy(a.detach() + own, y)
 
 
-def fedrod_alone(algorithm: Algorithm) -> Finding:
-    """One client: both heads by torch.optim, class counts of all it holds, batches of four.
+def fedrod_of_one_client(algorithm: Algorithm) -> Finding:
+    """A single client trains both heads as by torch.optim, with the class counts of all its samples.
 
-    Without a clip, which would hold the two parts apart.
+    Without a clip, because the kernel clips the personal head separately and `train_by_torch` clips all
+    leaves together.
     """
     local, data = replace(PLAIN, clip=None), federation([SIZE])
     counts = torch.bincount(data.pool.y[data.clients[0]], minlength=CLASSES).clamp(min=1e-9)
-    want = torch_sgd(local, 3, data, perceptron(algorithm), partial(two_heads, counts), every_unit)
-    got = {name: one for name, (one,) in personal(algorithm, local, data).items()}
-    return agreed(dict.fromkeys(got, want), got, want, TOLERANCE)
+    want = train_by_torch(local, 3, data, perceptron(algorithm), partial(two_head_loss, counts), open_all)
+    got = {name: one for name, (one,) in personal_models(algorithm, local, data).items()}
+    return compare_trees(dict.fromkeys(got, want), got, want, TOLERANCE)
 
 
-def balanced(step: Step) -> Tensor:
+def balanced_loss(step: Step) -> Tensor:
     """−log(n_y e^{a_y} / Σ_c n_c e^{a_c})."""
     mass = step.facts["class_counts"].clamp(min=1e-9) * step.out.logits.exp()
     share = mass.gather(1, step.batch.y[:, None])[:, 0] / mass.sum(1)
     return weighted_mean(-share.log(), step.batch)
 
 
-def fedrod_generic(algorithm: Algorithm) -> Finding:
-    """What FedROD shares is FedAvg with the balanced loss: the personal heads have no influence, nor clip."""
-    want = after(replace(fedavg(), loss=balanced), LOCAL, 3, RAGGED)
-    return agreed(want, after(algorithm, LOCAL, 3, RAGGED), want, TOLERANCE)
+def fedrod_shares_balanced_fedavg(algorithm: Algorithm) -> Finding:
+    """FedROD's shared leaves train as FedAvg with the balanced loss: personal heads do not change them."""
+    want = trained_model(replace(fedavg(), loss=balanced_loss), LOCAL, 3, RAGGED)
+    return compare_trees(want, trained_model(algorithm, LOCAL, 3, RAGGED), want, TOLERANCE)
 
 
-def head_moves(algorithm: Algorithm, moves: bool) -> Finding:
-    """After three rounds no entry of the head is the initial one, or every bit is, on server and clients.
+def head_trains(algorithm: Algorithm, trains: bool) -> Finding:
+    """Whether the head trains in three rounds: every entry changes, or (`trains=False`) every bit is kept.
 
-    The base has moved in either case.
+    This must hold for the server's model and all clients' models. The body trains in either case.
     """
     model, data = perceptron(algorithm), federation(RAGGED)
-    watched = replace(algorithm, corrections=(*algorithm.corrections, Witness(1)))
+    recorded = replace(algorithm, corrections=(*algorithm.corrections, StepRecorder(1)))
     start, wrong = model.init(0)[0], []
     for name, engine in ENGINES.items():
         place = engine(model, data)
-        server = trained(watched, LOCAL, 3, data, model, place).server
-        ends = {k: last(row["slots"]["witness"]) for k, row in place.save().items()}
-        for who, end in {"server": server.shared, **ends}.items():
+        server = train_all_clients(recorded, LOCAL, 3, data, model, place).server
+        ends = {f"client {k}": last_model(memory) for k, memory in place.save().items()}
+        for owner, end in {"server": server.shared, **ends}.items():
             for number, unit in enumerate(model.units, 1):
-                moving = moves or number < len(model.units)
+                training = trains or number < len(model.units)
                 differ = [end[k] != start[k] for k in unit]
-                right = all(d.all() for d in differ) if moving else not any(d.any() for d in differ)
-                wrong += [] if right else [f"{name}, {who}: unit {number}"]
-    verb = "moves" if moves else "rests"
-    return holds(not wrong, f"the head {verb} on both engines; wrong: {wrong or 'none'}")
+                right = all(d.all() for d in differ) if training else not any(d.any() for d in differ)
+                wrong += [] if right else [f"{name}, {owner}: unit {number}"]
+    verb = "trains" if trains else "never trains"
+    return no_violations(f"the head {verb} on both engines", wrong)

@@ -1,4 +1,4 @@
-"""Training with torch.optim alone, and the small perceptron written out."""
+"""Training of one client by torch.optim alone, and the forward pass of the small perceptron."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,31 +15,33 @@ from kedge.data.batches import plan
 from kedge.data.federation import Federation
 
 Loss = Callable[[Leaves, Leaves, Tensor, Tensor], Tensor]  # w, w at the start of the round, x, y
-Opened = Callable[[int, int], Sequence[bool]]  # a local step, counted from 1, and how many there are
+OpenUnits = Callable[
+    [int, int], Sequence[bool]
+]  # (local step from 1, steps of the round) -> one flag for each unit
 
 
-def bottom_up(percent: int, step: int, steps: int) -> Sequence[bool]:
-    """Of three units the first min(3, ⌈3k/(PK)⌉) in whole numbers, P in percent; 0 percent: all."""
+def open_bottom_up(percent: int, step: int, steps: int) -> Sequence[bool]:
+    """FedBug's schedule for three units: the first min(3, ⌈3k/(P·K)⌉) train. `percent` is P; 0 opens all."""
     opened = 3 if not percent else min(3, -(-step * 3 * 100 // (percent * steps)))
     return [unit < opened for unit in range(3)]
 
 
-def proximal(mu: float, w: Leaves, start: Leaves, x: Tensor, y: Tensor) -> Tensor:
+def proximal_loss(mu: float, w: Leaves, start: Leaves, x: Tensor, y: Tensor) -> Tensor:
     """Cross-entropy and μ/2 ‖w − wᵗ‖²."""
     away = torch.stack([((v - start[k]) ** 2).sum() for k, v in w.items()]).sum()
-    return F.cross_entropy(forward(w, x), y) + mu / 2 * away
+    return F.cross_entropy(logits(w, x), y) + mu / 2 * away
 
 
-def torch_sgd(
+def train_by_torch(
     local: LocalTraining,
     rounds: int,
     data: Federation,
     model: Model,
     loss: Loss,
-    opened: Opened,
+    opened: OpenUnits,
     client: int = 0,
 ) -> Leaves:
-    """One client alone by torch.optim: frozen parameters have no gradient."""
+    """Train one client alone by torch.optim. The gradients of frozen parameters are None."""
     own = data.clients[client]
     params = {k: v.requires_grad_() for k, v in model.init(0)[0].items()}
     sgd = local.optimizer
@@ -58,13 +60,13 @@ def torch_sgd(
             for unit, is_open in zip(model.units, opened(step, len(index.index)), strict=True):
                 for k in () if is_open else unit:
                     params[k].grad = None
-            clip(params, local.clip)
+            clip_gradients(params, local.clip)
             optimizer.step()
     return {k: v.detach() for k, v in params.items()}
 
 
 def features(params: Leaves, x: Tensor) -> Tensor:
-    """What the small perceptron's classifier is given; MOON may have put a projection before it."""
+    """The input of the small perceptron's classifier; with MOON, after a projection."""
     for layer in ("0", "2"):
         x = torch.tanh(F.linear(x, params[f"{layer}.weight"], params[f"{layer}.bias"]))
     if "4.weight" in params:
@@ -73,14 +75,14 @@ def features(params: Leaves, x: Tensor) -> Tensor:
     return F.linear(torch.relu(F.linear(x, *inner)), *outer)
 
 
-def forward(params: Leaves, x: Tensor) -> Tensor:
-    """The small perceptron, written out."""
+def logits(params: Leaves, x: Tensor) -> Tensor:
+    """The logits of the small perceptron."""
     head = "4" if "4.weight" in params else "4.classifier"
     return F.linear(features(params, x), params[f"{head}.weight"], params[f"{head}.bias"])
 
 
-def clip(params: Leaves, limit: float | None) -> None:
-    """g·min(1, c/‖g‖) exactly; torch's own adds 1e-6 to the norm."""
+def clip_gradients(params: Leaves, limit: float | None) -> None:
+    """Clip the gradients to g·min(1, c/‖g‖). torch's clip_grad_norm_ adds 1e-6 to the norm."""
     grads = [v.grad for v in params.values() if v.grad is not None]
     norm = float(torch.cat([g.flatten() for g in grads]).norm())
     if limit is not None and norm > limit:

@@ -1,8 +1,10 @@
-"""What a client compares itself with is evaluated with the batch-norm statistics of the round's start.
+"""The statistics of batch norm with which a client evaluates the model that was sent, and its previous model.
 
-Rounds of plain torch modules, trained by torch.optim: the model that was sent, and the client's previous one,
-stand beside in evaluation mode with the statistics that were sent (or, where these stay with clients, with
-those the client left), and do not move while the client's own do. From the second local step on it matters.
+FedNTD and MOON compare a client's outputs with those of the sent model; MOON also with those of the client's
+previous model. Both comparison models are in evaluation mode and use the statistics that were sent, or the
+client's own if statistics stay with clients. These do not change during local training, unlike the statistics
+of the training model, which matters from the second local step on. The reference here is a federation of
+plain torch modules, trained by torch.optim.
 """
 
 import copy
@@ -12,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kedge.audit.finding import Finding, agreed
+from kedge.audit.finding import Finding, compare_trees
 from kedge.audit.oracles.averaging import TOLERANCE
-from kedge.audit.problems import CLASSES, ENGINES, IMAGE, convolutional, convolutions, federation, trained
+from kedge.audit.problems import CLASSES, IMAGE, convolutional, convolutions, federation
+from kedge.audit.training import ENGINES, train_all_clients
 from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.model import Statistics
 from kedge.core.optimizers import SGD
@@ -22,92 +25,100 @@ from kedge.core.tree import Leaves
 from kedge.nn.from_module import seeded
 
 SIZES, ROUNDS, STEPS, RATE = (6, 9), 3, 3, 0.1
-Out = tuple[Tensor, Tensor]  # features, logits
-Term = Callable[
-    [Out, Out, Out | None, Tensor], Tensor
-]  # training, sent, previous if any, labels -> a loss term
+Outputs = tuple[Tensor, Tensor]  # features, logits
+# Outputs of the training model, of the sent and of the previous model (None in round 1), labels -> loss term
+Term = Callable[[Outputs, Outputs, Outputs | None, Tensor], Tensor]
 
 
-def distilled(now: Out, sent: Out, previous: Out | None, y: Tensor) -> Tensor:
-    """FedNTD with β = 0.7 and τ = 2, the label's logit cut out."""
+def fedntd_term(now: Outputs, sent: Outputs, previous: Outputs | None, y: Tensor) -> Tensor:
+    """FedNTD's term with β = 0.7 and τ = 2, without the logit of the label."""
     keep = torch.arange(CLASSES) != y[:, None]
-    here, there = (out[1][keep].view(len(y), -1) / 2.0 for out in (now, sent))
-    return 0.7 * 4.0 * F.kl_div(here.log_softmax(1), there.softmax(1), reduction="batchmean")
+    local, glob = (out[1][keep].view(len(y), -1) / 2.0 for out in (now, sent))
+    return 0.7 * 4.0 * F.kl_div(local.log_softmax(1), glob.softmax(1), reduction="batchmean")
 
 
-def contrasted(now: Out, sent: Out, previous: Out | None, y: Tensor) -> Tensor:
-    """MOON with μ = 0.7 and τ = 0.5."""
+def moon_term(now: Outputs, sent: Outputs, previous: Outputs | None, y: Tensor) -> Tensor:
+    """MOON's term with μ = 0.7 and τ = 0.5."""
     if previous is None:
         return torch.zeros(())
     near, far = ((F.cosine_similarity(now[0], out[0]) / 0.5).exp() for out in (sent, previous))
     return -0.7 * (near / (near + far)).log().mean()
 
 
-def looked(network: nn.Module, x: Tensor) -> Out:
-    """Features and logits."""
+def features_and_logits(network: nn.Module, x: Tensor) -> Outputs:
+    """The input and the output of the network's last layer."""
     *body, head = network.children()
     features: Tensor = nn.Sequential(*body)(x)
     return features, head(features)
 
 
-def with_weights(network: nn.Module, state: Leaves) -> nn.Module:
-    """A copy with other parameters and the same statistics, in evaluation mode."""
-    own = copy.deepcopy(network).eval()
-    own.load_state_dict(state, strict=False)
-    return own
+def with_parameters(network: nn.Module, parameters: Leaves) -> nn.Module:
+    """A copy of `network` in evaluation mode, with other parameters and the same statistics."""
+    other = copy.deepcopy(network).eval()
+    other.load_state_dict(parameters, strict=False)
+    return other
 
 
-def by_hand(term: Term, statistics: Statistics) -> dict[str, Leaves]:
-    """The server's parameters and statistics, and those each client is left with."""
+def train_client(
+    network: nn.Module, previous: nn.Module | None, term: Term, statistics: Statistics, x: Tensor, y: Tensor
+) -> nn.Module:
+    """Train a copy of `network` for one round of a client whose last model was `previous`."""
+    sent = copy.deepcopy(network).eval()
+    if previous is not None and statistics == "local":
+        sent.load_state_dict(dict(previous.named_buffers()), strict=False)
+    before = with_parameters(sent, dict(previous.named_parameters())) if previous is not None else None
+    training = copy.deepcopy(sent).train()
+    optimizer = torch.optim.SGD(training.parameters(), RATE)
+    for _ in range(STEPS):
+        with torch.no_grad():
+            sent_outputs = features_and_logits(sent, x)
+            previous_outputs = features_and_logits(before, x) if before is not None else None
+        outputs = features_and_logits(training, x)
+        loss = F.cross_entropy(outputs[1], y) + term(outputs, sent_outputs, previous_outputs, y)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        optimizer.step()
+    return training
+
+
+def train_plain_modules(term: Term, statistics: Statistics) -> dict[str, Leaves]:
+    """Parameters and statistics of the server, and the statistics of each client if they are local."""
     data, network = federation(SIZES, IMAGE), seeded(lambda: convolutions().double(), 0)
     weights = [n / sum(SIZES) for n in SIZES]
-    kept: list[nn.Module | None] = [None] * len(SIZES)
+    clients: list[nn.Module | None] = [None] * len(SIZES)
     for _ in range(ROUNDS):
-        after = []
-        for client, rows in enumerate(data.clients):
+        trained = []
+        for previous, rows in zip(clients, data.clients, strict=True):
             x, y = data.prepare(data.pool.x[rows]), data.pool.y[rows]
-            own = kept[client]
-            sent = copy.deepcopy(network).eval()
-            if own is not None and statistics == "local":
-                sent.load_state_dict(dict(own.named_buffers()), strict=False)
-            before = with_weights(sent, dict(own.named_parameters())) if own is not None else None
-            training = copy.deepcopy(sent).train()
-            optimizer = torch.optim.SGD(training.parameters(), RATE)
-            for _ in range(STEPS):
-                with torch.no_grad():
-                    there, past = looked(sent, x), looked(before, x) if before is not None else None
-                now = looked(training, x)
-                loss = F.cross_entropy(now[1], y) + term(now, there, past, y)
-                optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-                optimizer.step()
-            after.append(training)
-        states = [floats(one) for one in after]
-        mean = {k: sum(p * one[k] for p, one in zip(weights, states, strict=True)) for k in states[0]}
+            trained.append(train_client(network, previous, term, statistics, x, y))
+        states = [float_state(module) for module in trained]
+        mean = {k: sum(p * state[k] for p, state in zip(weights, states, strict=True)) for k in states[0]}
         network.load_state_dict(mean, strict=False)
-        kept = list(after)
-    left = {str(client): statistics_of(one) for client, one in enumerate(after) if statistics == "local"}
-    return {"server": floats(network), **left}
+        clients = list(trained)
+    kept = trained if statistics == "local" else []
+    return {
+        "server": float_state(network),
+        **{str(k): statistics_of(module) for k, module in enumerate(kept)},
+    }
 
 
-def floats(network: nn.Module) -> Leaves:
-    """Parameters and statistics, without counters."""
+def float_state(network: nn.Module) -> Leaves:
+    """Parameters and statistics, without batch norm's counters."""
     return {k: v.clone() for k, v in network.state_dict().items() if v.is_floating_point()}
 
 
 def statistics_of(network: nn.Module) -> Leaves:
-    """The statistics alone."""
+    """Running means and variances of batch norm."""
     return {k: v for k, v in network.named_buffers() if v.is_floating_point()}
 
 
-def sent_statistics(algorithm: Algorithm, term: Term, statistics: Statistics) -> Finding:
-    """Both engines against the plain modules: parameters and statistics after three rounds of three steps."""
-    want, got = {}, {}
+def agrees_with_plain_modules(algorithm: Algorithm, term: Term, statistics: Statistics) -> Finding:
+    """Parameters and statistics after three rounds of three steps, on both engines."""
     model, data = convolutional(algorithm, statistics=statistics), federation(SIZES, IMAGE)
-    expected = by_hand(term, statistics)
-    for name, engine in ENGINES.items():
-        place = engine(model, data)
-        server = trained(algorithm, LocalTraining(STEPS, 1000, SGD(RATE)), ROUNDS, data, model, place).server
-        rows = {k: row["buffers"] for k, row in place.save().items() if row["buffers"]}
-        want[name], got[name] = expected, {"server": {**server.shared, **server.buffers}, **rows}
-    return agreed(want, got, expected, TOLERANCE)
+    local, expected, actual = LocalTraining(STEPS, 1000, SGD(RATE)), train_plain_modules(term, statistics), {}
+    for name, make in ENGINES.items():
+        engine = make(model, data)
+        server = train_all_clients(algorithm, local, ROUNDS, data, model, engine).server
+        buffers = {k: memory["buffers"] for k, memory in engine.save().items() if memory["buffers"]}
+        actual[name] = {"server": {**server.shared, **server.buffers}, **buffers}
+    return compare_trees(dict.fromkeys(actual, expected), actual, expected, TOLERANCE)

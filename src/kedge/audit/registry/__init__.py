@@ -1,1 +1,1 @@
-"""Which checks each method takes."""
+"""The checks of every method, as tables."""

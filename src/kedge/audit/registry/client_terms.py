@@ -1,6 +1,5 @@
-"""The checks of what clients add to their objective, and of FedDyn's ablations, by method."""
+"""The checks of methods with a term in the client's objective, and of FedDyn's ablations."""
 
-from collections.abc import Callable
 from functools import partial
 
 from kedge.algorithms.fedavg import fedavg
@@ -8,18 +7,16 @@ from kedge.algorithms.feddc import feddc
 from kedge.algorithms.feddecorr import feddecorr
 from kedge.algorithms.feddyn_ablations import feddyn_no_h, feddyn_no_reg
 from kedge.algorithms.fedntd import fedntd
-from kedge.audit.finding import Finding
+from kedge.audit.check import Entries
 from kedge.audit.oracles import client_terms as oracle_objectives
 from kedge.audit.oracles import feddyn as oracle_feddyn
 from kedge.audit.references import reductions
 
-Rows = list[tuple[str, str, Callable[[], Finding]]]
-
 TAU_1, TAU_3 = "ntd_tau1", "ntd_tau3 (includes tau^2)"
 
 
-def oracles() -> Rows:
-    """The specification's numbers."""
+def oracle_checks() -> Entries:
+    """Comparisons with the specification's numbers."""
     ablation, terms, everybody = oracle_feddyn.feddyn, oracle_objectives, "full_participation_2_rounds"
     return [
         ("feddyn-no-reg", "all clients", partial(ablation, feddyn_no_reg(), everybody, "feddyn_wo_reg")),
@@ -32,9 +29,9 @@ def oracles() -> Rows:
     ]
 
 
-def reduced() -> Rows:
-    """Methods that must be another one."""
+def reduction_checks() -> Entries:
+    """Settings in which a method must equal another method."""
     return [
-        ("feddecorr", "beta 0 is fedavg", partial(reductions.same, feddecorr(0.0), fedavg())),
-        ("fedntd", "beta 0 is fedavg", partial(reductions.same, fedntd(0.0), fedavg())),
+        ("feddecorr", "beta 0 is fedavg", partial(reductions.methods_agree, feddecorr(0.0), fedavg())),
+        ("fedntd", "beta 0 is fedavg", partial(reductions.methods_agree, fedntd(0.0), fedavg())),
     ]

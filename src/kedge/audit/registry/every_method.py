@@ -1,7 +1,7 @@
-"""The properties of every method, a user's own too: they need no knowledge of it.
+"""The properties that every method must have, a user's own method too.
 
-The contract tests and the audit run the same properties. Each gets its own copy of the algorithm, so that a
-method that keeps numbers on itself is the same for every property.
+The contract tests and the audit run the same properties. Each property gets its own copy of the algorithm, so
+that state that a method keeps on itself does not pass from one property to the next.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,8 @@ from copy import deepcopy
 from functools import partial
 from typing import NamedTuple
 
-from kedge.audit.finding import Check, Finding, Kind
+from kedge.audit.check import Check, Kind
+from kedge.audit.finding import Finding
 from kedge.audit.problems import SOME_CLIENTS, convolutional, perceptron
 from kedge.audit.properties import (
     engines,
@@ -30,7 +31,7 @@ from kedge.core.selections import Selection, body, head
 
 
 class Property(NamedTuple):
-    """A property of methods: its name, its kind, its test, and the methods that it is about."""
+    """A property of methods, its test, and the condition for methods that it applies to."""
 
     name: str
     kind: Kind
@@ -44,8 +45,8 @@ class Property(NamedTuple):
 
 DECAYING = LocalTraining(2, 4, SGD(0.1, weight_decay=1e-2, decay=0.9), clip=1.0)
 MOMENTUM = LocalTraining(2, 4, SGD(0.05, momentum=0.9, weight_decay=1e-2), clip=1.0)
-# Adam divides by the gradient's size and so amplifies rounding where the true gradient is 0, as for a
-# convolution's bias before batch norm: hence a network without batch norm, and an eps that is not tiny.
+# Adam divides by the size of the gradient. If the true gradient is 0, as for a convolution's bias before
+# batch norm, this amplifies rounding: hence a network without batch norm, and a larger eps.
 ADAM = LocalTraining(2, 4, Adam(0.01, eps=1e-3, weight_decay=1e-2), clip=1.0)
 PLAIN = LocalTraining(2, 4, SGD(0.1))
 DROP_LAST = LocalTraining(3, 4, SGD(0.1), drop_last=True)
@@ -67,21 +68,21 @@ PARTS: dict[str, Selection] = {"body": body, "head": head}
 
 
 def has_schedule(algorithm: Algorithm) -> bool:
-    """Whether the method freezes units by a schedule of its own."""
+    """Whether the method freezes units by its own schedule."""
     return algorithm.schedule is not all_units
 
 
 def has_corrections(algorithm: Algorithm) -> bool:
-    """Whether the method has corrections, whose hooks can be called."""
+    """Whether the method has corrections, so that there are hooks to call."""
     return bool(algorithm.corrections)
 
 
 PROPERTIES: tuple[Property, ...] = (
-    Property("two stages are one", "reduction", stages.two_stages),
+    Property("two stages are one", "reduction", stages.two_stages_are_one),
     Property(
         "finite differences",
         "gradient",
-        finite_differences.finite_differences,
+        finite_differences.gradient_matches_slopes,
         finite_differences.has_objective,
     ),
     *(
@@ -108,11 +109,11 @@ PROPERTIES: tuple[Property, ...] = (
     Property("order of clients", "engines", engines.order_is_irrelevant),
     Property("frozen backbone", "engines", frozen_backbone.backbone_is_data),
     Property("precision of the state", "engines", engines.precision_is_kept),
-    Property("units never opened", "frozen", frozen_units.never_opened),
-    Property("units opened in the second round", "frozen", frozen_units.opened_in_second_round),
-    Property("no unit opened", "frozen", frozen_units.none_opened),
-    Property("units opened late", "frozen", frozen_units.opened_late, has_schedule),
-    Property("stopped and resumed", "resume", resuming.resumes),
+    Property("units never opened", "frozen", frozen_units.closed_units_keep_their_bits),
+    Property("units opened in the second round", "frozen", frozen_units.units_open_in_second_round),
+    Property("no unit opened", "frozen", frozen_units.server_keeps_its_bits),
+    Property("units opened late", "frozen", frozen_units.leaves_move_while_open, has_schedule),
+    Property("stopped and resumed", "resume", resuming.resumed_run_is_equal),
     Property("pickle, hash, print", "value", values.is_value),
     Property("layout of hooks", "value", purity.hooks_keep_layout, has_corrections),
     Property("hooks modify nothing", "value", purity.hooks_modify_nothing, has_corrections),
@@ -121,14 +122,14 @@ PROPERTIES: tuple[Property, ...] = (
 )
 
 
-# Methods whose objective has a part that is constant on purpose, so that its slopes are not the gradient.
-CONSTANTS = {"fedrod": {"finite differences"}}
+# Finite differences do not apply to a method that detaches a part of its objective.
+EXEMPT = {"fedrod": {"finite differences"}}
 
 
 def property_checks(method: str, algorithm: Algorithm) -> list[Check]:
-    """The properties of `algorithm`, as checks of the audit."""
+    """The properties that apply to `algorithm`, as checks of the audit."""
     return [
-        Check(method, one.name, one.kind, partial(one.check, algorithm))
-        for one in PROPERTIES
-        if one.applies(algorithm) and one.name not in CONSTANTS.get(method, ())
+        Check(method, test.name, test.kind, partial(test.check, algorithm))
+        for test in PROPERTIES
+        if test.applies(algorithm) and test.name not in EXEMPT.get(method, ())
     ]

@@ -1,6 +1,5 @@
-"""The checks of MOON, FedTR, FedPVR and of Proposition 1's switch, by method."""
+"""The checks of MOON, FedTR and FedPVR, and of Proposition 1's rule for a switch."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -12,7 +11,7 @@ from kedge.algorithms.fedpvr import fedpvr
 from kedge.algorithms.fedtr import TrackedFeatures, fedtr
 from kedge.algorithms.moon import Projected, moon
 from kedge.algorithms.scaffold import scaffold
-from kedge.audit.finding import Finding
+from kedge.audit.check import Entries
 from kedge.audit.oracles import fedtr as tr
 from kedge.audit.oracles import moon as oracle_moon
 from kedge.audit.oracles import scaffold as oracle_scaffold
@@ -22,50 +21,60 @@ from kedge.core.algorithm import Algorithm
 from kedge.core.schedules import OnlyLast
 from kedge.rules.proposition1 import Proposition1
 
-Rows = list[tuple[str, str, Callable[[], Finding]]]
-
 FREE = replace(reductions.LOCAL, clip=None)
 DRIFT, ACCUMULATE = fedtr(0.0, 1.0), fedtr(0.0, 1.0, "accumulate")
 
 
-def oracles() -> Rows:
-    """The specification's numbers, and answers by hand."""
+def oracle_checks() -> Entries:
+    """Comparisons with the specification's numbers and with closed forms."""
     by_h, by_clients = Proposition1(smooth=1), Proposition1(estimate="clients", smooth=1)
-    rows: Rows = [
-        ("moon", "mu 1", partial(oracle_moon.moon, moon(1.0, projection=0), 1.0)),
-        ("moon", "mu 5", partial(oracle_moon.moon, moon(5.0, projection=0), 5.0)),
-        ("moon", "zero and opposite features", partial(oracle_moon.edges, moon(0.7, 0.08, 0), 0.7, 0.08)),
-        ("moon", "the previous model", partial(oracle_moon.previous, moon(1.0, projection=0))),
+    rows: Entries = [
+        ("moon", "mu 1", partial(oracle_moon.contrast, moon(1.0, projection=0), 1.0)),
+        ("moon", "mu 5", partial(oracle_moon.contrast, moon(5.0, projection=0), 5.0)),
+        (
+            "moon",
+            "zero and opposite features",
+            partial(oracle_moon.extreme_features, moon(0.7, 0.08, 0), 0.7, 0.08),
+        ),
+        ("moon", "the previous model", partial(oracle_moon.previous_model, moon(1.0, projection=0))),
         ("fedtr(drift)", "two rounds", partial(tr.drift, DRIFT, tr.GRADIENT)),
-        ("fedtr(drift)", "one client sends", partial(tr.alone, DRIFT, tr.GRADIENT)),
-        ("fedtr(drift)", "rate ½ sends what was received", partial(tr.stalls, fedtr(0.0, drift_rate=0.5))),
+        ("fedtr(drift)", "one client sends", partial(tr.one_participant, DRIFT, tr.GRADIENT)),
+        (
+            "fedtr(drift)",
+            "rate ½ sends what was received",
+            partial(tr.half_rate_stalls, fedtr(0.0, drift_rate=0.5)),
+        ),
         ("fedtr(proof)", "two rounds", partial(tr.drift, ACCUMULATE, tr.ACCUMULATE)),
-        ("fedtr(proof)", "one client sends", partial(tr.alone, ACCUMULATE, tr.ACCUMULATE)),
-        ("fedtr(proof)", "the update is doubled", partial(tr.doubles, ACCUMULATE)),
-        ("fedtr", "features and drift, step by step", partial(tr.feature, fedtr())),
+        ("fedtr(proof)", "one client sends", partial(tr.one_participant, ACCUMULATE, tr.ACCUMULATE)),
+        ("fedtr(proof)", "the update is doubled", partial(tr.accumulate_doubles, ACCUMULATE)),
+        ("fedtr", "features and drift, step by step", partial(tr.features_and_drift, fedtr())),
         ("fedtr(features)", "centroids", partial(tr.centroids, fedtr(strength_drift=0.0))),
         ("fedpvr", "two rounds", partial(oracle_scaffold.fedpvr, fedpvr())),
         ("proposition1", "C_t as ‖h‖²", partial(switching.proposition1, by_h)),
         ("proposition1", "C_t as the clients' spread", partial(switching.proposition1, by_clients)),
-        ("proposition1", "the bound D_T", partial(switching.as_the_bound_says, by_h)),
+        ("proposition1", "the bound D_T", partial(switching.met_where_bound_rises, by_h)),
         ("proposition1", "estimates of C_t", partial(switching.estimates, by_h, feddyn(0.1))),
         ("proposition1", "estimates, α by data", partial(switching.estimates, by_h, feddyn(0.1, "data"))),
-        ("proposition1", "the runner", partial(switching.handed_over, by_h, feddyn(0.1), fedavg("uniform"))),
+        (
+            "proposition1",
+            "the runner",
+            partial(switching.runner_switches, by_h, feddyn(0.1), fedavg("uniform")),
+        ),
     ]
-    watching: list[tuple[str, Algorithm, sent_statistics.Term]] = [
-        ("fedntd", fedntd(0.7, 2.0), sent_statistics.distilled),
-        ("moon", moon(0.7, projection=0), sent_statistics.contrasted),
+    comparing: list[tuple[str, Algorithm, sent_statistics.Term]] = [
+        ("fedntd", fedntd(0.7, 2.0), sent_statistics.fedntd_term),
+        ("moon", moon(0.7, projection=0), sent_statistics.moon_term),
     ]
-    for method, algorithm, term in watching:
-        look = partial(sent_statistics.sent_statistics, algorithm, term)
-        rows.append((method, "batch norm as sent, shared", partial(look, "shared")))
-        rows.append((method, "batch norm as sent, local", partial(look, "local")))
+    for method, algorithm, term in comparing:
+        agrees = partial(sent_statistics.agrees_with_plain_modules, algorithm, term)
+        rows.append((method, "batch norm as sent, shared", partial(agrees, "shared")))
+        rows.append((method, "batch norm as sent, local", partial(agrees, "local")))
     return rows
 
 
-def reduced() -> Rows:
-    """Methods that must be another one."""
-    same, drift = reductions.same, fedtr(0.0, 0.3, drift_rate=0.2)
+def reduction_checks() -> Entries:
+    """Settings in which a method must equal another method."""
+    same, drift = reductions.methods_agree, fedtr(0.0, 0.3, drift_rate=0.2)
     no_features = replace(drift, corrections=(TrackedFeatures(0.0), *drift.corrections))
     projected = replace(fedavg(), rebuild=Projected(4))
     held, dyn = fedtr(0.0, 0.3, drift_rate=0.0), fedtr(0.0, 0.05, "accumulate", weights="uniform")
@@ -89,7 +98,7 @@ def reduced() -> Rows:
         ("fedpvr", "other units frozen is scaffold", partial(same, corrected, everywhere)),
         (
             "fedpvr",
-            "fedavg here, scaffold there",
+            "first units are fedavg, last units scaffold",
             partial(oracle_scaffold.parts, fedpvr(), fedavg("uniform"), scaffold()),
         ),
     ]

@@ -1,6 +1,5 @@
-"""The checks of server rules and of the schedules FedBug is compared with, by method."""
+"""The checks of methods with a server rule, and of the schedules that FedBug's paper compares with."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -12,6 +11,7 @@ from kedge.algorithms.fednova import fednova
 from kedge.algorithms.fix_last import fix_last, fix_last_two
 from kedge.algorithms.layer_expansion import anti, vanilla
 from kedge.algorithms.top_down import top_down
+from kedge.audit.check import Entries
 from kedge.audit.finding import Finding
 from kedge.audit.oracles import fedbug as oracle_fedbug
 from kedge.audit.oracles import schedules as oracle_schedules
@@ -19,8 +19,6 @@ from kedge.audit.oracles import server_rules as oracle_server
 from kedge.audit.references import reductions
 from kedge.core.algorithm import Algorithm
 from kedge.core.schedules import Schedule
-
-Rows = list[tuple[str, str, Callable[[], Finding]]]
 
 HEAVY_BALL = "heavy_ball m=beta*m+delta (Hsu et al., FedNTD and FedExP repos)"
 EMA = "ema m=beta*m+(1-beta)*delta (FedDecorr, MOON, FedBug repos)"
@@ -31,23 +29,23 @@ FEDBUG_CODE = "eta_g_fedbug_code (no 1/2, len() bug makes eps=m)"
 
 
 def momentum(algorithm: Algorithm, key: str) -> Finding:
-    """Oracle fedavgm."""
+    """Two rounds of FedAvgM against the oracle."""
     inputs = "server_deltas_round1_2 (mean client update)"
-    return oracle_server.two_rounds(algorithm, "fedavgm", inputs, key)
+    return oracle_server.two_mean_updates(algorithm, "fedavgm", inputs, key)
 
 
 def adam(algorithm: Algorithm, key: str) -> Finding:
-    """Oracle fedadam."""
-    return oracle_server.two_rounds(algorithm, "fedadam", "server_deltas", key)
+    """Two rounds of FedAdam against the oracle."""
+    return oracle_server.two_mean_updates(algorithm, "fedadam", "server_deltas", key)
 
 
-def under(schedule: Schedule) -> Algorithm:
-    """FedAvg under a schedule."""
+def fedavg_under(schedule: Schedule) -> Algorithm:
+    """FedAvg under `schedule`."""
     return replace(fedavg(), schedule=schedule)
 
 
-def oracles() -> Rows:
-    """The specification's numbers."""
+def oracle_checks() -> Entries:
+    """Comparisons with the specification's numbers."""
     server, schedules, update = oracle_server, oracle_schedules, oracle_fedbug.update
     return [
         ("fedavgm", "heavy ball", partial(momentum, fedavgm(0.9), HEAVY_BALL)),
@@ -61,7 +59,7 @@ def oracles() -> Rows:
             partial(server.extrapolated, fedexp(rule="official-code"), OFFICIAL),
         ),
         ("fedexp", "fedbug's code", partial(server.extrapolated, fedexp(rule="fedbug-code"), FEDBUG_CODE)),
-        ("fedexp", "one participant", partial(server.alone, fedexp())),
+        ("fedexp", "one participant", partial(server.one_participant, fedexp())),
         ("fednova", "unequal work", partial(server.unequal_work, fednova(), "w_next")),
         (
             "fedavg",
@@ -69,34 +67,42 @@ def oracles() -> Rows:
             partial(server.unequal_work, fedavg(), "fedavg_for_comparison"),
         ),
         ("fednova", "momentum", partial(server.momentum_steps, fednova())),
-        ("top-down", "update top_down", partial(update, under(top_down(1.0)), "top_down_(s,p)")),
-        ("fix-last", "update fix_last", partial(update, under(fix_last()), "fix_last_layer_(s,p)")),
-        ("fix-last", "one unit of five", partial(schedules.never, fix_last(), 1)),
-        ("fix-last-two", "two units of five", partial(schedules.never, fix_last_two(), 2)),
-        ("vanilla", "base units", partial(schedules.thawed, vanilla(), "vanilla")),
-        ("vanilla", "phases", partial(schedules.phases, vanilla(), (99, 100, 101))),
-        ("vanilla", "phases, strict", partial(schedules.phases, vanilla(strict=True), (100, 100, 100))),
-        ("anti", "base units", partial(schedules.thawed, anti(), "anti")),
-        ("anti", "phases, strict", partial(schedules.phases, anti(strict=True), (100, 100, 100))),
+        ("top-down", "update top_down", partial(update, fedavg_under(top_down(1.0)), "top_down_(s,p)")),
+        ("fix-last", "update fix_last", partial(update, fedavg_under(fix_last()), "fix_last_layer_(s,p)")),
+        ("fix-last", "one unit of five", partial(schedules.last_units_stay_closed, fix_last(), 1)),
+        ("fix-last-two", "two units of five", partial(schedules.last_units_stay_closed, fix_last_two(), 2)),
+        ("vanilla", "base units", partial(schedules.open_base_units, vanilla(), "vanilla")),
+        ("vanilla", "phases", partial(schedules.phase_lengths, vanilla(), (99, 100, 101))),
+        (
+            "vanilla",
+            "phases, strict",
+            partial(schedules.phase_lengths, vanilla(strict=True), (100, 100, 100)),
+        ),
+        ("anti", "base units", partial(schedules.open_base_units, anti(), "anti")),
+        ("anti", "phases, strict", partial(schedules.phase_lengths, anti(strict=True), (100, 100, 100))),
     ]
 
 
-def reduced() -> Rows:
-    """Where they must be another method."""
-    same, equal = reductions.same, (8, 8, 8)
+def reduction_checks() -> Entries:
+    """Settings in which a method must equal another method, or torch.optim.SGD."""
+    same, equal = reductions.methods_agree, (8, 8, 8)
     return [
         ("fedavgm", "beta 0 is fedavg", partial(same, fedavgm(0.0), fedavg())),
         ("fedavgm", "ema with beta 0 is fedavg", partial(same, fedavgm(0.0, "ema"), fedavg())),
         ("fedexp", "a large epsilon is fedavg", partial(same, fedexp(1e9), fedavg())),
-        ("fedexp", "one client is torch.optim.SGD", partial(reductions.one_client, fedexp(), 0.9)),
+        ("fedexp", "one client is torch.optim.SGD", partial(reductions.one_client_is_sgd, fedexp(), 0.9)),
         ("fednova", "equal work is fedavg", partial(same, fednova(), fedavg(), sizes=equal)),
-        ("fednova", "one client is torch.optim.SGD", partial(reductions.one_client, fednova(), 0.9)),
+        ("fednova", "one client is torch.optim.SGD", partial(reductions.one_client_is_sgd, fednova(), 0.9)),
         (
             "fedbug+fednova",
             "equal work is fedbug",
             partial(same, fedbug(fednova(), 0.8), fedbug(fedavg(), 0.8), sizes=equal),
         ),
-        ("top-down", "ratio 0 is fedavg", partial(same, under(top_down(0.0)), fedavg())),
-        ("vanilla", "thawed from the start is fedavg", partial(same, under(vanilla((0, 0))), fedavg())),
-        ("anti", "thawed from the start is fedavg", partial(same, under(anti((0, 1))), fedavg())),
+        ("top-down", "ratio 0 is fedavg", partial(same, fedavg_under(top_down(0.0)), fedavg())),
+        (
+            "vanilla",
+            "thawed from the start is fedavg",
+            partial(same, fedavg_under(vanilla((0, 0))), fedavg()),
+        ),
+        ("anti", "thawed from the start is fedavg", partial(same, fedavg_under(anti((0, 1))), fedavg())),
     ]

@@ -9,12 +9,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from kedge.audit.audit import Plan
-from kedge.audit.finding import Check, Row
+from kedge.audit.audit import AuditPlan
+from kedge.audit.check import Check, CheckResult
 from kedge.audit.summary import summary
 from kedge.cli.output import console, print_json
 from kedge.report.pages.audit import page
-from kedge.report.tables.audit import audit_table, failures, formula_table
+from kedge.report.tables.audit import LEGEND, audit_table, failures, formula_table, kind_table
 from kedge.running.folders.folder import write
 from kedge.running.versions import versions
 
@@ -22,8 +22,8 @@ from kedge.running.versions import versions
 class Report(NamedTuple):
     """The checks of an audit and their results."""
 
-    plan: Plan
-    rows: Sequence[Row]
+    plan: AuditPlan
+    rows: Sequence[CheckResult]
 
     @property
     def failed(self) -> int:
@@ -67,8 +67,10 @@ def print_report(report: Report, details: bool, html: Path | None) -> None:
         out.print(check_table(report.rows))
     else:
         out.print(audit_table(report.methods, out.width))
-        out.print()
-        out.print(formula_table(report.methods))
+        out.print(Text(LEGEND, "dim"))
+        for table in (kind_table(report.methods), formula_table(report.methods)):
+            out.print()
+            out.print(table)
         for text in failures(report.details):
             out.print(text)
     for note in report.plan.notes:
@@ -78,7 +80,7 @@ def print_report(report: Report, details: bool, html: Path | None) -> None:
         out.print(Text(f"page: {html}"), soft_wrap=True)
 
 
-def check_table(rows: Sequence[Row]) -> Table:
+def check_table(rows: Sequence[CheckResult]) -> Table:
     """A table with a row for each check."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("method", "kind", "check", "", "error"):

@@ -1,4 +1,4 @@
-"""kedge audit: every method, or your own, compared with answers obtained another way."""
+"""kedge audit: check every method, or your own, against answers obtained another way."""
 
 import sys
 from contextlib import redirect_stdout
@@ -18,33 +18,35 @@ def command(
     methods: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Only these methods. Your own method: my_file.py:factory or package.module:factory. "
-            "Default: all methods.",
+            help="Names of methods and measurements, such as feddyn, fedbug+scaffold or drift. Your own "
+            "method as my_file.py:factory or package.module:factory. Default: all of kedge.",
             autocompletion=completion.methods,
         ),
     ] = None,
     objective: Annotated[
         str | None,
         typer.Option(
-            help="The local objective of your method, as my_file.py:function. The function gets f(w), w, the "
-            "anchor and more (see kedge.audit.references.objectives) and returns the value that clients "
-            "minimize."
+            help="The local objective of your own method, as my_file.py:function. The function receives "
+            "f(w), w, the anchor and a dict (see kedge.audit.references.objectives) and returns the value "
+            "that clients minimize. The audit compares its gradient with the one that the method used."
         ),
     ] = None,
-    details: Annotated[bool, typer.Option("--details", help="List every check.")] = False,
-    html: Annotated[Path | None, typer.Option(help="Write the table as one self-contained page.")] = None,
+    details: Annotated[bool, typer.Option("--details", help="Print one line for each check.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Also write all checks with their details as one HTML page.")
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Check methods against answers obtained another way. Exit code 1 if a check fails."""
+    """Check methods against published numbers, closed forms and plain PyTorch. Exit code 1 if one fails."""
     if html is not None and (html.is_dir() or not html.parent.is_dir()):
         raise RequestError(f"--html {html}: need a file's name in a folder that exists.")
-    from kedge.audit.audit import planned, row_of
+    from kedge.audit.audit import plan_audit, run_check
     from kedge.cli.actions.audit import Report, print_json_report, print_report, with_progress, write_page
 
     with redirect_stdout(sys.stderr):  # the user's own code may print, but not into the result
-        plan = planned(methods, objective)
-        report = Report(plan, [row_of(check) for check in with_progress(plan.checks)])
+        plan = plan_audit(methods, objective)
+        report = Report(plan, [run_check(check) for check in with_progress(plan.checks)])
     if html is not None:
         write_page(report, html)
     if as_json:

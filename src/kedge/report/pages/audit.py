@@ -4,21 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kedge.report.pages.template import render
-from kedge.report.tables.audit import short_error
+from kedge.report.tables.audit import MEANINGS, short_error
 
 Row = Mapping[str, Any]
-
-MEANINGS = {
-    "oracle": "numbers worked out beforehand from the papers' equations, step by step and round by round",
-    "reduction": "settings in which the method must equal another one, or plain SGD by torch.optim",
-    "gradient": "the gradient a client uses, against autograd of the objective written out and against "
-    "finite differences of its loss terms",
-    "quadratic": "the point to which the method converges on quadratics, against the closed form",
-    "engines": "clients one after another and all at once: the same numbers",
-    "frozen": "leaves that do not train keep every bit",
-    "resume": "a run that is stopped and resumed equals the uninterrupted run, bit for bit",
-    "value": "the method pickles, compares, hashes and prints its hyper-parameters",
-}
 
 
 def page(

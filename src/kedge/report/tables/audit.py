@@ -19,6 +19,17 @@ class Layout(NamedTuple):
     name: int  # characters of a method's name
 
 
+MEANINGS = {  # by kind of check
+    "oracle": "numbers computed from the papers' equations, for every step and round",
+    "reduction": "settings in which the method equals another method, or SGD by torch.optim",
+    "gradient": "a client's gradient, against autograd of the objective and finite differences",
+    "quadratic": "the point to which the method converges on quadratics, against a closed form",
+    "engines": "clients trained one after another and all at once get the same model",
+    "frozen": "leaves that do not train keep every bit",
+    "resume": "a run that is stopped and resumed equals the uninterrupted run, bit for bit",
+    "value": "the method pickles, compares, hashes, prints its arguments, and modifies nothing",
+}
+LEGEND = "A cell has the number of checks, ✓ if all pass, and their largest error if it fits; – is no check."
 LAYOUTS = (  # from wide to narrow
     Layout(True, 2, 9, 60),
     Layout(True, 1, 9, 60),
@@ -62,6 +73,17 @@ def cell(found: Mapping[str, Any] | None, errors: bool, digits: int) -> Text:
 def short_error(error: float) -> str:
     """An error with one digit."""
     return f"{error:.0e}" if error else "0"
+
+
+def kind_table(methods: Sequence[Mapping[str, Any]]) -> Table:
+    """The meaning of each kind of check that at least one method has."""
+    table = plain_table()
+    table.add_column("kind", no_wrap=True)
+    table.add_column("compares", overflow="fold")
+    for kind in methods[0]["kinds"]:
+        if any(method["kinds"][kind] for method in methods):
+            table.add_row(kind, Text(MEANINGS[kind], "dim"))
+    return table
 
 
 def formula_table(methods: Sequence[Mapping[str, Any]]) -> Table:

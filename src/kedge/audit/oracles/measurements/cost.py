@@ -1,10 +1,10 @@
-"""Oracles layer_expansion_* and feddyn_to_fedavg_table2_cost, from the costs that runs' histories have.
+"""Oracles layer_expansion_* and feddyn_to_fedavg_table2_cost, against the costs in the histories of runs.
 
-The layer-expansion paper's table: its CNN for 28×28 images, 100 clients of 500 samples in batches of 10, 300
-rounds. Vanilla and Anti are over FedBABU with thaw = (0, 100, 200), strict as the table counts.
+The table of the layer-expansion paper: its CNN for 28×28 images, 100 clients with 500 samples in batches of
+10, 300 rounds. Vanilla and Anti are schedules over FedBABU with thaw = (0, 100, 200), with the table's strict
+rule.
 """
 
-from collections.abc import Callable
 from functools import cache
 from statistics import mean
 
@@ -14,8 +14,9 @@ from torch import nn
 
 from kedge.algorithms import fedavg, fedbabu
 from kedge.algorithms.layer_expansion import anti, vanilla
-from kedge.audit.bed import ORACLES
-from kedge.audit.finding import Finding, Pair, compared
+from kedge.audit.check import Entries
+from kedge.audit.finding import Finding, Pair, compare_numbers
+from kedge.audit.specification import ORACLES
 from kedge.config.experiment import resolve
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage, with_schedule
@@ -33,8 +34,8 @@ THAW = (0, 100, 200)
 PHASES = (0, 100, 200)  # the first round of each, counted from 0
 CLIENTS, EXAMPLES, BATCH, ROUNDS, ACTIVE = 100, 500, 10, 300, 10
 LAYERS = ("conv1", "conv2", "fc1", "fc2")
-PRICES = {"feddyn": 1.5, "fedavg": 1.0}  # of a round, as the switching paper takes them
-LONG = 1000  # rounds of its table
+PRICES = {"feddyn": 1.5, "fedavg": 1.0}  # of a round, in the paper about switching
+LONG = 1000  # rounds in its table
 METHODS: dict[str, Algorithm] = {
     "fedavg": fedavg(),
     "fedbabu": fedbabu(),
@@ -44,13 +45,13 @@ METHODS: dict[str, Algorithm] = {
 
 
 def network() -> nn.Module:
-    """The layer-expansion paper's, for MNIST."""
+    """The network of the layer-expansion paper for MNIST."""
     return shallow_cnn((1, 28, 28), 10)
 
 
 @cache
 def costs(algorithm: Algorithm, active: int) -> tuple[Cost, ...]:
-    """Of every round. The clients may all hold the same samples: only how many there are counts."""
+    """The cost of every round. All clients have the same samples, because only their number matters."""
     pool = Dataset(torch.zeros(EXAMPLES, 1, 28, 28), torch.zeros(EXAMPLES, dtype=torch.int64))
     own, none = (np.arange(EXAMPLES),) * CLIENTS, (np.empty(0, dtype=np.int64),) * CLIENTS
     task = Task(
@@ -62,13 +63,13 @@ def costs(algorithm: Algorithm, active: int) -> tuple[Cost, ...]:
     return tuple(Cost(**line["cost"]) for line in predicted_lines(task))
 
 
-def updated(algorithm: Algorithm, active: int = CLIENTS) -> int:
-    """Parameters updated in all rounds; the paper lets all clients count, though ten train."""
+def total_updates(algorithm: Algorithm, active: int = CLIENTS) -> int:
+    """Parameters updated in all rounds. The paper counts all clients, although ten train in a round."""
     return sum(cost.updates for cost in costs(algorithm, active))
 
 
-def papers_count() -> Finding:
-    """Trainable parameters × batches × clients × rounds."""
+def updated_parameters() -> Finding:
+    """The paper's count: trainable parameters × batches × clients × rounds."""
     oracle = ORACLES["layer_expansion_cost_model"]
     given, want = oracle["inputs"], oracle["expected"]
     model = from_module(seeded(network, 0))
@@ -77,28 +78,33 @@ def papers_count() -> Finding:
     pairs = [Pair(f"parameters of {k}", given["params"][k], n) for k, n in zip(LAYERS, sizes, strict=True)]
     pairs += [Pair("all parameters", want["total_params"], costs(METHODS["fedavg"], ACTIVE)[0].parameters)]
     pairs += [Pair("base parameters", want["base_params"], costs(METHODS["fedbabu"], ACTIVE)[0].parameters)]
-    pairs += [Pair(k, want[k], updated(algorithm)) for k, algorithm in METHODS.items()]
+    pairs += [Pair(k, want[k], total_updates(algorithm)) for k, algorithm in METHODS.items()]
     for name in ("vanilla", "anti"):
         own = [costs(METHODS[name], ACTIVE)[at].parameters for at in PHASES]
         both = zip(want[f"{name}_phase_params"], own, strict=True)
         pairs += [Pair(f"{name}, phase {phase}", e, got) for phase, (e, got) in enumerate(both, 1)]
     ten = want["fedavg_if_only_10_of_100_clients_train"]
-    return compared([*pairs, Pair("fedavg, ten clients", ten, updated(METHODS["fedavg"], ACTIVE))], 0.0)
+    return compare_numbers(
+        [*pairs, Pair("fedavg, ten clients", ten, total_updates(METHODS["fedavg"], ACTIVE))], 0.0
+    )
 
 
-def literal_count() -> Finding:
-    """The same with the algorithm's t ≥ t_k: phases of 99, 100 and 101 rounds."""
+def updated_parameters_literal() -> Finding:
+    """The same count with the algorithm's rule t ≥ t_k: phases of 99, 100 and 101 rounds."""
     want = ORACLES["layer_expansion_cost_model"]["expected"]
     (key,) = (k for k in want if k.startswith("vanilla_if_algorithm1"))
     late = {key: vanilla(THAW), "anti_literal": anti(THAW)}
-    return compared(
-        [Pair(k, want[k], updated(with_schedule(fedbabu(), schedule, k))) for k, schedule in late.items()],
+    return compare_numbers(
+        [
+            Pair(k, want[k], total_updates(with_schedule(fedbabu(), schedule, k)))
+            for k, schedule in late.items()
+        ],
         0.0,
     )
 
 
-def true_compute() -> Finding:
-    """Multiply-adds a sample, phase by phase: counted on the kernel, and by the formula for a chain."""
+def multiply_adds() -> Finding:
+    """Multiply-adds for each sample in every phase: counted on the kernel, and by the formula for a chain."""
     oracle = ORACLES["layer_expansion_true_compute"]
     want = oracle["expected"]
     expected = {
@@ -119,17 +125,17 @@ def true_compute() -> Finding:
             pairs.append(Pair(f"{name}, phase {phase}, formula", e, chain_macs(forward, mask)))
         if f"{name}_mean_over_3_phases" in want:
             pairs.append(Pair(f"{name}, mean", want[f"{name}_mean_over_3_phases"], mean(seen)))
-    return compared(pairs, 1e-8)
+    return compare_numbers(pairs, 1e-8)
 
 
 def communication() -> Finding:
-    """Parameters sent down and up by ten clients in 300 rounds; four bytes each."""
+    """Parameters of four bytes sent to and by ten clients in 300 rounds."""
     want = ORACLES["layer_expansion_communication"]["expected"]
     sent = {
         name: sum(cost.bytes_down + cost.bytes_up for cost in costs(algorithm, ACTIVE)) / 4
         for name, algorithm in METHODS.items()
     }
-    return compared([Pair(name, want[name], sent[name]) for name in want], 0.0)
+    return compare_numbers([Pair(name, want[name], sent[name]) for name in want], 0.0)
 
 
 def switching() -> Finding:
@@ -142,15 +148,15 @@ def switching() -> Finding:
         lengths = [rounds for _, _, rounds, _ in stages]
         got = relative_cost(lengths, [PRICES[method["name"]] for method, *_ in stages])
         pairs.append(Pair(f"switch after {at}", want, got))
-    return compared(pairs, 1e-12)
+    return compare_numbers(pairs, 1e-12)
 
 
-def oracles() -> list[tuple[str, str, Callable[[], Finding]]]:
-    """The specification's numbers of what training costs."""
+def oracle_checks() -> Entries:
+    """Comparisons of costs with the specification's numbers."""
     return [
-        ("cost", "parameters updated", papers_count),
-        ("cost", "parameters updated, t ≥ t_k", literal_count),
-        ("cost", "multiply-adds a sample", true_compute),
+        ("cost", "parameters updated", updated_parameters),
+        ("cost", "parameters updated, t ≥ t_k", updated_parameters_literal),
+        ("cost", "multiply-adds a sample", multiply_adds),
         ("cost", "parameters sent", communication),
         ("cost", "switching's relative cost", switching),
     ]

@@ -1,6 +1,5 @@
-"""Oracles of the drift diagnostics."""
+"""Oracles gradient_diversity and intra_client_cosine of the specification: diagnostics of drift."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -8,9 +7,11 @@ from typing import Any
 import torch
 
 from kedge.algorithms import fedavg
-from kedge.audit.bed import ORACLES, quadratics
-from kedge.audit.finding import Finding, Pair, compared
-from kedge.audit.problems import ENGINES
+from kedge.audit.bed import quadratic_bed
+from kedge.audit.check import Entries
+from kedge.audit.finding import Finding, Pair, compare_numbers
+from kedge.audit.specification import ORACLES
+from kedge.audit.training import ENGINES
 from kedge.config.task import Task
 from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.optimizers import SGD
@@ -23,48 +24,48 @@ GROUP = "drift"
 
 
 def vector(values: list[float]) -> Leaves:
-    """A list as leaves."""
+    """A list of numbers as leaves."""
     return {"w": torch.tensor(values, dtype=torch.float64)}
 
 
-def number(found: float | None) -> float:
-    """A number to compare; nothing is no number."""
+def or_nan(found: float | None) -> float:
+    """The number, or NaN instead of None."""
     return float("nan") if found is None else found
 
 
 def diversity(factor: float = 1.0) -> Finding:
-    """Σ‖v_k‖² / ‖Σ v_k‖² of v_k = factor · g_k: neither α nor the sign changes it."""
+    """Σ‖v_k‖² / ‖Σ v_k‖² of v_k = factor · g_k, which does not depend on the factor."""
     pairs = [
         Pair(
             f"case {n}",
             case["expected"],
-            number(gradient_diversity([vector([factor * x for x in g]) for g in case["g"]])),
+            or_nan(gradient_diversity([vector([factor * x for x in g]) for g in case["g"]])),
         )
         for n, case in enumerate(ORACLES["gradient_diversity"]["cases"], 1)
     ]
-    return compared(pairs, 1e-12)
+    return compare_numbers(pairs, 1e-12)
 
 
-def in_a_round(engine: str) -> Finding:
-    """The same numbers as a run's history has them, whatever the clients' sizes.
+def diversity_in_history(engine: str) -> Finding:
+    """The same numbers in the history of a run, for clients of different sizes.
 
-    From w = 0 one step of lr 1 on ½‖w − g_k‖² is the update g_k.
+    The update of a client is g_k: one step from w = 0 with learning rate 1 on ½‖w − g_k‖².
     """
     pairs = []
     for n, case in enumerate(ORACLES["gradient_diversity"]["cases"], 1):
         vectors = case["g"]
-        bed = quadratics({"w": [0.0, 0.0]}, [(1.0, *g) for g in vectors], range(1, 1 + len(vectors)))
+        bed = quadratic_bed({"w": [0.0, 0.0]}, [(1.0, *g) for g in vectors], range(1, 1 + len(vectors)))
         watch = Updates((("unit0", ("w",)),))
         algorithm = replace(fedavg(), loss=bed.loss, corrections=(watch,))
         task = Task((Stage(algorithm, 1, LocalTraining(1, 1000, SGD(1.0))),), bed.model, bed.federation)
         line = run(task, ENGINES[engine](bed.model, bed.federation)).history[0]
         for name in ("drift.diversity", "drift.diversity.unit0"):
-            pairs.append(Pair(f"case {n}, {name}", case["expected"], number(line[name])))
-    return compared(pairs, 1e-12)
+            pairs.append(Pair(f"case {n}, {name}", case["expected"], or_nan(line[name])))
+    return compare_numbers(pairs, 1e-12)
 
 
 def cosines() -> Finding:
-    """The last round's update beside the earlier ones; a client without updates is left out of the mean."""
+    """Cosines of the last update with earlier updates; clients with zero updates are not in the mean."""
     oracle: dict[str, Any] = ORACLES["intra_client_cosine"]
     updates = [vector(g) for g in oracle["inputs"]["pseudo_gradients_of_one_client_rounds_0_1_2"]]
     still = [vector([0.0, 0.0])] * len(updates)
@@ -76,18 +77,21 @@ def cosines() -> Finding:
         ),
     }
     pairs = [
-        Pair(f"{what}, round {t}", e, number(g))
+        Pair(f"{what}, round {t}", e, or_nan(g))
         for what, got in found.items()
         for t, (e, g) in enumerate(zip(expected, got, strict=True))
     ]
-    return compared(pairs, 1e-12)
+    return compare_numbers(pairs, 1e-12)
 
 
-def oracles() -> list[tuple[str, str, Callable[[], Finding]]]:
-    """The rows of the audit."""
+def oracle_checks() -> Entries:
+    """Comparisons of drift diagnostics with the specification's numbers."""
     return [
         (GROUP, "gradient diversity", diversity),
         (GROUP, "diversity of local drifts −0.01·u", partial(diversity, -0.01)),
-        *((GROUP, f"diversity in a round, {engine}", partial(in_a_round, engine)) for engine in ENGINES),
+        *(
+            (GROUP, f"diversity in a round, {engine}", partial(diversity_in_history, engine))
+            for engine in ENGINES
+        ),
         (GROUP, "cosine across rounds", cosines),
     ]

@@ -1,12 +1,12 @@
-"""Oracle of the interaction tensor: three models, six samples, two components each."""
+"""Oracle interaction_tensor of the specification: three models, six samples, two components each."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from kedge.audit.bed import ORACLES
-from kedge.audit.finding import Finding, Pair, compared
+from kedge.audit.check import Entries
+from kedge.audit.finding import Finding, Pair, compare_numbers
+from kedge.audit.specification import ORACLES
 from kedge.measure.features import Clusters, Interaction, interaction
 
 GROUP = "features"
@@ -14,8 +14,8 @@ ORACLE: dict[str, Any] = ORACLES["interaction_tensor"]
 EXPECTED: dict[str, Any] = ORACLE["expected"]
 
 
-def found() -> Interaction:
-    """The oracle's models, compared."""
+def oracle_interaction() -> Interaction:
+    """The interaction of the oracle's models."""
     given = ORACLE["inputs"]
     features = [torch.tensor(v, dtype=torch.float64) for k, v in given.items() if k.startswith("Phi_")]
     return interaction(features, Clusters(given["K"], given["gamma_corr"], quantile=0.75))
@@ -23,17 +23,17 @@ def found() -> Interaction:
 
 def correlations() -> Finding:
     """|ρ| between all columns, and γ_data."""
-    got = found()
+    got = oracle_interaction()
     want, rho = EXPECTED["abs_rho"], got.correlation.tolist()
     places = [(i, j) for i in range(len(want)) for j in range(len(want))]
     pairs = [Pair(f"|ρ| {i},{j}", want[i][j], rho[i][j]) for i, j in places]
     above = float("nan") if got.threshold is None else got.threshold
-    return compared([*pairs, Pair("γ_data", EXPECTED["gamma_data_value"], above)], 1e-9)
+    return compare_numbers([*pairs, Pair("γ_data", EXPECTED["gamma_data_value"], above)], 1e-9)
 
 
 def clusters() -> Finding:
-    """Labels, number of clusters by either reading, and what models share."""
-    got = found()
+    """Labels, both counts of clusters, and the numbers of features that models share."""
+    got = oracle_interaction()
     labels = zip(EXPECTED["greedy_labels (model-major order)"], got.labels.flatten().tolist(), strict=True)
     pairs = [Pair(f"label {n}", want, label) for n, (want, label) in enumerate(labels)]
     pairs += [
@@ -42,12 +42,12 @@ def clusters() -> Finding:
         Pair("shared by 0 and 1", EXPECTED["features_shared_model0_model1"], got.shared(0, 1)),
         Pair("shared by 0 and 2", EXPECTED["features_shared_model0_model2"], got.shared(0, 2)),
     ]
-    return compared(pairs, 0.0)
+    return compare_numbers(pairs, 0.0)
 
 
 def tensor() -> Finding:
     """Ω: its shape, and its sums over the samples."""
-    omega = found().tensor()
+    omega = oracle_interaction().tensor()
     sums, want = omega.sum(1).tolist(), EXPECTED["tensor_sum_over_data (model x cluster)"]
     shape = zip(EXPECTED["tensor_shape"], omega.shape, strict=True)
     pairs = [Pair(f"axis {n}", e, g) for n, (e, g) in enumerate(shape)]
@@ -57,11 +57,11 @@ def tensor() -> Finding:
         for m, row in enumerate(want)
         for f, (expected, got) in enumerate(zip(row, sums[m], strict=True))
     ]
-    return compared(pairs, 0.0)
+    return compare_numbers(pairs, 0.0)
 
 
-def oracles() -> list[tuple[str, str, Callable[[], Finding]]]:
-    """The rows of the audit."""
+def oracle_checks() -> Entries:
+    """Comparisons of features with the specification's numbers."""
     return [
         (GROUP, "correlations of three models", correlations),
         (GROUP, "clusters of three models", clusters),

@@ -1,12 +1,15 @@
-"""Oracles of what all methods share: who takes part, and how a class is dealt out."""
+"""Oracles of the protocol that all methods share: learning rates, participation, partition of a class."""
 
 import math
 import re
+from functools import partial
 
 import numpy as np
 
-from kedge.audit.bed import ORACLES
-from kedge.audit.finding import Finding, Pair, compared
+from kedge.audit.check import Entries
+from kedge.audit.finding import Finding, Pair, compare_numbers
+from kedge.audit.specification import ORACLES
+from kedge.core.optimizers import SGD
 from kedge.core.sampling import Participation
 from kedge.data.partitions.label_skew import cut_points
 
@@ -14,11 +17,24 @@ ROUNDS = 2000
 DEVIATIONS = 5.0
 
 
-def participation(case: str) -> Finding:
-    """The mean number of participants, |S| given S not empty, and how often it is one client.
+def lr_decay() -> Finding:
+    """η_t = η_0·decay^t at the rounds of the papers."""
+    expected = ORACLES["lr_decay"]["expected"]
+    device, silo = SGD(0.1, decay=0.999), SGD(0.1, decay=0.99)
+    actual = {
+        "cross_device 0.1*0.999^999": device.rate(999),
+        "cross_device at switch 750": device.rate(750),
+        "cross_silo 0.1*0.99^299": silo.rate(299),
+        "cross_silo at switch 225": silo.rate(225),
+    }
+    return compare_numbers([Pair(k, expected[k], actual[k]) for k in expected], 1e-15)
 
-    n·p / (1 − (1−p)ⁿ) and n·p·(1−p)ⁿ⁻¹ / (1 − (1−p)ⁿ); the simulation must come within five standard errors.
-    The variance follows from E[|S|²] = (n·p·(1−p) + n²p²) / (1 − (1−p)ⁿ).
+
+def participation(case: str) -> Finding:
+    """The mean number of participants |S| if S is not empty, and the share of rounds with one participant.
+
+    They are n·p / (1 − (1−p)ⁿ) and n·p·(1−p)ⁿ⁻¹ / (1 − (1−p)ⁿ). A simulation must be within five standard
+    errors. The variance follows from E[|S|²] = (n·p·(1−p) + n²p²) / (1 − (1−p)ⁿ).
     """
     found = re.fullmatch(r"n=(\d+),p=([\d.]+)", case)
     assert found is not None
@@ -31,7 +47,7 @@ def participation(case: str) -> Finding:
         exact.append(
             Pair("formula of one client", oracle["prob_exactly_one_client_given_nonempty"][case], one)
         )
-    formulas = compared(exact, 1e-9)
+    formulas = compare_numbers(exact, 1e-9)
     rule = Participation("bernoulli", share=p)
     sizes = np.array([len(rule.sample(n, 1, round)) for round in range(ROUNDS)])
     deviation = math.sqrt(((n * p * (1 - p) + (n * p) ** 2) / some - mean**2) / ROUNDS)
@@ -45,8 +61,8 @@ def participation(case: str) -> Finding:
     )
 
 
-def dirichlet_cut() -> Finding:
-    """Where a class is cut when clients that hold their share are passed over."""
+def dirichlet_cuts() -> Finding:
+    """The points at which a class is cut if clients that already have their share get no samples."""
     oracle = ORACLES["partition_per_class_dirichlet"]
     pairs = []
     for number, case in enumerate((oracle, oracle["second_case"])):
@@ -54,10 +70,22 @@ def dirichlet_cut() -> Finding:
         proportions, sizes = np.array(given["proportions_drawn"]), np.array(given["current_client_sizes"])
         points = cut_points(proportions, sizes, given["N/n"], given["class_size"], True)
         added = np.diff(points, prepend=0, append=given["class_size"])
-        for what, expected, got in (
+        for name, expected, actual in (
             ("cut", want["cut_points"], points),
             ("samples added", want["sizes_added"], added),
         ):
-            both = zip(expected, got, strict=True)
-            pairs += [Pair(f"case {number + 1}, {what} {i}", e, int(g)) for i, (e, g) in enumerate(both)]
-    return compared(pairs, 0.0)
+            both = zip(expected, actual, strict=True)
+            pairs += [Pair(f"case {number + 1}, {name} {i}", e, int(a)) for i, (e, a) in enumerate(both)]
+    return compare_numbers(pairs, 0.0)
+
+
+def oracle_checks() -> Entries:
+    """Comparisons of the protocol with the specification's numbers."""
+    return [
+        ("protocol", "learning-rate decay", lr_decay),
+        ("protocol", "per-class dirichlet", dirichlet_cuts),
+        *(
+            ("protocol", f"participation {case}", partial(participation, case))
+            for case in ORACLES["bernoulli_participation"]["expected"]
+        ),
+    ]

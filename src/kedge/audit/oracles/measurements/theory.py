@@ -1,30 +1,20 @@
 """Oracles linear_two_layer_* and linear_m_clients of the specification: the linear laboratory.
 
-Gradient descent is done twice: by the laboratory's stacked formulas, and by kedge's kernel, engines,
-schedules and server on a network of m + 1 numbers.
+Gradient descent runs twice: by the laboratory's formulas, and by kedge's engines (linear_bed.py).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kedge.algorithms.fedavg import fedavg
-from kedge.algorithms.fedbabu import fedbabu
-from kedge.algorithms.fedbug import BottomUp
-from kedge.audit.bed import ORACLES, Bed, Numbers, moments
-from kedge.audit.finding import Finding, Pair, compared
+from kedge.audit.check import Entries
+from kedge.audit.finding import Finding, Pair, compare_numbers
 from kedge.audit.oracles.averaging import TOLERANCE
-from kedge.audit.problems import ENGINES
-from kedge.core.algorithm import Algorithm, LocalTraining
-from kedge.core.correction import Step
-from kedge.core.losses import weighted_mean
-from kedge.core.optimizers import SGD
-from kedge.data.dataset import Dataset
-from kedge.data.federation import federation_from_datasets
+from kedge.audit.oracles.measurements.linear_bed import next_rounds
+from kedge.audit.specification import ORACLES
 from kedge.measure.theory.contraction import mean_cosine, paper_minimum, paper_ratio, predicted_ratio
 from kedge.measure.theory.linear import (
     ADDITIVE,
@@ -37,7 +27,6 @@ from kedge.measure.theory.linear import (
     gradient_flow,
     next_round,
 )
-from kedge.nn.from_module import from_module
 
 FLOW: dict[str, Any] = ORACLES["linear_two_layer_flow"]
 DESCENT: dict[str, Any] = ORACLES["linear_two_layer_gd_one_round"]
@@ -45,28 +34,27 @@ NEAR: dict[str, Any] = ORACLES["linear_two_layer_theory_near_minimum"]
 MANY: dict[str, Any] = ORACLES["linear_m_clients"]
 PRINTED = "printed_formula_with_extra_1/2"
 FROZEN = {"fedavg": 0, "fedbug_1_frozen_step": 1, "fedbug_P0.4 (10 of 50 frozen)": 10, "fedbabu": NEVER}
-Rows = list[tuple[str, str, Callable[[], Finding]]]
 Minimum = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def point(n: Sequence[float], v: float) -> Point:
-    """One seed's numbers."""
+    """The numbers n and v of one network."""
     return Point(torch.tensor(n, dtype=torch.float64), torch.tensor(v, dtype=torch.float64))
 
 
-def two(given: dict[str, Any]) -> Point:
-    """The start of an oracle about two clients."""
+def two_clients(given: dict[str, Any]) -> Point:
+    """The start of an oracle with two clients."""
     return point([given["a"], given["b"]], given["v"])
 
 
 def ratio(before: Point, after: Point) -> float:
-    """r = d of the next round / d."""
+    """r: the discrepancy d of the next round, divided by d."""
     return float(discrepancy(after.n) / discrepancy(before.n))
 
 
 def flow(network: Network) -> Finding:
-    """Where gradient flow takes both clients, the round after it, and that av = 1 and a² − v² is kept."""
-    start, want = two(FLOW["inputs"]), FLOW["expected"]
+    """The limits of gradient flow, at av = 1 and with a constant a² − v², and the next round."""
+    start, want = two_clients(FLOW["inputs"]), FLOW["expected"]
     training = Training(flow=True)
     n, v = gradient_flow(network, start, training)
     after = next_round(network, start, training)
@@ -81,12 +69,12 @@ def flow(network: Network) -> Finding:
         Pair("d of the next round", want["d_next"], float(discrepancy(after.n))),
         Pair("r", want["r"], ratio(start, after)),
     ]
-    return compared(pairs, TOLERANCE)
+    return compare_numbers(pairs, TOLERANCE)
 
 
 def flow_as_printed(minimum: Minimum) -> Finding:
-    """The paper's printed value, with another ½ in both: its product is 1/4."""
-    start, want = two(FLOW["inputs"]), FLOW["expected"][PRINTED]
+    """The paper's printed value, which has a further factor ½ in both numbers: their product is 1/4."""
+    start, want = two_clients(FLOW["inputs"]), FLOW["expected"][PRINTED]
     n, v = minimum(start.n[:1], start.v[None])
     pairs = [
         Pair("a_inf as printed", want["a_inf"], float(n)),
@@ -94,69 +82,28 @@ def flow_as_printed(minimum: Minimum) -> Finding:
         Pair("product as printed", want["product"], float(n * v)),
         Pair("product as printed, 1/4", 0.25, float(n * v)),
     ]
-    return compared(pairs, TOLERANCE)
-
-
-def bed(network: Network, start: Point, gradient: float) -> Bed:
-    """The laboratory for kedge's engines: client j holds the j-th unit vector and minimises g/2·(f − 1)²."""
-    m = start.n.shape[-1]
-    rows = torch.eye(m, dtype=torch.float64)
-    clients = [Dataset(row[None], torch.zeros(1, dtype=torch.int64)) for row in rows]
-
-    def objective(step: Step) -> Tensor:
-        n = step.batch.x @ step.params["n"]
-        error = network.output(n, step.params["v"].expand_as(n)) - 1
-        return weighted_mean(gradient / 2 * error**2, step.batch)
-
-    numbers = Numbers({"n": start.n.tolist(), "v": [float(start.v)]})
-    return Bed(
-        from_module(numbers), federation_from_datasets(clients, None).to("cpu", torch.float64), objective
-    )
-
-
-def method(frozen: float, steps: int) -> Algorithm:
-    """kedge's method that freezes v in so many of the local steps."""
-    if frozen == NEVER:
-        return fedbabu("uniform")
-    return replace(fedavg("uniform"), schedule=BottomUp(2 * frozen / steps))  # of two units
-
-
-def by_engines(network: Network, start: Point, training: Training) -> dict[str, Point]:
-    """The server's numbers a round later, by every engine."""
-    local = LocalTraining(training.steps, 1, SGD(training.lr))
-    stages = [(method(training.frozen, training.steps), 1)]
-    cohorts = [range(start.n.shape[-1])]
-    found = {}
-    for name, engine in ENGINES.items():
-        after = moments(bed(network, start, training.gradient), stages, local, cohorts, engine)[0]
-        found[name] = Point(after.server.shared["n"], after.server.shared["v"][0])
-    return found
-
-
-def everywhere(network: Network, start: Point, training: Training) -> dict[str, Point]:
-    """A round of gradient descent, by the laboratory and by every engine."""
-    return {"laboratory": next_round(network, start, training)} | by_engines(network, start, training)
+    return compare_numbers(pairs, TOLERANCE)
 
 
 def descent(network: Network, gradient: int) -> Finding:
-    """One round of FedAvg, of FedBug with one and ten frozen steps, of FedBABU."""
+    """One round of FedAvg, FedBug with one and with ten frozen steps, and FedBABU."""
     given = DESCENT["inputs"]
-    start, pairs = two(given), []
+    start, pairs = two_clients(given), []
     for name, frozen in FROZEN.items():
         want = DESCENT["expected"][f"factor{gradient}:{name}"]
         training = Training(given["lr"], given["K"], frozen, gradient)
-        for place, after in everywhere(network, start, training).items():
+        for place, after in next_rounds(network, start, training).items():
             got = [*after.n.tolist(), float(after.v)]
             each = zip("abv", want["a,b,v"], got, strict=True)
             pairs += [Pair(f"{place}, {name}, {letter}", *both) for letter, *both in each]
             pairs.append(Pair(f"{place}, {name}, r", want["r_empirical"], ratio(start, after)))
-    return compared(pairs, TOLERANCE)
+    return compare_numbers(pairs, TOLERANCE)
 
 
 def near_minimum(network: Network, theory: Callable[[Network, Point, Training], Tensor]) -> Finding:
-    """Theory and simulation close to av = bv = 1; the papers' printed r where it is the same."""
+    """Theory and simulation close to av = bv = 1, and the papers' printed r for FedAvg and FedBABU."""
     given, want = NEAR["inputs"], NEAR["expected"]
-    start = two(given)
+    start = two_clients(given)
     trainings = [Training(given["lr"], given["K"], s, given["gradient_factor"]) for s in (0, 1, NEVER)]
     average, bug, babu = trainings
     alone = [mean_cosine(network, Point(start.n[j : j + 1], start.v)) for j in range(2)]
@@ -175,16 +122,16 @@ def near_minimum(network: Network, theory: Callable[[Network, Point, Training], 
         ("fedbug", bug, "r_empirical_fedbug_1step"),
         ("fedbabu", babu, "r_empirical_fedbabu"),
     ):
-        for place, after in everywhere(network, start, training).items():
+        for place, after in next_rounds(network, start, training).items():
             pairs.append(Pair(f"{place}, {name}", want[key], ratio(start, after)))
     for name, training, key in (
         ("fedavg", average, "r_theory_fedavg=(1+mean cos2)/2"),
         ("fedbabu", babu, "r_theory_fedbabu"),
     ):
         pairs.append(Pair(f"printed, {name}", want[key], float(paper_ratio(network, start, training))))
-    exact = float(theory(network, start, babu))  # of these K steps, not of many
+    exact = float(theory(network, start, babu))  # for K steps, without the limit of many steps
     pairs.append(Pair("theory, fedbabu, its K steps", want["r_empirical_fedbabu"], exact))
-    return compared(pairs, TOLERANCE)
+    return compare_numbers(pairs, TOLERANCE)
 
 
 def many_clients(
@@ -195,7 +142,7 @@ def many_clients(
     start, m = point(given["n"], given["v"]), len(given["n"])
     training = Training(given["lr"], given["K"], 0, given["gradient_factor"])
     pairs = [Pair("d", want["d"], float(discrepancy(start.n)))]
-    for place, after in everywhere(network, start, training).items():
+    for place, after in next_rounds(network, start, training).items():
         each = enumerate(zip(want["n_next"], after.n.tolist(), strict=True), 1)
         pairs += [Pair(f"{place}, n of client {j}", *both) for j, both in each]
         pairs.append(Pair(f"{place}, v", want["v_next"], float(after.v)))
@@ -203,30 +150,30 @@ def many_clients(
         if "d_next" in want:
             pairs.append(Pair(f"{place}, d of the next round", want["d_next"], float(discrepancy(after.n))))
     key = next(k for k in want if k.startswith("r_theory"))
-    at = point([1.0] * m, 1.0)  # where cos²θ is ½ in both
+    at = point([1.0] * m, 1.0)  # cos²θ is ½ in both networks
     pairs.append(Pair("theory", want[key], float(theory(network, at, training))))
-    return compared(pairs, TOLERANCE)
+    return compare_numbers(pairs, TOLERANCE)
 
 
 def additive_pair(network: Network) -> Finding:
-    """Two clients of the additive model contract by exactly 3/4, with v frozen by 1/2: the oracle's note."""
+    """Two clients of the additive model contract by exactly 3/4, and with v frozen by 1/2."""
     start, pairs = point([0.3, 1.7], 0.4), []
     for name, frozen, expected in (("fedavg", 0, 0.75), ("v frozen", NEVER, 0.5)):
         training = Training(steps=200, frozen=frozen)
         pairs += [
             Pair(f"{place}, {name}", expected, ratio(start, after))
-            for place, after in everywhere(network, start, training).items()
+            for place, after in next_rounds(network, start, training).items()
         ]
         flowing = training._replace(flow=True)
         pairs.append(Pair(f"flow, {name}", expected, ratio(start, next_round(network, start, flowing))))
         pairs.append(Pair(f"theory, {name}", expected, float(predicted_ratio(network, start, flowing))))
-    return compared(pairs, TOLERANCE)
+    return compare_numbers(pairs, TOLERANCE)
 
 
-def oracles() -> Rows:
-    """The specification's numbers."""
+def oracle_checks() -> Entries:
+    """Comparisons of the linear laboratory with the specification's numbers."""
     both = {"multiplicative": MULTIPLICATIVE, "additive_bias (appendix model)": ADDITIVE}
-    rows: Rows = [
+    rows: Entries = [
         ("theory", "two clients, gradient flow", partial(flow, MULTIPLICATIVE)),
         ("theory", "the paper's printed value, product 1/4", partial(flow_as_printed, paper_minimum)),
         ("theory", "two clients, descent, gradient as printed", partial(descent, MULTIPLICATIVE, 1)),
