@@ -1,4 +1,4 @@
-"""The cost of diagnostics: what is compared, and that it is told."""
+"""The cost of diagnostics: the rounds that are compared, and the table."""
 
 from dataclasses import replace
 from importlib import import_module
@@ -9,8 +9,9 @@ from tests.cli.command import kedge
 
 from kedge.algorithms import feddyn
 from kedge.bench import diagnostics
-from kedge.bench.diagnostics import Overhead, measured, overheads, turn
-from kedge.bench.methods import Ratio
+from kedge.bench.diagnostics import Overhead, measured_rounds, overheads, ratio_to_neighbors
+from kedge.bench.ratios import Ratio
+from kedge.bench.timing import Timing
 from kedge.bench.workloads import DIAGNOSTICS
 from kedge.measure.local_drift import local_drift
 from kedge.measure.updates import Updates
@@ -20,29 +21,29 @@ COMMAND = import_module("kedge.cli.actions.bench")
 
 
 def test_the_measured_round_reads_every_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Updates' numbers by the correction, local drift by memory: both are asked for in every round."""
-    asked: list[str] = []
-    numbers, drift = Updates.measures, local_drift
+    """Every round reads the numbers of the correction and the local drift of the memories."""
+    calls: list[str] = []
+    measures = Updates.measures
 
-    def first(*given: Any) -> Any:
-        asked.append("updates")
-        return numbers(*given)
+    def record_updates(*arguments: Any) -> Any:
+        calls.append("updates")
+        return measures(*arguments)
 
-    def second(*given: Any) -> Any:
-        asked.append("local")
-        return drift(*given)
+    def record_local_drift(*arguments: Any) -> Any:
+        calls.append("local")
+        return local_drift(*arguments)
 
-    monkeypatch.setattr(Updates, "measures", first)
-    monkeypatch.setattr(diagnostics, "local_drift", second)
-    one = measured(SMALL, feddyn(), "cpu")
-    assert one(0) == 30
-    assert asked == ["updates", "local"]
+    monkeypatch.setattr(Updates, "measures", record_updates)
+    monkeypatch.setattr(diagnostics, "local_drift", record_local_drift)
+    round = measured_rounds(SMALL, feddyn(), "cpu")
+    assert round(0) == 30
+    assert calls == ["updates", "local"]
 
 
 def test_a_round_that_takes_longer_has_a_ratio_above_one(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([1.0, 3.0, 2.0])
-    monkeypatch.setattr(diagnostics, "seconds", lambda one, device: next(times))
-    assert turn(lambda n: 0, lambda n: 0, "cpu") == 2.0
+    monkeypatch.setattr(diagnostics, "round_seconds", lambda round, number, device: next(times))
+    assert ratio_to_neighbors(lambda n: 0, lambda n: 0, "cpu") == 2.0
 
 
 def test_the_bound_is_of_the_median() -> None:
@@ -51,7 +52,7 @@ def test_the_bound_is_of_the_median() -> None:
 
 
 def test_rows_and_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [row.method for row in overheads(SMALL, repeats=2)] == ["fedavg", "feddyn"]
+    assert [row.method for row in overheads(SMALL, Timing(repeats=2))] == ["fedavg", "feddyn"]
     monkeypatch.setattr(COMMAND, "DIAGNOSTICS", SMALL)
     answer = kedge("bench", "diagnostics", "--repeats", "2", "--json")
     assert answer.code == 0, answer

@@ -1,6 +1,6 @@
-"""The table of methods: its rows, what its ratios mean, and how turns are taken."""
+"""The table of methods: its rows, its ratios, and the order of the blocks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import product
@@ -11,13 +11,16 @@ from torch import Tensor
 
 from kedge.algorithms import METHOD_FACTORIES as ALL
 from kedge.algorithms import fedavg, fedprox
-from kedge.bench import methods as module
-from kedge.bench.bench import Row
+from kedge.bench import ratios
 from kedge.bench.candidates import Candidate, candidates
-from kedge.bench.loops import Round
-from kedge.bench.methods import Cost, Ratio, method_costs, turn
-from kedge.bench.networks import NETWORKS, Setting, Speed
-from kedge.bench.work import multiply_adds
+from kedge.bench.engines import EngineSpeed
+from kedge.bench.methods import MethodCost, method_costs
+from kedge.bench.multiply_adds import multiply_adds
+from kedge.bench.networks.setting import NETWORKS
+from kedge.bench.networks.speeds import NetworkBench, NetworkSpeed
+from kedge.bench.ratios import Ratio, ratios_to_base
+from kedge.bench.rounds import Round
+from kedge.bench.timing import Timing
 from kedge.bench.workloads import METHODS, Workload
 from kedge.core.algorithm import Algorithm
 from kedge.core.correction import Correction, Step
@@ -31,7 +34,7 @@ class FiveTimesMore(Correction):
     name = "slow"
 
     def loss(self, step: Step) -> Tensor:
-        """Five forward passes that no compiler and no cache can take for one another."""
+        """Five different forward passes, which no compiler can merge."""
         leaves, total = step.anchor, step.out.logits.sum() * 0
         for number in range(5):
             leaves = {k: v + number * 1e-3 for k, v in leaves.items()}
@@ -53,16 +56,15 @@ COMMAND = import_module("kedge.cli.actions.bench")
 
 @pytest.fixture
 def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BLOCK_ROUNDS", 2)
+    monkeypatch.setattr(ratios, "BLOCK_ROUNDS", 2)
 
 
 @pytest.mark.usefixtures("short_blocks")
 def test_a_method_that_does_more_shows_a_ratio_above_one() -> None:
     rows = [BASE, Candidate("slow", slow, 1.25), Candidate("refused", refused, 1.0)]
     said: list[str] = []
-    table = {
-        cost.method: cost for cost in method_costs(rows, SMALL, repeats=3, compiled=False, say=said.append)
-    }
+    timing = Timing(repeats=3, compiled=False, say=said.append)
+    table = {cost.method: cost for cost in method_costs(rows, SMALL, timing)}
     assert list(table) == ["fedavg", "slow", "refused"]
     assert table["fedavg"].work == 1
     seen = table["slow"].uncompiled
@@ -71,7 +73,7 @@ def test_a_method_that_does_more_shows_a_ratio_above_one() -> None:
     assert seen.middle > 1.2  # it takes about 2.5
     assert table["slow"].compiled is None
     assert table["slow"].holds is None
-    assert table["refused"] == Cost("refused", None, None, None, 1.0, "not on this network")
+    assert table["refused"] == MethodCost("refused", None, None, None, 1.0, "not on this network")
     assert "methods: warming up slow (2 of 3)" in said
     assert said[-1] == "methods: measuring, turn 3 of 3"
 
@@ -81,22 +83,22 @@ def test_ratios_are_to_the_neighboring_blocks_of_fedavg(monkeypatch: pytest.Monk
     seconds = iter([1.0, 1.0, 2.0, 9.0, 4.0])
     order: list[Round] = []
 
-    def block(one: Round, device: str) -> float:
-        order.append(one)
+    def block_seconds(round: Round, device: str) -> float:
+        order.append(round)
         return next(seconds)
 
-    monkeypatch.setattr(module, "block", block)
+    monkeypatch.setattr(ratios, "block_seconds", block_seconds)
     a: Callable[[int], int] = lambda number: 0  # noqa: E731
     b: Callable[[int], int] = lambda number: 1  # noqa: E731
-    assert turn({"fedavg": a, "b": b}, "cpu") == {"fedavg": 2 / 3, "b": 3.0}
+    assert ratios_to_base({"fedavg": a, "b": b}, "cpu") == {"fedavg": 2 / 3, "b": 3.0}
     assert order == [a, a, a, b, a]
 
 
 def test_a_bound_is_open_where_it_lies_between_the_quartiles() -> None:
-    """Whatever the median is: FedAvg against itself, with a bound of 1, must be neither right nor wrong."""
+    """FedAvg compared with itself, with a bound of 1, is open for every median near 1."""
 
-    def cost(low: float, middle: float, high: float, bound: float | None) -> Cost:
-        return Cost("m", 1.0, Ratio(middle, low, high), Ratio(3.0, 3.0, 3.0), bound)
+    def cost(low: float, middle: float, high: float, bound: float | None) -> MethodCost:
+        return MethodCost("m", 1.0, Ratio(middle, low, high), Ratio(3.0, 3.0, 3.0), bound)
 
     assert cost(1.1, 1.2, 1.25, 1.25).holds == "yes"
     assert cost(1.26, 1.3, 1.4, 1.25).holds == "no"
@@ -114,9 +116,9 @@ def test_every_method_and_every_phase_has_a_row() -> None:
 
 
 def test_work_is_counted_forward_and_backward_and_less_where_layers_are_frozen() -> None:
-    """Small CNN on 1×8×8, multiply-adds a sample: layers of 9216, 73728, 8192 and 640, forward; all again for
-    the weights' gradients, all but the first for the inputs'. Anti's first phase trains the last two: their
-    weights' gradients and the input's of the last. A round's mean adds one for each of 13706 parameters.
+    """Forward, a sample takes the multiply-adds of `layers`. The gradients of all weights take as many again,
+    and so do the gradients of all inputs but the first. Anti's first phase needs the gradients of the last
+    two layers' weights and of the last layer's input. A round's mean adds one for each of 13706 parameters.
     """
     layers = [9216, 73728, 8192, 640]
     forward, whole = sum(layers), 3 * sum(layers) - layers[0]
@@ -154,38 +156,37 @@ def test_the_command_prints_the_table_and_json(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_without_arguments_the_methods_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    measured: list[str] = []
 
-    def bench(workloads: Sequence[Workload], *rest: object) -> list[Row]:
-        asked.extend(work.name for work in workloads)
+    def engine_speeds(work: Workload, timing: Timing) -> list[EngineSpeed]:
+        measured.append(work.name)
         return []
 
-    def networks(*rest: object, **kwargs: object) -> list[Speed]:
-        asked.append("networks")
-        return []
+    def network_speeds(bench: NetworkBench) -> Iterator[list[NetworkSpeed]]:
+        measured.append("networks")
+        yield from ()
 
-    monkeypatch.setattr(COMMAND, "bench", bench)
-    monkeypatch.setattr(COMMAND, "speeds", networks)
-    monkeypatch.setattr(COMMAND, "method_costs", lambda *rest: asked.append("methods"))
+    monkeypatch.setattr(COMMAND, "engine_speeds", engine_speeds)
+    monkeypatch.setattr(NetworkBench, "speeds", network_speeds)
+    monkeypatch.setattr(COMMAND, "method_costs", lambda *arguments: measured.append("methods"))
     assert kedge("bench", "--device", "cpu").code == 0
-    assert asked == ["overhead", "compute", "networks"]
+    assert measured == ["overhead", "compute", "networks"]
 
 
 def test_without_arguments_a_gpu_is_asked_for_all_networks_and_their_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    row = Speed("resnet18", 100, "captured", "bf16", 1, 2e5, 50.0, 0.9, 12_300_000_000, 7.0)
+    row = NetworkSpeed("resnet18", 100, "captured", "bf16", 1, 2e5, 50.0, 0.9, 12_300_000_000, 7.0)
 
-    def networks(
-        settings: Sequence[Setting], *rest: object, look: None, done: Callable[..., None]
-    ) -> list[Speed]:
-        assert {(one.network, one.clients) for one in settings} == set(product(NETWORKS, (1, 10, 100)))
-        done([row])
-        return [row]
+    def network_speeds(bench: NetworkBench) -> Iterator[list[NetworkSpeed]]:
+        settings = {(setting.network, setting.clients) for setting in bench.settings}
+        assert settings == set(product(NETWORKS, (1, 10, 100)))
+        bench.rows.append(row)
+        yield [row]
 
     monkeypatch.setattr("kedge.cli.actions.bench_plan.device_of", lambda choice: "cuda")
-    monkeypatch.setattr(COMMAND, "bench", lambda *rest: [])
-    monkeypatch.setattr(COMMAND, "speeds", networks)
+    monkeypatch.setattr(COMMAND, "engine_speeds", lambda *arguments: [])
+    monkeypatch.setattr(NetworkBench, "speeds", network_speeds)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "a GPU")
     answer = kedge("bench", "--device", "cuda", "--json")
     assert answer.code == 0, answer.err
@@ -196,12 +197,12 @@ def test_without_arguments_a_gpu_is_asked_for_all_networks_and_their_memory(
 
 
 def test_what_is_measured_is_told_before_the_next_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(*rest: object) -> list[Row]:
+    def fail(*arguments: object) -> list[MethodCost]:
         raise RequestError("stopped")
 
-    row = Row("overhead", "plain loop", 1234.0, 1.0, 1.0, 0.5)
-    monkeypatch.setattr(COMMAND, "bench", lambda *rest: [row])
-    monkeypatch.setattr(COMMAND, "method_costs", stopped)
+    row = EngineSpeed("overhead", "plain loop", 1234.0, 1.0, 1.0, 0.5)
+    monkeypatch.setattr(COMMAND, "engine_speeds", lambda *arguments: [row])
+    monkeypatch.setattr(COMMAND, "method_costs", fail)
     answer = kedge("bench", "overhead", "methods", "--device", "cpu")
     assert answer.code == 2
     assert "1,234" in answer.out

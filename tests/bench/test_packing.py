@@ -1,4 +1,4 @@
-"""The bench of packing: what is trained side by side, how it is timed, and the command."""
+"""The benchmark of packing: runs that train side by side, their times, and the command."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -9,11 +9,11 @@ import pytest
 import torch
 from tests.cli.command import kedge
 
-from kedge.bench import networks
-from kedge.bench import packing as module
-from kedge.bench.bench import one_round
-from kedge.bench.networks import Setting
-from kedge.bench.packing import alone, distance, packing, stack, together
+from kedge.bench import packing
+from kedge.bench.networks.setting import NETWORKS, Setting
+from kedge.bench.packing import Ended, PackSpeed, distance, pack_speeds, run_alone, run_packed, stack
+from kedge.bench.rounds import Run, train_round
+from kedge.bench.timing import Timing
 from kedge.core.errors import RequestError
 from kedge.core.server import Reply
 from kedge.engines.engine import Rounds
@@ -26,29 +26,29 @@ COMMAND = import_module("kedge.cli.actions.bench")
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(networks.NETWORKS, "lenet5", 10)
+    monkeypatch.setitem(NETWORKS, "lenet5", 10)
     monkeypatch.setattr("kedge.cli.actions.bench_plan.STANDARD", "lenet5")
 
 
 @pytest.fixture
 def widths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many runs trained side by side, round by round."""
-    found: list[int] = []
-    own = Pack.train_side_by_side
+    """The number of runs that train side by side in each round."""
+    counts: list[int] = []
+    original = Pack.train_side_by_side
 
-    def train_side_by_side(self: Pack, asked: Sequence[PendingRound]) -> list[Reply]:
-        found.append(len(asked))
-        return own(self, asked)
+    def train_side_by_side(self: Pack, rounds: Sequence[PendingRound]) -> list[Reply]:
+        counts.append(len(rounds))
+        return original(self, rounds)
 
     monkeypatch.setattr(Pack, "train_side_by_side", train_side_by_side)
-    return found
+    return counts
 
 
 def test_the_command_compares_runs_alone_and_packed(widths: list[int]) -> None:
     answer = kedge("bench", "packing", "--runs", "3", "--steps", "2", "--repeats", "2", "--json")
     assert answer.code == 0, answer
     [row] = answer.json()["packing"]
-    assert widths == [3] * 4  # two rounds of warm-up, two that are timed
+    assert widths == [3] * 4  # two rounds of warm-up and two timed rounds
     assert (row["precision"], row["runs"], row["streams"], row["rounds"]) == ("fp32", 3, 1, 4)
     assert row["alone"] > 0
     assert row["ratio"] == pytest.approx(row["packed"] / row["alone"])
@@ -60,33 +60,33 @@ def test_packed_runs_are_the_runs_alone_and_differ_from_each_other() -> None:
     setting = Setting("lenet5", 1, 2)
     data = setting.federation("cpu")
     tasks = [setting.task(data, "fp64", seed=seed) for seed in range(2)]
-    packed = together(tasks, 3, "cpu")
-    lonely = [alone(task, 3, "cpu") for task in tasks]
-    assert all(distance(a.weights, b.weights) < 1e-12 for a, b in zip(packed, lonely, strict=True))
+    packed = run_packed(tasks, 3, "cpu")
+    alone = [run_alone(task, 3, "cpu") for task in tasks]
+    assert all(distance(a.weights, b.weights) < 1e-12 for a, b in zip(packed, alone, strict=True))
     assert distance(packed[0].weights, packed[1].weights) > 0.1
-    begun = tasks[0].model.init(0)[0]
-    assert distance(packed[0].weights, {k: v.double() for k, v in begun.items()}) > 1e-5
-    assert [len(one.seconds) for one in packed] == [0, 1]  # the last has the clock
-    assert [len(one.seconds) for one in lonely] == [1, 1]
+    start = tasks[0].model.init(0)[0]
+    assert distance(packed[0].weights, {k: v.double() for k, v in start.items()}) > 1e-5
+    assert [len(run.seconds) for run in packed] == [0, 1]  # only the last run of a pack is timed
+    assert [len(run.seconds) for run in alone] == [1, 1]
 
 
 def test_speeds_are_medians_of_rounds_after_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stamps at 10, 20, 21, 23 and 30 s: the rounds after the second took 1, 2 and 7 s."""
     stamps = iter([10.0, 20.0, 21.0, 23.0, 30.0])
-    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(stamps)))
+    monkeypatch.setattr(packing, "time", SimpleNamespace(perf_counter=lambda: next(stamps)))
     setting = Setting("lenet5", 1, 1)
     task = setting.task(setting.federation("cpu"), "fp32")
-    assert alone(task, 5, "cpu").seconds == [1, 2, 7]
+    assert run_alone(task, 5, "cpu").seconds == [1, 2, 7]
 
 
 def test_the_ratio_is_of_all_runs_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four runs of 50 samples a round: 2 s a round alone, 4 s packed."""
     weights = {"w": torch.tensor([2.0, -4.0])}
     moved = {"w": torch.tensor([2.0, -4.1])}
-    monkeypatch.setattr(module, "alone", lambda *given: module.Ended([2.0, 2.0, 9.0], weights))
-    ended = [*3 * [module.Ended([], moved)], module.Ended([4.0], weights)]
-    monkeypatch.setattr(module, "together", lambda *given: ended)
-    [row] = packing(Setting("lenet5", 1, 1), ["fp32"])
+    monkeypatch.setattr(packing, "run_alone", lambda *arguments: Ended([2.0, 2.0, 9.0], weights))
+    ended = [*3 * [Ended([], moved)], Ended([4.0], weights)]
+    monkeypatch.setattr(packing, "run_packed", lambda *arguments: ended)
+    [row] = pack_speeds(Setting("lenet5", 1, 1), ["fp32"], Timing())
     assert (row.alone, row.packed, row.ratio) == (25, 50, 2)
     assert row.difference == pytest.approx(0.1 / 4)
 
@@ -98,36 +98,36 @@ def test_packed_runs_have_the_streams_and_those_alone_have_one(monkeypatch: pyte
         made.append(streams)
         return Stacked(model, data)
 
-    monkeypatch.setattr(module, "captured_stack", captured)
-    monkeypatch.setattr(module, "synchronize", lambda device: None)
+    monkeypatch.setattr(packing, "captured_stack", captured)
+    monkeypatch.setattr(packing, "synchronize", lambda device: None)
     setting = Setting("lenet5", 1, 1)
     data = setting.federation("cpu")
     monkeypatch.setattr(Setting, "federation", lambda self, device: data)
     said: list[str] = []
-    rows = packing(setting, ["fp32"], "cuda", 2, 1, said.append, (1, 2, 3, 4))
-    assert [row.streams for row in rows] == [1, 2]  # two runs are two rows
-    assert made == [1, *3 * [1], *3 * [2], 1]  # a run, the runs and their common stack, twice, a run
+    rows = pack_speeds(setting, ["fp32"], Timing("cuda", 1, say=said.append), 2, (1, 2, 3, 4))
+    assert [row.streams for row in rows] == [1, 2]  # numbers that divide the two rows
+    assert made == [1, *3 * [1], *3 * [2], 1]  # a run alone; twice two runs and their stack; a run alone
     assert all(row.difference < 1e-5 and row.ratio == row.packed / row.alone for row in rows)
     assert rows[0].alone == rows[1].alone
     assert "packing, fp32: 2 runs packed, 2 streams" in said
 
 
 def test_a_run_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(task: Any, *rest: Any) -> Rounds[int]:
-        if task.seed == 1:
+    def failing_round(run: Run, number: int) -> Rounds[int]:
+        if run.task.seed == 1:
             raise RuntimeError("as if")
-        return (yield from one_round(task, *rest))
+        return (yield from train_round(run, number))
 
-    monkeypatch.setattr(module, "one_round", failing)
+    monkeypatch.setattr(packing, "train_round", failing_round)
     setting = Setting("lenet5", 1, 1)
     data = setting.federation("cpu")
     with pytest.raises(RuntimeError, match="as if"):
-        together([setting.task(data, "fp32", seed=seed) for seed in range(3)], 2, "cpu")
+        run_packed([setting.task(data, "fp32", seed=seed) for seed in range(3)], 2, "cpu")
 
 
 def test_the_command_prints_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [module.Packing("fp32", 4, 1, 9, 1000.0, 3500.0, 3.5, 2e-6)]
-    monkeypatch.setattr(COMMAND, "packing", lambda *given: rows)
+    rows = [PackSpeed("fp32", 4, 1, 9, 1000.0, 3500.0, 3.5, 2e-6)]
+    monkeypatch.setattr(COMMAND, "pack_speeds", lambda *arguments: rows)
     out = kedge("bench", "packing", "--device", "cpu").out
     assert "packing: runs of one client a round, local steps 2, batch 50, lenet5 on 3×32×32" in out
     assert "fp32     4             1,000              3,500  3.50×       9     2.0e-06" in out
@@ -159,7 +159,7 @@ def test_wrong_requests(words: tuple[str, ...], said: str) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_it_captures_on_a_gpu(widths: list[int]) -> None:
     """Tolerance: tf32 rounds products to 1e-3, and other kernels may sum them in another order."""
-    rows = packing(Setting("lenet5", 1, 4), ["tf32"], "cuda", 4, 2, streams=(1, 2, 4))
+    rows = pack_speeds(Setting("lenet5", 1, 4), ["tf32"], Timing("cuda", 2), 4, (1, 2, 4))
     assert widths == [4] * 12
     assert [row.streams for row in rows] == [1, 2, 4]
     assert all(row.difference < 1e-3 for row in rows)

@@ -1,4 +1,4 @@
-"""Other frameworks: that they do kedge's work, how their rounds are stepped, and what is told of them."""
+"""Other frameworks: they do the same work as kedge, round by round, and their failures have a note."""
 
 import io
 from collections.abc import Callable, Iterator
@@ -14,17 +14,16 @@ import torch
 from tests.cli.command import kedge
 from torch import nn
 
-from kedge.algorithms import fedavg
-from kedge.bench import bench as timing
-from kedge.bench.bench import rounds_of
-from kedge.bench.loops import Round, plain_loop
+from kedge.bench import timing
+from kedge.bench.loops import plain_loop
 from kedge.bench.peers import flower as peers_flower
 from kedge.bench.peers.flower import PeerFailed, flower
-from kedge.bench.peers.flower_app import complete, waiting
-from kedge.bench.peers.peers import CENTRAL, FLOWER, PFL, PLAIN, Way, compare, timed
+from kedge.bench.peers.flower_app import configure_on_request, require_all_replies
+from kedge.bench.peers.peers import CENTRAL, FLOWER, PFL, PLAIN, Way, peer_speeds, time_in_turns
 from kedge.bench.peers.pfl import pfl_research
+from kedge.bench.rounds import Round, rounds_of
+from kedge.bench.timing import Timing
 from kedge.bench.workloads import OVERHEAD, PEERS, PFL_CIFAR10, Workload, standard
-from kedge.core.algorithm import Stage
 from kedge.core.errors import RequestError
 from kedge.core.server import Server
 from kedge.core.tree import Leaves
@@ -33,8 +32,8 @@ from kedge.data.federation import Federation
 from kedge.engines.engine import Engine
 from kedge.engines.sequential import Sequential
 
-# A clip and a decay that matter, and two batches a client: 10 and 8 samples.
-SMALL = replace(OVERHEAD, name="small", clients=4, per_round=4, clip=0.5, decay=0.1, compiled=False)
+# The clip and the weight decay change the result; a client has two batches, of 10 and 8 samples.
+SMALL = replace(OVERHEAD, name="small", clients=4, per_round=4, clip=0.5, weight_decay=0.1, compiled=False)
 COMMAND = import_module("kedge.cli.actions.bench")
 Rounds = Callable[[Workload, Federation, pytest.MonkeyPatch], Leaves]
 ROUNDS = 2
@@ -46,7 +45,7 @@ def _short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def alike(work: Workload) -> Federation:
-    """Every client has one sample many times over, so that no order of batches makes a difference."""
+    """Every client has copies of one sample, so that the order of batches makes no difference."""
     data = work.federation("cpu")
     x, y = data.pool.x.clone(), data.pool.y.clone()
     for own in data.clients:
@@ -61,7 +60,7 @@ def unequal(work: Workload) -> Federation:
     return replace(data, clients=tuple(own[:size] for own, size in zip(data.clients, sizes, strict=True)))
 
 
-def first_module(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
+def made_modules(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
     """The networks that a workload makes from now on."""
     made: list[nn.Module] = []
     make = Workload.module
@@ -74,33 +73,33 @@ def first_module(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
     return made
 
 
-def after(rounds: Round) -> None:
+def train(rounds: Round) -> None:
     for number in range(ROUNDS):
         rounds(number)
 
 
 def by_kedge(work: Workload, data: Federation) -> Leaves:
-    task = replace(work.task("cpu"), federation=data, stages=(Stage(fedavg(), 1, work.local()),))
-    told: list[Leaves] = []
+    task = replace(work.task("cpu"), federation=data)
+    models: list[Leaves] = []
 
-    def tell(server: Server, engine: Engine) -> None:
-        told.append(server.shared)
+    def record_model(server: Server, engine: Engine) -> None:
+        models.append(server.shared)
 
-    after(rounds_of(task, Sequential(task.model, data), tell))
-    return told[-1]
+    train(rounds_of(task, Sequential(task.model, data), record_model))
+    return models[-1]
 
 
 def by_the_plain_loop(work: Workload, data: Federation, monkeypatch: pytest.MonkeyPatch) -> Leaves:
-    made = first_module(monkeypatch)
-    after(plain_loop(work, data))
+    made = made_modules(monkeypatch)
+    train(plain_loop(work, data))
     return made[0].state_dict()
 
 
 def by_pfl(work: Workload, data: Federation, monkeypatch: pytest.MonkeyPatch) -> Leaves:
     pytest.importorskip("pfl")
-    made = first_module(monkeypatch)
+    made = made_modules(monkeypatch)
     with pfl_research(work, data) as rounds:
-        after(rounds)
+        train(rounds)
     return made[0].state_dict()
 
 
@@ -108,7 +107,7 @@ def by_flower(work: Workload, data: Federation, monkeypatch: pytest.MonkeyPatch)
     pytest.importorskip("flwr")
     pytest.importorskip("ray")
     with flower(work, data) as simulation:
-        after(simulation.round)
+        train(simulation.round)
         return simulation.model()
 
 
@@ -126,15 +125,15 @@ def by_flower(work: Workload, data: Federation, monkeypatch: pytest.MonkeyPatch)
 def test_everyone_averages_the_same_model(
     rounds: Rounds, deal: Callable[[Workload], Federation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two rounds of all clients from the same weights, with decay and a clip that is reached."""
+    """Two rounds of all clients from the same weights; weight decay and clip change the result."""
     data = deal(SMALL)
     ours = by_kedge(SMALL, data)
-    begun = SMALL.module().state_dict()
+    start = SMALL.module().state_dict()
     theirs = rounds(SMALL, data, monkeypatch)
-    assert set(ours) == set(theirs) == set(begun)
+    assert set(ours) == set(theirs) == set(start)
     for name, value in ours.items():
         torch.testing.assert_close(theirs[name], value, rtol=1e-5, atol=1e-6)
-    assert max(float((value - begun[name]).abs().max()) for name, value in ours.items()) > 5e-3
+    assert max(float((value - start[name]).abs().max()) for name, value in ours.items()) > 5e-3
 
 
 def test_the_workloads_are_those_that_are_named() -> None:
@@ -152,7 +151,7 @@ def test_the_workloads_are_those_that_are_named() -> None:
 
 def test_a_peer_that_is_not_installed_has_a_row_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Way, "missing", lambda self: bool(self.needs))
-    rows = {row.how: row for row in compare([SMALL], repeats=2, compiled=False)}
+    rows = {row.how: row for row in peer_speeds(SMALL, Timing(repeats=2, compiled=False))}
     assert [name for name in rows if not name.startswith("kedge, ")] == [PLAIN, CENTRAL, PFL, FLOWER]
     assert rows[PFL].note == "not installed: pip install pfl"
     assert rows[FLOWER].note == "not installed: pip install 'flwr[simulation]'"
@@ -178,15 +177,15 @@ def test_a_package_is_looked_for_where_python_finds_modules(
 
 
 def test_a_peer_that_fails_is_told_and_the_others_go_on() -> None:
-    """One cannot be imported, one fails in its warm-up, one after it."""
+    """One peer cannot be imported, one fails in its warm-up, and one after it."""
 
-    def here(number: int) -> int:
+    def working(number: int) -> int:
         return 10
 
     @contextmanager
     def broken() -> Iterator[Round]:
         raise ImportError("No module named 'dp_accounting'")
-        yield here
+        yield working
 
     def early(number: int) -> int:
         raise PeerFailed("no client replied")
@@ -197,14 +196,14 @@ def test_a_peer_that_fails_is_told_and_the_others_go_on() -> None:
         return 10
 
     made = [
-        Way(PLAIN, None, lambda: nullcontext(here)),
+        Way(PLAIN, None, lambda: nullcontext(working)),
         Way("broken", None, broken),
         Way("early", None, lambda: nullcontext(early)),
-        Way(CENTRAL, "fp32", lambda: nullcontext(here)),
+        Way(CENTRAL, "fp32", lambda: nullcontext(working)),
         Way(PFL, None, lambda: nullcontext(late)),
-        Way(FLOWER, None, lambda: nullcontext(here)),
+        Way(FLOWER, None, lambda: nullcontext(working)),
     ]
-    rows = {row.how: row for row in timed(SMALL, made, "cpu", 2, lambda message: None)}
+    rows = {row.how: row for row in time_in_turns(SMALL, made, Timing(repeats=2))}
     assert rows["broken"].note == "did not run: No module named 'dp_accounting'"
     assert rows["early"].note == "did not run: no client replied"
     assert rows[PFL].note == "stopped in turn 1: the simulation is no more"
@@ -217,11 +216,11 @@ def test_a_peer_that_fails_is_told_and_the_others_go_on() -> None:
 def test_ratios_are_taken_within_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Speeds of 1 and 2, then 10 and 40, then 100 and 300: ratios of 2, 4 and 3, whose median is 3."""
     speeds = iter([1.0, 2.0, 10.0, 40.0, 100.0, 300.0])
-    monkeypatch.setattr(import_module("kedge.bench.peers.peers"), "block", lambda one, device: next(speeds))
+    monkeypatch.setattr("kedge.bench.peers.peers.block_speed", lambda round, device: next(speeds))
     plain = Way(PLAIN, None, lambda: nullcontext(lambda number: 1))
     none = plain._replace(how=PFL, needs=("no_such_package",))
     made = [plain, plain._replace(how=CENTRAL), none, none._replace(how=FLOWER)]
-    rows = timed(SMALL, made, "cpu", 3, lambda message: None)
+    rows = time_in_turns(SMALL, made, Timing(repeats=3))
     assert [row.ratios[PLAIN] for row in rows] == [1, 3, None, None]
     assert [row.samples_per_second for row in rows] == [10, 40, None, None]
 
@@ -247,7 +246,7 @@ def test_flower_s_rounds_wait_until_they_are_asked_for(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arrays = {"w": SimpleNamespace(numpy=lambda: np.arange(3.0))}
-    configured = waiting(lambda *given: given[0], tmp_path, answers := io.StringIO())
+    configured = configure_on_request(lambda *arguments: arguments[0], tmp_path, answers := io.StringIO())
     monkeypatch.setattr("sys.stdin", io.StringIO("model\nround\nround\n"))
     assert configured(1, arrays, None, None) == 1
     assert answers.getvalue().split() == ["ready", "saved"]
@@ -260,7 +259,7 @@ def test_flower_s_rounds_wait_until_they_are_asked_for(
 def test_flower_s_rounds_need_every_client() -> None:
     right = SimpleNamespace(has_error=lambda: False)
     wrong = SimpleNamespace(has_error=lambda: True, error=SimpleNamespace(reason="out of\n memory"))
-    aggregated = complete(lambda number, replies: len(replies), 2, answers := io.StringIO())
+    aggregated = require_all_replies(lambda number, replies: len(replies), 2, answers := io.StringIO())
     assert aggregated(1, iter([right, right])) == 2
     for replies in ([right], [right, wrong]):
         with pytest.raises(SystemExit):

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from kedge.bench.networks import NETWORKS
+from kedge.bench.networks.setting import NETWORKS
 from kedge.bench.workloads import PEERS
 from kedge.cli import COMMANDS
 from kedge.cli.commands import bench, plot

@@ -1,1 +1,1 @@
-"""Samples per second on this machine, always beside the plain loop and central training of the same run."""
+"""Benchmarks: samples per second on this machine, each with the numbers to compare it with."""

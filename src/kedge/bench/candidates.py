@@ -1,7 +1,7 @@
-"""What the table of methods compares with FedAvg, and what each may cost at most.
+"""The methods that are compared with FedAvg, each with the bound of its time.
 
-A bound is what the method's mathematics costs: a term or a server rule next to nothing, FedNTD one more
-forward pass and MOON two, frozen layers less than nothing. Methods without a bound are shown all the same.
+A bound is the cost of the method's mathematics: little for a term or a server rule, one more forward pass for
+FedNTD, two for MOON, and less than FedAvg for frozen layers. Some methods have no bound.
 """
 
 from collections.abc import Callable
@@ -12,10 +12,10 @@ from typing import Any
 from kedge.algorithms import METHOD_FACTORIES, fedavg, fedbug
 from kedge.algorithms.layer_expansion import anti, vanilla
 from kedge.algorithms.top_down import top_down
+from kedge.bench.ratios import BASE
 from kedge.core.algorithm import Algorithm
 from kedge.core.schedules import Clock, Mask, Schedule
 
-BASE = "fedavg"
 BOUNDS = {
     "fedprox": 1.25,
     "feddyn": 1.25,
@@ -25,14 +25,14 @@ BOUNDS = {
     "fedntd": 1.6,
     "moon": 2.2,
 }
-FROZEN = 1.0  # the bound of schedules that freeze
+FREEZING_BOUND = 1.0  # of schedules that freeze layers
 ARGUMENTS: dict[str, dict[str, Any]] = {"moon": {"projection": 0}}  # the same network as FedAvg's
-NEVER = 10**9  # a round that no benchmark comes to
+NEVER = 10**9  # a round that no benchmark reaches
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A row of the table: how to make the method, and its bound if it has one."""
+    """A row of the table: a factory of the method, and its bound, if any."""
 
     name: str
     make: Callable[[], Algorithm]
@@ -40,8 +40,8 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Still:
-    """A phase of a schedule that lasts: the same units train in every step."""
+class FixedMask:
+    """A schedule of one phase: the same units train in every step."""
 
     mask: Mask
 
@@ -50,34 +50,37 @@ class Still:
 
 
 def candidates(units: int) -> list[Candidate]:
-    """FedAvg itself (how far the clock can be trusted), every method, then schedules over FedAvg."""
+    """FedAvg, every method, and schedules of a network with `units` units."""
     others = [name for name in METHOD_FACTORIES if name not in BOUNDS and name != BASE]
-    listed = [BASE, *(name for name in BOUNDS if name in METHOD_FACTORIES), *others]
+    names = [BASE, *(name for name in BOUNDS if name in METHOD_FACTORIES), *others]
     return [
         *(
             Candidate(name, partial(METHOD_FACTORIES[name], **ARGUMENTS.get(name, {})), BOUNDS.get(name))
-            for name in listed
+            for name in names
         ),
-        Candidate("fedbug+fedavg", lambda: fedbug(fedavg()), FROZEN),
-        Candidate("top-down+fedavg", lambda: scheduled(top_down())),
-        *phases("vanilla", vanilla, units),
-        *phases("anti", anti, units),
+        Candidate("fedbug+fedavg", lambda: fedbug(fedavg()), FREEZING_BOUND),
+        Candidate("top-down+fedavg", lambda: fedavg_with(top_down())),
+        *phase_candidates("vanilla", vanilla, units),
+        *phase_candidates("anti", anti, units),
     ]
 
 
-def phases(name: str, schedule: Callable[[tuple[int, ...]], Schedule], units: int) -> list[Candidate]:
-    """A row for every phase of a layer expansion, which the thaw holds still while it is measured."""
-    base = units - 1
+def phase_candidates(
+    name: str, schedule: Callable[[tuple[int, ...]], Schedule], units: int
+) -> list[Candidate]:
+    """The phases of Vanilla or Anti, each as a schedule that never leaves its phase."""
+    phases = units - 1
+    thaws = {opened: (0,) * opened + (NEVER,) * (phases - opened) for opened in range(1, units)}
     return [
         Candidate(
-            f"{name}, phase {opened} of {base}",
-            partial(lambda thaw: scheduled(schedule(thaw)), (0,) * opened + (NEVER,) * (base - opened)),
-            FROZEN,
+            f"{name}, phase {opened} of {phases}",
+            partial(lambda thaw: fedavg_with(schedule(thaw)), thaw),
+            FREEZING_BOUND,
         )
-        for opened in range(1, units)
+        for opened, thaw in thaws.items()
     ]
 
 
-def scheduled(schedule: Schedule) -> Algorithm:
-    """FedAvg under a schedule."""
+def fedavg_with(schedule: Schedule) -> Algorithm:
+    """FedAvg with a schedule."""
     return replace(fedavg(), schedule=schedule)

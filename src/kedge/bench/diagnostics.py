@@ -1,21 +1,20 @@
-"""What measuring drift costs: a round with it beside the same round without, in turns, in one run.
+"""The cost of `measure.drift`: the time of a round with it, relative to the same round without.
 
-A measured round is what the runner does under `measure.drift`: the correction that looks at updates, its
-numbers, and the local drift out of all clients' memories (FedDyn has one, FedAvg has not). The cost does not
-depend on the local steps, of which the workload has ten, one epoch of 500 samples: longer rounds pay less.
+Each measurement reads the drift that the server computes and, for FedDyn, the local drift from the memories
+of all clients. Its cost does not depend on the number of local steps. The workload has ten; in longer rounds
+the share is smaller.
 """
 
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 from kedge.algorithms import fedavg, feddyn
-from kedge.bench.bench import rounds_of, synchronize
-from kedge.bench.loops import Round
-from kedge.bench.methods import Ratio, summary
-from kedge.bench.work import task_of
+from kedge.bench.ratios import Ratio, quartiles
+from kedge.bench.rounds import Round, rounds_of
+from kedge.bench.timing import WARM_UP_ROUNDS, Timing, round_seconds, warm_up
 from kedge.bench.workloads import Workload
 from kedge.config.diagnostics import observed
+from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm
 from kedge.core.server import Server
 from kedge.engines.engine import Engine
@@ -24,12 +23,12 @@ from kedge.measure.local_drift import drift_correction, local_drift
 from kedge.measure.settings import Measure
 from kedge.running.recording.diagnostics import updates_correction
 
-BOUND = 1.1  # of a round's time
+BOUND = 1.1
 METHODS: dict[str, Algorithm] = {"fedavg": fedavg(), "feddyn": feddyn()}
 
 
 class Overhead(NamedTuple):
-    """A round with diagnostics to the same round without."""
+    """The time of a round with diagnostics, relative to the same round without."""
 
     method: str
     ratio: Ratio
@@ -41,59 +40,52 @@ class Overhead(NamedTuple):
         return self.ratio.middle <= self.bound
 
 
-def overheads(
-    work: Workload, device: str = "cpu", repeats: int = 7, say: Callable[[str], None] = lambda message: None
-) -> list[Overhead]:
-    """The cost of measure.drift under the stacked engine, method by method."""
+def overheads(work: Workload, timing: Timing) -> list[Overhead]:
+    """The cost of `measure.drift` on the stacked engine, for FedAvg and FedDyn."""
     rows = []
     for name, algorithm in METHODS.items():
-        say(f"{work.name}: warming up {name}")
-        without, looking = plain(work, algorithm, device), measured(work, algorithm, device)
-        for one in (without, looking):
-            one(0)
-            one(1)
-        say(f"{work.name}: measuring {name}")
-        ratio = summary([turn(without, looking, device) for _ in range(repeats)])
-        assert ratio is not None
-        rows.append(Overhead(name, ratio, BOUND))
+        timing.say(f"{work.name}: warming up {name}")
+        without = warm_up(plain_rounds(work, algorithm, timing.device), timing.device)
+        measured = warm_up(measured_rounds(work, algorithm, timing.device), timing.device)
+        timing.say(f"{work.name}: measuring {name}")
+        ratios = [ratio_to_neighbors(without, measured, timing.device) for _ in range(timing.repeats)]
+        rows.append(Overhead(name, quartiles(ratios), BOUND))
     return rows
 
 
-def turn(without: Round, looking: Round, device: str) -> float:
-    """A measured round to the mean of the plain rounds before and after it."""
-    before, own, after = (seconds(one, device) for one in (without, looking, without))
+def ratio_to_neighbors(without: Round, measured: Round, device: str) -> float:
+    """The time of a measured round, relative to the mean of the plain rounds before and after it."""
+    before, own, after = (
+        round_seconds(round, WARM_UP_ROUNDS, device) for round in (without, measured, without)
+    )
     return 2 * own / (before + after)
 
 
-def seconds(one: Round, device: str) -> float:
-    """The time of a round."""
-    synchronize(device)
-    start = time.perf_counter()
-    one(2)
-    synchronize(device)
-    return time.perf_counter() - start
-
-
-def plain(work: Workload, algorithm: Algorithm, device: str) -> Round:
+def plain_rounds(work: Workload, algorithm: Algorithm, device: str) -> Round:
     """Rounds without diagnostics."""
-    task = task_of(work, algorithm, device)
+    task = work.method_task(algorithm, device)
     return rounds_of(task, Stacked(task.model, task.federation))
 
 
-def measured(work: Workload, algorithm: Algorithm, device: str) -> Round:
-    """Rounds with diagnostics, every number of which is read."""
-    model = task_of(work, algorithm, device).model
-    looking = observed(algorithm, model, Measure(drift=True))
-    task = task_of(work, looking, device)
-    facts = task.federation.facts()
-    own, source = updates_correction(looking), drift_correction(looking)
-    assert own is not None
+def measured_rounds(work: Workload, algorithm: Algorithm, device: str) -> Round:
+    """Rounds with diagnostics."""
+    model = work.method_task(algorithm, device).model
+    observing = observed(algorithm, model, Measure(drift=True))
+    task = work.method_task(observing, device)
+    return rounds_of(task, Stacked(task.model, task.federation), drift_reader(task))
 
-    def tell(server: Server, engine: Engine) -> None:
-        for correction in looking.corrections:
+
+def drift_reader(task: Task) -> Callable[[Server, Engine], None]:
+    """A function that reads every number of the drift after a round, as the recorder does."""
+    algorithm, facts = task.stages[0].algorithm, task.federation.facts()
+    updates, source = updates_correction(algorithm), drift_correction(algorithm)
+    assert updates is not None
+
+    def read(server: Server, engine: Engine) -> None:
+        for correction in algorithm.corrections:
             for value in correction.measures(server.slots[correction.name]).values():
                 float(value)
         if source:
-            local_drift(source, engine.save(), facts, own.units)
+            local_drift(source, engine.save(), facts, updates.units)
 
-    return rounds_of(task, Stacked(task.model, task.federation), tell)
+    return read

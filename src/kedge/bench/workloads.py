@@ -1,14 +1,15 @@
-"""The work that is timed: shapes and sizes, on random data."""
+"""The workloads that are timed: a network, clients and batches of random data."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import nn
 
+from kedge.algorithms import fedavg
 from kedge.config.task import Task
-from kedge.core.algorithm import LocalTraining
+from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.errors import RequestError
 from kedge.core.optimizers import SGD
 from kedge.core.sampling import Participation
@@ -17,11 +18,12 @@ from kedge.data.federation import Federation
 from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded
 
-LR = 0.1
+LEARNING_RATE = 0.1
+SMALL_STEPS = SGD(1e-3, weight_decay=1e-3)  # no method diverges
 
 
 def pfl_cnn(shape: Sequence[int], classes: int) -> nn.Module:
-    """pfl-research's network for CIFAR-10: two 3×3 convolutions, one pooling, 128; without its dropout."""
+    """pfl-research's network for CIFAR-10: two convolutions, a pooling, two linear layers, no dropout."""
     channels, height, width = shape
     return nn.Sequential(
         nn.Conv2d(channels, 32, 3),
@@ -36,12 +38,12 @@ def pfl_cnn(shape: Sequence[int], classes: int) -> nn.Module:
     )
 
 
-KNOWN: dict[str, Callable[..., nn.Module]] = {**MODELS, "pfl-cnn": pfl_cnn}
+FACTORIES: dict[str, Callable[..., nn.Module]] = {**MODELS, "pfl-cnn": pfl_cnn}
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Equal clients that train a network on a few samples each."""
+    """FedAvg on a network, with clients of equal size."""
 
     name: str
     about: str
@@ -49,40 +51,48 @@ class Workload:
     shape: tuple[int, int, int]
     clients: int
     per_round: int
-    samples: int
+    samples: int  # of a client
     batch: int
-    compiled: bool  # whether a compiled row is shown
+    compiled: bool  # whether compiling pays on a CPU
     classes: int = 10
-    decay: float = 1e-3
+    weight_decay: float = 1e-3
     clip: float | None = 10.0
 
     def module(self, seed: int = 0) -> nn.Module:
-        """A fresh network."""
-        return seeded(lambda: KNOWN[self.model](self.shape, self.classes), seed)
+        """A new network."""
+        return seeded(lambda: FACTORIES[self.model](self.shape, self.classes), seed)
 
     def local(self) -> LocalTraining:
         """SGD with weight decay and clipping, one epoch."""
-        return LocalTraining(1, self.batch, SGD(LR, weight_decay=self.decay), clip=self.clip)
+        return LocalTraining(
+            1, self.batch, SGD(LEARNING_RATE, weight_decay=self.weight_decay), clip=self.clip
+        )
 
     def optimizer(self, module: nn.Module) -> torch.optim.SGD:
-        """The same as torch has it."""
-        return torch.optim.SGD(module.parameters(), lr=LR, weight_decay=self.decay)
+        """The same optimizer in plain PyTorch."""
+        return torch.optim.SGD(module.parameters(), lr=LEARNING_RATE, weight_decay=self.weight_decay)
 
     def federation(self, device: str) -> Federation:
         """Random images and labels."""
         generator = np.random.default_rng(0)
         count = self.clients * self.samples
         x = generator.standard_normal((count, *self.shape), dtype=np.float32)
-        pool = Dataset(x, generator.integers(0, 10, count))
+        pool = Dataset(x, generator.integers(0, self.classes, count))
         shares = tuple(np.split(np.arange(count), self.clients))
         none = (np.empty(0, dtype=np.int64),) * self.clients
-        return Federation(pool, shares, none, None, 10).to(device, torch.float32)
+        return Federation(pool, shares, none, None, self.classes).to(device, torch.float32)
 
     def task(self, device: str) -> Task:
-        """What the engines run; stages are added by the caller."""
-        return Task(
-            (), from_module(self.module()), self.federation(device), Participation(per_round=self.per_round)
-        )
+        """A run of FedAvg on this workload."""
+        stages = (Stage(fedavg(), 1, self.local()),)
+        participation = Participation(per_round=self.per_round)
+        return Task(stages, from_module(self.module()), self.federation(device), participation)
+
+    def method_task(self, algorithm: Algorithm, device: str) -> Task:
+        """A run of another method, with the network that it needs and SMALL_STEPS."""
+        model = algorithm.adapt(from_module(seeded(lambda: algorithm.rebuild(self.module()), 0)))
+        stage = Stage(algorithm, 1, replace(self.local(), optimizer=SMALL_STEPS))
+        return replace(self.task(device), model=model, stages=(stage,))
 
 
 OVERHEAD = Workload(
@@ -105,11 +115,11 @@ DIAGNOSTICS = Workload(
     "10 clients, all of them, 500 samples of 3×32×32, batch 50 (10 local steps), standard CNN, stacked",
     "standard-cnn", (3, 32, 32), 10, 10, 500, 50, False,
 )  # fmt: skip
-WORKLOADS = {w.name: w for w in (OVERHEAD, COMPUTE)}  # on which the engines are compared
+WORKLOADS = {work.name: work for work in (OVERHEAD, COMPUTE)}  # of the table of engines
 
 
 def standard(steps: int = 10) -> Workload:
-    """The standard CNN with so many local steps a round."""
+    """The standard CNN with `steps` local steps a round."""
     if steps < 1:
         raise RequestError(f"--steps {steps}: need at least 1.")
     return Workload(
@@ -123,6 +133,6 @@ PFL_CIFAR10 = Workload(
     "pfl-cifar10",
     "pfl-research's own: 1000 users, 50 a round, 50 samples of 3×32×32, batch 10, "
     "conv 32 – conv 64 – 128 – 10 (1,626,442 parameters), plain SGD",
-    "pfl-cnn", (3, 32, 32), 1000, 50, 50, 10, True, decay=0.0, clip=None,
+    "pfl-cnn", (3, 32, 32), 1000, 50, 50, 10, True, weight_decay=0.0, clip=None,
 )  # fmt: skip
-PEERS = {w.name: w for w in (OVERHEAD, standard(), PFL_CIFAR10)}  # on which other frameworks are compared
+PEERS = {work.name: work for work in (OVERHEAD, standard(), PFL_CIFAR10)}  # of the table of frameworks

@@ -1,1 +1,1 @@
-"""Other frameworks on the same work."""
+"""Other frameworks that do the same work."""

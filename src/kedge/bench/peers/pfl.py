@@ -1,7 +1,8 @@
 """Rounds of pfl-research: its PyTorch model, simulated backend and federated averaging, as in its benchmarks.
 
-Users' tensors lie on the device; users come round robin and are weighted by their samples, which pfl takes in
-a fixed order. Local evaluation is off, but for the first round, which pfl always evaluates.
+The users' tensors are on the device. Users take part in a fixed cycle and are weighted by their samples,
+which pfl reads in a fixed order. Local evaluation is off, except in the first round, which pfl always
+evaluates.
 """
 
 import asyncio
@@ -16,33 +17,33 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kedge.bench.loops import Round
-from kedge.bench.workloads import LR, Workload
+from kedge.bench.rounds import Round
+from kedge.bench.workloads import LEARNING_RATE, Workload
 from kedge.data.federation import Federation
 
-DEVICE = "PFL_PYTORCH_DEVICE"  # where pfl is told which device to take; otherwise a GPU if there is one
+DEVICE = "PFL_PYTORCH_DEVICE"  # pfl reads its device from this variable; by default a GPU, if any
 NEVER = 10**9  # rounds between evaluations
 
 
 class Classifier(nn.Module):
-    """A network with what pfl asks of one."""
+    """A network with the methods that pfl calls."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """What is minimised."""
+        """The loss of a batch."""
         return F.cross_entropy(self.network(x), y)
 
     def metrics(self, x: Tensor, y: Tensor) -> dict[str, Any]:
-        """Nothing is evaluated."""
+        """No metrics."""
         return {}
 
 
 @contextmanager
 def pfl_research(work: Workload, data: Federation) -> Iterator[Round]:
-    """Rounds under an event loop and a device that are pfl's own."""
+    """Rounds of pfl, with an event loop and the device in its environment variable."""
     before = os.environ.get(DEVICE)
     os.environ[DEVICE] = data.pool.x.device.type
     loop = asyncio.new_event_loop()
@@ -59,7 +60,7 @@ def pfl_research(work: Workload, data: Federation) -> Iterator[Round]:
 
 
 def rounds(work: Workload, data: Federation) -> Round:
-    """A round is a run that goes on for one more iteration, which pfl's `run` allows."""
+    """Rounds of pfl: each continues `run` for one more iteration, which pfl allows."""
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.aggregate.weighting import WeightByDatapoints
     from pfl.algorithm.base import NNAlgorithmParams
@@ -72,7 +73,7 @@ def rounds(work: Workload, data: Federation) -> Round:
     module = Classifier(work.module().to(data.pool.x.device))
     model = PyTorchModel(
         module,
-        local_optimizer_create=partial(torch.optim.SGD, weight_decay=work.decay),
+        local_optimizer_create=partial(torch.optim.SGD, weight_decay=work.weight_decay),
         central_optimizer=torch.optim.SGD(module.parameters(), lr=1.0),
     )
     indices = [torch.from_numpy(own).to(data.pool.x.device) for own in data.clients]
@@ -83,7 +84,7 @@ def rounds(work: Workload, data: Federation) -> Round:
     local = NNTrainHyperParams(
         local_batch_size=work.batch,
         local_num_epochs=1,
-        local_learning_rate=LR,
+        local_learning_rate=LEARNING_RATE,
         local_max_grad_norm=work.clip,
     )
     algorithm, iterations = FederatedAveraging(), count(1)

@@ -1,28 +1,23 @@
-"""Benchmarks of the engines, of methods and of other frameworks: options, measurements, results."""
+"""The work of kedge bench: measure the workloads of a plan, print their tables, collect the rows."""
 
 import platform
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from kedge.bench.bench import Row, bench
 from kedge.bench.candidates import candidates
-from kedge.bench.diagnostics import Overhead, overheads
-from kedge.bench.freezing import CLIENTS, Phase, agreements, freezing
-from kedge.bench.methods import Cost, method_costs
-from kedge.bench.networks import Speed, speeds
-from kedge.bench.packing import Packing, packing
-from kedge.bench.peers.peers import Peer, compare
-from kedge.bench.profile import Profile
+from kedge.bench.diagnostics import overheads
+from kedge.bench.engines import engine_speeds
+from kedge.bench.freezing import CLIENTS, agreements, phase_costs
+from kedge.bench.methods import method_costs
+from kedge.bench.networks.speeds import NetworkBench
+from kedge.bench.packing import pack_speeds
+from kedge.bench.peers.peers import peer_speeds
 from kedge.bench.workloads import DIAGNOSTICS, METHODS, PEERS, WORKLOADS, standard
 from kedge.cli.actions.bench_plan import Plan
 from kedge.cli.actions.bench_tables import (
-    method_documents,
-    overhead_documents,
-    phase_documents,
     print_engines,
     print_freezing,
     print_methods,
@@ -31,139 +26,127 @@ from kedge.cli.actions.bench_tables import (
     print_packing,
     print_peers,
     print_profile,
-    profile_documents,
 )
-from kedge.cli.output import console, print_json, print_message
+from kedge.cli.output import console, print_json
+
+KEYS = (  # of the JSON document
+    "rows",
+    "networks",
+    "profiles",
+    "methods",
+    "freezing",
+    "freezing_agreement",
+    "packing",
+    "diagnostics",
+    "peers",
+)
 
 
-@dataclass
-class Results:
-    """Rows of the tables, by kind of workload."""
+class Result(NamedTuple):
+    """The rows of a measurement, their key in the JSON document, and a function that prints them."""
 
-    device: str
-    engines: list[Row] = field(default_factory=list)
-    networks: list[Speed] = field(default_factory=list)
-    profiles: list[Profile] = field(default_factory=list)
-    methods: list[Cost] = field(default_factory=list)
-    freezing: list[Phase] = field(default_factory=list)
-    packing: list[Packing] = field(default_factory=list)
-    diagnostics: list[Overhead] = field(default_factory=list)
-    peers: list[Peer] = field(default_factory=list)
-
-    def machine(self) -> dict[str, Any]:
-        """Device, threads and the version of PyTorch."""
-        on_gpu = self.device == "cuda"
-        return {
-            "device": torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine(),
-            "threads": torch.get_num_threads(),
-            "torch": torch.__version__,
-        }
-
-    def document(self) -> dict[str, Any]:
-        """All rows as a JSON document."""
-        return {
-            "machine": self.machine(),
-            "rows": [row._asdict() for row in self.engines],
-            "networks": [row._asdict() for row in self.networks],
-            "profiles": profile_documents(self.profiles),
-            "methods": method_documents(self.methods),
-            "freezing": phase_documents(self.freezing),
-            "freezing_agreement": [one._asdict() for one in agreements(self.freezing)],
-            "packing": [row._asdict() for row in self.packing],
-            "diagnostics": overhead_documents(self.diagnostics),
-            "peers": [row._asdict() for row in self.peers],
-        }
+    key: str
+    rows: Sequence[Any]
+    print: Callable[[], None]
 
 
-Print = Callable[..., None]  # prints a table, unless the result is printed as JSON
+def run_benchmarks(plan: Plan, as_json: bool) -> None:
+    """Measure all workloads; print each table as soon as it is measured, or all rows as JSON at the end."""
+    rows: dict[str, list[Any]] = {key: [] for key in KEYS}
+    for result in results(plan):
+        rows[result.key] += result.rows
+        if not as_json:
+            result.print()
+    if as_json:
+        print_json({"machine": machine(plan.device), **document(rows)})
+    else:
+        about = "{device}, {threads} threads, torch {torch}".format(**machine(plan.device))
+        console().print(about, highlight=False)
 
 
-def measure(plan: Plan, print_tables: bool) -> Results:
-    """Measure all workloads; print each table at once, so that an interruption loses none."""
-    results = Results(plan.device)
-    tables: Print = (lambda table, *of: table(*of)) if print_tables else (lambda table, *of: None)
+def results(plan: Plan) -> Iterator[Result]:
+    """Measure the workloads one after another."""
     for name in plan.names:
         if plan.options.peers:
-            measure_peers(plan, name, results, tables)
+            yield peers_result(plan, name)
         elif name in WORKLOADS:
-            measure_engines(plan, name, results, tables)
+            rows = engine_speeds(WORKLOADS[name], plan.timing)
+            yield Result("rows", rows, partial(print_engines, WORKLOADS[name], rows))
     for name, measurement in MEASUREMENTS.items():
         if name in plan.names:
-            measurement(plan, results, tables)
-    return results
+            yield from measurement(plan)
 
 
-def print_results(results: Results, as_json: bool) -> None:
-    """Print all rows as JSON, or the machine below the tables."""
-    if as_json:
-        print_json(results.document())
-        return
-    machine = results.machine()
-    console().print(
-        f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}", highlight=False
-    )
-
-
-def measure_peers(plan: Plan, name: str, results: Results, tables: Print) -> None:
+def peers_result(plan: Plan, name: str) -> Result:
     """Time kedge and other frameworks on one workload."""
     steps = plan.options.steps
     work = standard(steps) if steps and name == "standard" else PEERS[name]
-    rows = compare([work], *plan.timing)
-    results.peers += rows
-    tables(print_peers, work, rows)
+    rows = peer_speeds(work, plan.timing)
+    return Result("peers", rows, partial(print_peers, work, rows))
 
 
-def measure_engines(plan: Plan, name: str, results: Results, tables: Print) -> None:
-    """Time the plain loop, the engines and central training on one workload."""
-    rows = bench([WORKLOADS[name]], *plan.timing)
-    results.engines += rows
-    tables(print_engines, WORKLOADS[name], rows)
-
-
-def measure_methods(plan: Plan, results: Results, tables: Print) -> None:
+def methods_results(plan: Plan) -> Iterator[Result]:
     """Time each method beside FedAvg."""
-    listed = candidates(len(METHODS.task("cpu").model.units))
-    results.methods = method_costs(listed, METHODS, *plan.timing)
-    tables(print_methods, METHODS, results.methods)
+    units = len(METHODS.task("cpu").model.units)
+    costs = method_costs(candidates(units), METHODS, plan.timing)
+    yield Result("methods", costs, partial(print_methods, METHODS, costs))
 
 
-def measure_freezing(plan: Plan, results: Results, tables: Print) -> None:
+def freezing_results(plan: Plan) -> Iterator[Result]:
     """Time the phases of freezing schedules beside FedAvg."""
     setting = plan.setting(CLIENTS)
-    results.freezing = freezing(setting, plan.precisions_or("tf32"), *plan.timing)
-    tables(print_freezing, setting, results.freezing)
+    rows = phase_costs(setting, plan.precisions_or("tf32"), plan.timing)
+    yield Result("freezing", rows, partial(print_freezing, setting, rows))
+    yield Result("freezing_agreement", agreements(rows), print_nothing)
 
 
-def measure_packing(plan: Plan, results: Results, tables: Print) -> None:
+def packing_results(plan: Plan) -> Iterator[Result]:
     """Time runs alone and packed."""
-    setting, options = plan.setting(1), plan.options
-    results.packing = packing(
-        setting, plan.precisions, plan.device, options.runs, options.repeats, print_message, plan.streams
-    )
-    tables(print_packing, setting, results.packing)
+    setting = plan.setting(1)
+    rows = pack_speeds(setting, plan.precisions, plan.timing, plan.options.runs, plan.streams)
+    yield Result("packing", rows, partial(print_packing, setting, rows))
 
 
-def measure_diagnostics(plan: Plan, results: Results, tables: Print) -> None:
+def diagnostics_results(plan: Plan) -> Iterator[Result]:
     """Time rounds with and without measure.drift."""
-    results.diagnostics = overheads(DIAGNOSTICS, plan.device, plan.options.repeats, print_message)
-    tables(print_overheads, DIAGNOSTICS, results.diagnostics)
+    rows = overheads(DIAGNOSTICS, plan.timing)
+    yield Result("diagnostics", rows, partial(print_overheads, DIAGNOSTICS, rows))
 
 
-def measure_networks(plan: Plan, results: Results, tables: Print) -> None:
-    """Time the engines on several networks and numbers of clients, and profile them if asked to."""
-    look = results.profiles.append if plan.options.profile else None
-    results.networks = speeds(
-        plan.settings, plan.precisions, plan.device, plan.options.repeats, print_message, plan.streams,
-        look=look, done=partial(tables, print_networks),
-    )  # fmt: skip
-    for profile in results.profiles:
-        tables(print_profile, profile)
+def networks_results(plan: Plan) -> Iterator[Result]:
+    """Time and profile networks; each setting has a table, the JSON document has the rows in order."""
+    bench = NetworkBench(plan.settings, plan.precisions, plan.timing, plan.streams)
+    for rows in bench.speeds():
+        yield Result("networks", [], partial(print_networks, rows))
+    yield Result("networks", bench.sorted_rows(), print_nothing)
+    for profile in bench.profiles() if plan.options.profile else []:
+        yield Result("profiles", [profile], partial(print_profile, profile))
 
 
-MEASUREMENTS: dict[str, Callable[[Plan, Results, Print], None]] = {
-    METHODS.name: measure_methods,
-    "freezing": measure_freezing,
-    "packing": measure_packing,
-    DIAGNOSTICS.name: measure_diagnostics,
-    "networks": measure_networks,  # last, since the profiler slows every later measurement
+def print_nothing() -> None:
+    """Print nothing: the rows are in another table."""
+
+
+def machine(device: str) -> dict[str, Any]:
+    """Device, threads and the version of PyTorch."""
+    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
+    return {"device": name, "threads": torch.get_num_threads(), "torch": torch.__version__}
+
+
+def document(value: Any) -> Any:
+    """Rows as JSON values: a named tuple is an object, with `holds` if it has a bound."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        verdict = {"holds": value.holds} if hasattr(value, "holds") else {}
+        return {**document(value._asdict()), **verdict}
+    if isinstance(value, dict):
+        return {key: document(one) for key, one in value.items()}
+    return [document(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+MEASUREMENTS: dict[str, Callable[[Plan], Iterator[Result]]] = {
+    METHODS.name: methods_results,
+    "freezing": freezing_results,
+    "packing": packing_results,
+    DIAGNOSTICS.name: diagnostics_results,
+    "networks": networks_results,  # last, since the profiler slows every later measurement
 }

@@ -1,11 +1,13 @@
 """Options of kedge bench, and the checked plan of its measurements."""
 
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kedge.bench.networks import NETWORKS, Setting, fitting
+from kedge.bench.networks.setting import NETWORKS, Setting
+from kedge.bench.networks.ways import dividing
+from kedge.bench.timing import Timing
 from kedge.bench.workloads import DIAGNOSTICS, METHODS, PEERS, WORKLOADS
 from kedge.cli.output import print_message
 from kedge.config.assemble import NO_CUDA, device_of
@@ -36,7 +38,7 @@ class Options(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure, checked before the first measurement."""
+    """The measurements, checked before the first of them."""
 
     names: Sequence[str]  # of workloads
     options: Options
@@ -46,9 +48,9 @@ class Plan:
     streams: Sequence[int]
 
     @property
-    def timing(self) -> tuple[str, int, bool, Callable[[str], None]]:
-        """The last arguments of most measurements."""
-        return self.device, self.options.repeats, self.options.compiled, print_message
+    def timing(self) -> Timing:
+        """The settings of all measurements."""
+        return Timing(self.device, self.options.repeats, self.options.compiled, print_message)
 
     def setting(self, clients: int) -> Setting:
         """The standard network with `clients` clients in each round."""
@@ -60,7 +62,7 @@ class Plan:
 
 
 def plan_of(workloads: Sequence[str], options: Options) -> Plan:
-    """The measurements that names and options ask for. Raise if one of them is invalid."""
+    """Check the names of workloads and the options, and return the plan."""
     check_workloads(workloads, options.peers)
     if options.repeats < 1:
         raise RequestError(f"--repeats {options.repeats}: need at least 1.")
@@ -143,7 +145,7 @@ def stream_counts(device: str, streams: str) -> list[int]:
 
 def check_streams(streams: Sequence[int], clients: Sequence[int]) -> None:
     """Raise if no number of streams divides the rows of any round."""
-    if not any(fitting(streams, count) for count in clients):
+    if not any(dividing(streams, count) for count in clients):
         rows = " or ".join(str(count) for count in sorted({bucket(count) for count in clients}))
         named = ",".join(map(str, streams))
         raise RequestError(

@@ -78,11 +78,10 @@ def command(
     debug: Debug = False,
 ) -> None:
     """Time the plain loop over clients, each engine and central training on the same work."""
-    from kedge.cli.actions.bench import measure, print_results
+    from kedge.cli.actions.bench import run_benchmarks
     from kedge.cli.actions.bench_plan import Options, plan_of
 
     options = Options(
         device, repeats, compiled, networks, clients, precisions, steps, runs, streams, profile, peers
     )
-    results = measure(plan_of(workloads or [], options), print_tables=not as_json)
-    print_results(results, as_json)
+    run_benchmarks(plan_of(workloads or [], options), as_json)

@@ -1,7 +1,6 @@
-"""Profiles of rounds: what is counted, and how it is told."""
+"""Profiles of rounds: their kernels and operators, and the tables."""
 
-from collections.abc import Callable
-from importlib import import_module
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,21 +9,24 @@ import torch
 from tests.cli.command import kedge
 from torch._C._autograd import DeviceType
 
-from kedge.bench import networks
-from kedge.bench.bench import rounds_of
-from kedge.bench.networks import Setting, Speed, stacked
-from kedge.bench.profile import BETWEEN, Kernel, Profile, by_kernel, entries, largest
-
-COMMAND = import_module("kedge.cli.actions.bench")
+from kedge.bench.networks.profile import BETWEEN, Kernel, Profile, entries, largest, profile_round
+from kedge.bench.networks.setting import NETWORKS, Setting
+from kedge.bench.networks.speeds import NetworkBench, NetworkSpeed
+from kedge.bench.networks.ways import stacked_engine
+from kedge.bench.rounds import rounds_of
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(networks.NETWORKS, "lenet5", 10)
+    monkeypatch.setitem(NETWORKS, "lenet5", 10)
+
+
+def no_speeds(bench: NetworkBench) -> Iterator[list[NetworkSpeed]]:
+    yield from ()
 
 
 def test_operators_are_counted_by_local_step() -> None:
-    """Five steps with three large products each, which are most of the time."""
+    """Five steps with three large products each, which take most of the time."""
     a = torch.randn(400, 400)
 
     def round(number: int) -> int:
@@ -32,7 +34,7 @@ def test_operators_are_counted_by_local_step() -> None:
             a @ a
         return 0
 
-    first, *others = by_kernel(round, "cpu", 5)
+    first, *others = profile_round(round, "cpu", 5)
     assert (first.name, first.calls) == ("aten::mm", 3)
     assert first.share > 0.5
     assert first.share == pytest.approx(
@@ -44,9 +46,9 @@ def test_operators_are_counted_by_local_step() -> None:
 def test_a_round_of_a_network() -> None:
     setting = Setting("lenet5", 2, 2)
     task = setting.task(setting.federation("cpu"), "fp32")
-    round = rounds_of(task, stacked(task))
+    round = rounds_of(task, stacked_engine(task))
     round(0)
-    found = by_kernel(round, "cpu", setting.steps)
+    found = profile_round(round, "cpu", setting.steps)
     assert len(found) == 13
     assert found[-1].name.startswith("everything else (")
     assert sum(one.share for one in found) == pytest.approx(1, abs=1e-12)
@@ -66,7 +68,7 @@ def test_the_rest_is_one_entry() -> None:
 
 
 def test_on_a_gpu_only_kernels_count() -> None:
-    """Not the launches, which a CPU does, nor named ranges, whose time is that of the kernels within."""
+    """Launches run on the CPU, and the time of named ranges is the time of their kernels."""
 
     def event(kind: DeviceType, named: bool, taken: float) -> Any:
         return SimpleNamespace(
@@ -103,19 +105,15 @@ def test_the_command_profiles_every_way() -> None:
 def test_the_command_prints_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     long = "triton_poi_fused_" + 20 * "convolution_[x]"
     kernels = [Kernel(long, 2.0, 1234.56, 0.75), Kernel("everything else (3)", 0.5, 411.5, 0.25)]
-    given: list[Any] = []
 
-    def found(
-        *asked: Any, look: Callable[[Profile], None], done: Callable[[list[Speed]], None]
-    ) -> list[Speed]:
-        given.extend(asked)
-        look(Profile("lenet5", 10, "captured, 2 streams", "tf32", 100, kernels))
-        look(Profile("lenet5", 10, "stacked", "fp32", 100, []))
-        return []
+    def profiles(bench: NetworkBench) -> Iterator[Profile]:
+        assert bench.streams == [1]
+        yield Profile("lenet5", 10, "captured, 2 streams", "tf32", 100, kernels)
+        yield Profile("lenet5", 10, "stacked", "fp32", 100, [])
 
-    monkeypatch.setattr(COMMAND, "speeds", found)
+    monkeypatch.setattr(NetworkBench, "speeds", no_speeds)
+    monkeypatch.setattr(NetworkBench, "profiles", profiles)
     out = kedge("bench", "networks", "--device", "cpu", "--profile").out
-    assert given[5] == [1]
     assert "profile: lenet5, 10 clients, captured, 2 streams, tf32: 1,646 µs a local step" in out
     assert f"{long[:99]}…    2.0  1,234.6  75.0%" in out
     assert "0.5    411.5  25.0%" in out
@@ -123,15 +121,13 @@ def test_the_command_prints_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_it_nothing_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[Any] = []
+    def fail(bench: NetworkBench) -> Iterator[Profile]:
+        raise AssertionError
 
-    def found(*asked: Any, look: Any, done: Any) -> list[Speed]:
-        given.append(look)
-        return []
-
-    monkeypatch.setattr(COMMAND, "speeds", found)
+    monkeypatch.setattr(NetworkBench, "speeds", no_speeds)
+    monkeypatch.setattr(NetworkBench, "profiles", fail)
     answer = kedge("bench", "networks", "--device", "cpu", "--json")
-    assert given == [None]
+    assert answer.code == 0, answer
     assert answer.json()["profiles"] == []
 
 

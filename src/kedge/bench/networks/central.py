@@ -1,4 +1,7 @@
-"""The ceiling: one model trained on the samples of all clients together, compiled and, on a GPU, captured."""
+"""Compiled central training, the upper limit of the table: one model, the samples of all clients together.
+
+On a GPU its step is captured as a CUDA graph.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kedge.algorithms import fedavg
-from kedge.bench.loops import Round
+from kedge.bench.rounds import Round
 from kedge.core.algorithm import LocalTraining
 from kedge.core.client import Carry, initial_carry, local_step
 from kedge.core.model import Batch, Model
@@ -20,42 +23,37 @@ from kedge.engines.cuda.tracing import traced
 from kedge.torch_private import compiler_options, tree_map_only
 
 
-def central_step(
-    model: Model,
-    local: LocalTraining,
-    data: Federation,
-    carry: Carry,
-    fixed: Any,
-    index: Tensor,
-    x: Tensor,
-    y: Tensor,
-) -> Carry:
-    """One step of the kernel on one large batch, outside any stack."""
-    weight = torch.ones(len(index), dtype=data.dtype, device=index.device)
-    key = torch.zeros(2, dtype=torch.int64, device=index.device)
-    batch = Batch(data.prepare(x[index]), y[index], weight, key)
-    return local_step(fedavg(), model, local, tuple(carry["params"]), carry, batch, fixed)
+def central_step(model: Model, local: LocalTraining, data: Federation) -> Callable[..., Carry]:
+    """A function that takes one step of FedAvg on the samples in `index`, as a client without a stack."""
+
+    def step(carry: Carry, fixed: Any, index: Tensor, x: Tensor, y: Tensor) -> Carry:
+        weight = torch.ones(len(index), dtype=data.dtype, device=index.device)
+        key = torch.zeros(2, dtype=torch.int64, device=index.device)
+        batch = Batch(data.prepare(x[index]), y[index], weight, key)
+        return local_step(fedavg(), model, local, tuple(carry["params"]), carry, batch, fixed)
+
+    return step
 
 
 def compiled_central(model: Model, local: LocalTraining, data: Federation, batch: int, steps: int) -> Round:
-    """Rounds of so many steps of so large a batch."""
+    """Rounds of `steps` steps with `batch` random samples each."""
     device = data.pool.x.device
     index = torch.zeros(batch, dtype=torch.int64, device=device)
     with fastest_convolutions():
         try:
             step = central_program(model, local, data, index, in_place)
         except AssertionError as error:
-            # Where images are 1×1, torch's compiler may expect a kernel's gradient with channels last, as the
-            # kernel is, and cuDNN gives it with channels first. Then kernels have them first, too.
+            # If images are 1×1, torch's compiler may expect the gradient of a kernel with channels last, as
+            # the kernel has them, but cuDNN returns it with channels first. Then use channels first.
             if "stride" not in str(error):
                 raise
             with compiler_options(layout_optimization=False):
-                step = central_program(model, local, data, index, copied)
+                step = central_program(model, local, data, index, contiguous_copies)
 
     def round(number: int) -> int:
         order = torch.randint(len(data.pool), (steps, batch), device=device)
-        for some in order:
-            index.copy_(some)
+        for batch_index in order:
+            index.copy_(batch_index)
             step()
         return steps * batch
 
@@ -63,37 +61,40 @@ def compiled_central(model: Model, local: LocalTraining, data: Federation, batch
 
 
 def central_program(
-    model: Model, local: LocalTraining, data: Federation, index: Tensor, placed: Callable[[Any], Any]
+    model: Model, local: LocalTraining, data: Federation, index: Tensor, copies: Callable[[Any], Any]
 ) -> Callable[[], object]:
-    """One step on the samples in `index`, again and again, of a model that is put in its place."""
+    """Compile a function that takes one step of a new model on the samples in `index`.
+
+    `copies` returns copies of a tree's tensors in the memory format of the program.
+    """
     device = data.pool.x.device
     params, buffers = (tree_to(v, data.dtype, device) for v in model.init(0))
     lr = torch.tensor(local.optimizer.rate(0), dtype=data.dtype, device=device)
-    carry = placed(initial_carry(local, params, buffers, {}))
+    carry = copies(initial_carry(local, params, buffers, {}))
     round = torch.zeros((), dtype=torch.int64, device=device)
     sent = {"anchor": params, "broadcast": {}, "lr": lr, "round": round}
-    fixed = placed({**sent, "buffers": buffers, "facts": {}})
+    fixed = copies({**sent, "buffers": buffers, "facts": {}})
     arguments = carry, fixed, index, data.pool.x, data.pool.y
-    program = traced(partial(central_step, model, local, data), *arguments, repeatable=False)
+    program = traced(central_step(model, local, data), *arguments, repeatable=False)
     step = partial(program, *arguments)
     if device.type != "cuda":
         return step
     graph, _ = captured(step, None)
 
-    def replay(held: Any = arguments) -> None:  # the graph moves the arguments' memory
+    def replay(kept: Any = arguments) -> None:  # the graph reads and writes the memory of the arguments
         graph.replay()
 
     return replay
 
 
-def copied(tree: Any) -> Any:
-    """The tree's tensors as copies in the usual layout."""
+def contiguous_copies(tree: Any) -> Any:
+    """Copies of all tensors in the contiguous memory format."""
     return tree_map_only(Tensor, partial(torch.clone, memory_format=torch.contiguous_format), tree)
 
 
 @contextmanager
 def fastest_convolutions() -> Iterator[None]:
-    """Let cuDNN try its algorithms and take the fastest."""
+    """Let cuDNN measure its algorithms and use the fastest."""
     cudnn = torch.backends.cudnn
     before = cudnn.benchmark, cudnn.deterministic
     cudnn.benchmark, cudnn.deterministic = True, False

@@ -1,4 +1,4 @@
-"""The benchmark's rows are complete and its plain loop and central training really train."""
+"""The table of engines, and the loops that it compares with."""
 
 import copy
 from dataclasses import replace
@@ -7,20 +7,20 @@ import pytest
 import torch
 from tests.cli.command import kedge
 
-from kedge.algorithms import fedavg
-from kedge.bench import bench as module
-from kedge.bench.bench import bench, rounds_of
+from kedge.bench import timing
+from kedge.bench.engines import engine_speeds
 from kedge.bench.loops import central, plain_loop
+from kedge.bench.rounds import rounds_of
+from kedge.bench.timing import Timing
 from kedge.bench.workloads import OVERHEAD, Workload
-from kedge.core.algorithm import Stage
 from kedge.engines.sequential import Sequential
 
 SMALL = replace(OVERHEAD, name="small", clients=6, per_round=3, compiled=False)
 
 
 def test_rows_are_ratios_within_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BLOCK_SECONDS", 0.01)
-    rows = {row.how.removesuffix(" (auto)"): row for row in bench([SMALL], repeats=2)}
+    monkeypatch.setattr(timing, "BLOCK_SECONDS", 0.01)
+    rows = {row.how.removesuffix(" (auto)"): row for row in engine_speeds(SMALL, Timing(repeats=2))}
     assert set(rows) == {"plain loop", "sequential", "stacked", "central"}
     assert rows["plain loop"].to_plain == 1
     assert rows["central"].to_central == 1
@@ -28,12 +28,12 @@ def test_rows_are_ratios_within_one_run(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_plain_loop_is_the_sequential_engine_s_mathematics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One client, one full batch: the order of samples does not matter, so both must move alike."""
+    """With one client and one full batch the order of samples makes no difference."""
     one = replace(SMALL, clients=1, per_round=1, samples=10)
     torch.manual_seed(0)
     start = one.module()
     monkeypatch.setattr(Workload, "module", lambda self: copy.deepcopy(start))
-    task = replace(one.task("cpu"), stages=(Stage(fedavg(), 1, one.local()),))
+    task = one.task("cpu")
     assert (
         plain_loop(one, task.federation)(0)
         == rounds_of(task, Sequential(task.model, task.federation))(0)
@@ -43,7 +43,7 @@ def test_the_plain_loop_is_the_sequential_engine_s_mathematics(monkeypatch: pyte
 
 
 def test_the_command_prints_a_table_and_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BLOCK_SECONDS", 0.01)
+    monkeypatch.setattr(timing, "BLOCK_SECONDS", 0.01)
     answer = kedge("bench", "overhead", "--no-compile", "--repeats", "1", "--json")
     assert answer.code == 0
     assert {"plain loop", "central"} <= {row["how"] for row in answer.json()["rows"]}
@@ -53,6 +53,6 @@ def test_the_command_prints_a_table_and_json(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_it_captures_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BLOCK_SECONDS", 0.01)
-    rows = {row.how.removesuffix(" (auto)") for row in bench([SMALL], "cuda", 2)}
+    monkeypatch.setattr(timing, "BLOCK_SECONDS", 0.01)
+    rows = {row.how.removesuffix(" (auto)") for row in engine_speeds(SMALL, Timing("cuda", 2))}
     assert rows == {"plain loop", "sequential", "stacked", "captured", "central"}
