@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 import kedge
-from kedge.config.dealing import federation_of
 from kedge.config.document import override
 from kedge.config.experiment import Experiment, resolve
+from kedge.config.federations import federation_of
 from kedge.config.schema import parameters
 from kedge.config.train_arguments import ABSENT, KEYS
 from kedge.core.schedules import Clock

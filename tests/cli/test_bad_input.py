@@ -40,11 +40,12 @@ def in_an_empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
         ("optimizer.name=sdg", "Did you mean 'sgd'?"),
         (
             "engine.name=stackd",
-            "engine.name = 'stackd': input should be 'auto', 'sequential', 'stacked' or 'captured'",
+            "need 'auto', 'sequential', 'stacked' or 'captured'. Did you mean 'stacked'?",
         ),
-        ("training.epochs=five", "training.epochs = 'five': input should be a valid integer"),
+        ("epochs=3", "unknown key epochs. Did you mean 'training.epochs'?"),
+        ("training.epochs=five", "training.epochs = 'five': need a valid integer"),
         ("training.epochs=1.5", "training.epochs = 1.5"),
-        ("training.drop_last=1", "training.drop_last = 1: input should be a valid boolean"),
+        ("training.drop_last=1", "training.drop_last = 1: need a valid boolean"),
         ("training=3", "training = 3: need a table [training]"),
         ("rounds=0", "rounds = 0: need a whole number of at least 1"),
         ("rounds=-3", "rounds = -3: need a whole number of at least 1"),
@@ -98,7 +99,7 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["run", "quickstrat"], "neither a file nor a shipped one. Did you mean 'quickstart'?"),
+        (["run", "quickstrat"], "no shipped experiment of this name. Did you mean 'quickstart'?"),
         (["run"], "name an experiment: kedge run quickstart"),
         (["run", "quickstart", "--set", "rounds"], "--set rounds: write key=value"),
         (["run", "quickstart", "--seeds", "0"], "--seeds 0: need at least 1"),
@@ -129,7 +130,7 @@ def test_without_cuda_a_command_says_so_and_falls_back(words: tuple[str, ...], t
     out: list[str | Path] = ["--out", tmp_path / "run"] if words[0] == "run" else []
     answer = kedge(*words, "--device", "cuda", *out)
     assert answer.code == 0
-    assert answer.err.count("torch sees no CUDA device here: this runs on the CPU") == 1
+    assert answer.err.count("torch finds no CUDA device: training on the CPU") == 1
     if out:
         kept = json.loads((tmp_path / "run" / "environment.json").read_text())
         assert kept["engine"]["device"] == "cpu"

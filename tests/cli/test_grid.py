@@ -7,7 +7,7 @@ import pytest
 from tests.cli.command import kedge
 from tests.cli.grids import CELLS, GRID, written
 
-from kedge.config.grid import names as cell_names
+from kedge.config.grid import cell_names
 
 
 def test_a_dry_run_shows_the_cells_and_makes_nothing(tmp_path: Path) -> None:
@@ -54,14 +54,14 @@ def test_a_shipped_experiment_takes_a_grid_from_the_command_line() -> None:
         ("training.epochs = [1, 1.5]", "cell training.epochs=1.5: training.epochs = 1.5"),
         ("method = ['fedavg', 'feddyn(alpha=0)']", "cell method=feddyn-alpha-0: feddyn(alpha=0.0): need"),
         ("partition.alpha = [0.1, -1]", "cell partition.alpha=-1: "),
-        ("method = ['fedavg', 'fedavg']", "grid.method = ['fedavg', 'fedavg']: 'fedavg' stands there twice"),
-        ("partition.alpha = [0.1, 0.10]", "grid.partition.alpha = [0.1, 0.1]: 0.1 stands there twice"),
+        ("method = ['fedavg', 'fedavg']", "['fedavg', 'fedavg']: 'fedavg' is in the list twice"),
+        ("partition.alpha = [0.1, 0.10]", "grid.partition.alpha = [0.1, 0.1]: 0.1 is in the list twice"),
         (
             "method = ['feddyn', 'feddyn(alpha=0.01)']",
             "grid: method=feddyn and method=feddyn-alpha-0.01 are the same experiment",
         ),
-        ("seed = [0, 1]", "grid.seed = [0, 1]: seeds are counted: --seeds N"),
-        ("name = ['a', 'b']", "grid.name = ['a', 'b']: a name changes nothing in a run"),
+        ("seed = [0, 1]", "grid.seed = [0, 1]: use --seeds N"),
+        ("name = ['a', 'b']", "grid.name = ['a', 'b']: the name does not change a run"),
         ("method = ['fedavg']\n'method.alpha' = [0.1]", "cell method=fedavg,method.alpha=0.1: unknown key"),
     ],
 )  # fmt: skip

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from tests.cli.command import kedge
 
-from kedge.config.dealing import federation_of
 from kedge.config.document import read
 from kedge.config.experiment import resolve
+from kedge.config.federations import federation_of
 from kedge.report.plots import png
 
 
@@ -112,12 +112,12 @@ def test_natural_clients_of_a_file_and_a_note_on_what_the_number_sees(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["quickstrat"], "neither a file nor a shipped one. Did you mean 'quickstart'?"),
-        (["quickstart", "--set", "partition.alpha=0"], "Dirichlet(alpha=0.0): need a finite alpha > 0"),
+        (["quickstrat"], "no shipped experiment of this name. Did you mean 'quickstart'?"),
+        (["quickstart", "--set", "partition.alpha=0"], "Dirichlet(alpha=0.0): need 0 < alpha < inf"),
         (["quickstart", "--set", "partition.alhpa=1"], "unknown key partition.alhpa. Did you mean 'alpha'?"),
         (["quickstart", "--set", "partition.clients=3"], "per_round = 5: there are only 3 clients"),
         (["quickstart", "--set", "partition=natural"], "Natural: no keys given"),
-        (["quickstart", "--seed", "-1"], "seed = -1: need 0 ≤ seed"),
+        (["quickstart", "--seed", "-1"], "seed = -1: need a whole number from 0"),
         (["quickstart", "--png", "a.pdf"], "--png a.pdf: need a file's name that ends in .png"),
         (["quickstart", "--html", "/nowhere/a.html"], "--html /nowhere/a.html: need a file's name that ends"),
         (["quickstart", "--out", "x", "--png", "a.png"], "--out x names both files: leave --png and"),

@@ -31,7 +31,7 @@ def test_blocks_of_a_perceptron_are_refused_with_what_to_do(tmp_path: Path) -> N
 def test_an_unknown_granularity_is_refused() -> None:
     answer = kedge("run", "quickstart", "--set", "training.units=stage")
     assert answer.code == 2
-    assert "training.units = 'stage': input should be 'listed', 'layer', 'module' or 'block'" in answer.err
+    assert "training.units = 'stage': need 'listed', 'layer', 'module' or 'block'" in answer.err
 
 
 @pytest.mark.parametrize("units", ["module", "block"])

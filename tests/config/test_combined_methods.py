@@ -11,7 +11,7 @@ from tests.api.test_assembly import call, check_same, configuration, history_of
 from tests.cli.command import kedge as command
 
 import kedge
-from kedge.config.document import written
+from kedge.config.document import as_text
 from kedge.config.experiment import resolve
 from kedge.config.stages import stages_of
 from kedge.core.algorithm import Algorithm
@@ -73,7 +73,7 @@ def test_heads_are_added_once_to_stages_that_share_them() -> None:
 
 def test_a_combined_method_is_written_as_a_user_writes_it() -> None:
     method = {"name": "fedtr", "drift_rate": 0.2, "and": [{"name": "scaffold"}]}
-    assert written(method) == "fedtr(drift_rate=0.2) & scaffold"
+    assert as_text(method) == "fedtr(drift_rate=0.2) & scaffold"
 
 
 def test_methods_of_the_command_line_may_be_combined(tmp_path: Path) -> None:

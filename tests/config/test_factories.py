@@ -110,10 +110,10 @@ def test_what_a_user_names_in_a_file_runs(method: str, label: str, file: str, tm
         ("{}:too_short + fedavg", "too_short gives 1 flags for a model of 4 units: need one a unit"),
         ("{}:unsaid", "is it a method or a schedule"),
         ("{}:number", "is it a method or a schedule"),
-        ("{}:liar", "it returns a int, no Algorithm"),
+        ("{}:liar", "it returns a int, not an Algorithm"),
         ("{}:near(nu=1)", "unknown key method.nu"),
         ("{}:nearr", "has no 'nearr'"),
-        ("nowhere.py:near", "there is no such file"),
+        ("nowhere.py:near", "no such file"),
         ("{}:one_more_a_round + fedbug", "it names two schedules"),
     ],
 )
@@ -134,8 +134,8 @@ def test_a_network_of_ones_own_is_named_in_a_file(model: str, leaves: int, file:
     ("model", "message"),
     [
         ("network(depth=3)", "unknown key model.depth"),
-        ("number", "it is a int; name a function"),
-        ("near", "it makes a Algorithm, no nn.Module"),
+        ("number", "it is a int, not a function"),
+        ("near", "it returns a Algorithm, not an nn.Module"),
     ],
 )
 def test_what_is_no_network_is_refused(model: str, message: str, file: str) -> None:

@@ -88,12 +88,12 @@ WRONG = {
         r"has no 'mne'\. Did you mean 'mine'\? It defines: Nothing, mine",
     ),
     "no file": ("methods_of_me.py:mine", r"no such file\. Did you mean 'methods_of_mine\.py'\?"),
-    "no folder": ("nowhere/a.py:mine", r"nowhere/a\.py: there is no such file\. Write path"),
-    "no module": ("nowhere.at.all:mine", r"no module 'nowhere', neither installed nor in /"),
+    "no folder": ("nowhere/a.py:mine", r"nowhere/a\.py: no such file\. Write path"),
+    "no module": ("nowhere.at.all:mine", r"no module 'nowhere' is installed or in /"),
     "no submodule": ("kedge.nowhere:mine", r"no module 'kedge\.nowhere'"),
-    "no name": ("methods_of_mine.py", r"does not say what in the file\. Write path"),
-    "empty name": ("methods_of_mine.py:", r"not its form"),
-    "no place": (":mine", r"not its form"),
+    "no name": ("methods_of_mine.py", r"the name of the object is missing\. Write path"),
+    "empty name": ("methods_of_mine.py:", r"cannot read it\. Write path"),
+    "no place": (":mine", r"cannot read it\. Write path"),
     "relative module": (".mine:mine", r"importing \.mine failed"),
 }
 

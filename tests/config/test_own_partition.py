@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from kedge.config.dealing import federation_of
 from kedge.config.document import override, read
 from kedge.config.experiment import resolve
+from kedge.config.federations import federation_of
 from kedge.core.errors import RequestError
 
 FILE = """
@@ -50,11 +50,11 @@ def test_it_deals_the_samples_out(own: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("twice", "a sample stands in two places"),
+        ("twice", "a sample occurs twice"),
         ("outside", "client 0 got 0 to 1000000"),
         ("floats", "client 0 got float64"),
-        ("nobody", "it gave no client"),
-        ("none", "it gave a NoneType"),
+        ("nobody", "it returned no client"),
+        ("none", "it returned a NoneType"),
         ("empty", "client 1 got int64 of shape"),
     ],
 )

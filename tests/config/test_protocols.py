@@ -202,7 +202,7 @@ def test_clipping_can_be_switched_off_and_stays_off_when_read_again() -> None:
     assert assemble(again).stages[0].local.clip is None
     assert assemble(resolved("feddyn", {"data": "digits"})).stages[0].local.clip == 10
     for key in ("training.clip", "participation.share"):
-        with pytest.raises(RequestError, match=rf"{key} = None: the protocol 'feddyn' says .*Give a value"):
+        with pytest.raises(RequestError, match=rf"{key} = None: the protocol 'feddyn' has .*Give a value"):
             resolved("feddyn", {key: None})
 
 

@@ -13,7 +13,7 @@ from kedge.algorithms import SCHEDULE_FACTORIES
 from kedge.audit.recorded_run import FixedCohorts
 from kedge.config.checks import check_schedules
 from kedge.config.experiment import factory_table
-from kedge.config.stages import adapted, algorithm_of, rebuilding
+from kedge.config.stages import adapted_model, algorithm_of, common_rebuild
 from kedge.config.task import History, Task
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.model import Model, Statistics
@@ -68,8 +68,8 @@ def task_of(
     Clients have local tests, so that personal and fine-tuned models are measured too.
     """
     stages = [Stage(one, count, local) for one, count in zip(methods, rounds, strict=True)]
-    plain = network("batch", statistics, of=replace(PLAIN, rebuild=rebuilding(stages)))
-    model = adapted(plain, stages)
+    plain = network("batch", statistics, of=replace(PLAIN, rebuild=common_rebuild(stages)))
+    model = adapted_model(plain, stages)
     check_schedules(stages, model)
     data = federation()
     data = replace(data, local_tests=tuple(own[:2] for own in data.clients))

@@ -15,7 +15,7 @@ from kedge.algorithms import METHOD_REGISTRY, fedavg, fedbabu, feddyn, fedprox, 
 from kedge.config.assemble import assemble
 from kedge.config.checks import check_schedules
 from kedge.config.experiment import resolve
-from kedge.config.stages import adapted, rebuilding
+from kedge.config.stages import adapted_model, common_rebuild
 from kedge.core.algorithm import Algorithm, Stage
 from kedge.core.errors import RequestError
 from kedge.core.schedules import Clock, Mask, combined
@@ -109,7 +109,7 @@ def test_stages_that_train_different_networks_are_refused(method: str) -> None:
     assert reason.startswith(
         method.replace("(projection=4)", "") + ": these methods train different networks"
     )
-    assert "projection = 0 leaves the network as it is" in reason
+    assert "projection = 0 keeps the network as it is" in reason
     assert refusal(method.replace("moon", "moon(projection=0)").replace("(projection=4)", "")) is None
 
 
@@ -158,10 +158,10 @@ def test_exactly_the_methods_about_features_refuse_a_network_without_a_classifie
 )
 def test_features_that_a_later_stage_lacks_are_missed_before_the_first_runs(second: Algorithm) -> None:
     stages = [Stage(fedavg(), 1, LOCAL), Stage(second, 1, LOCAL)]
-    rebuild = rebuilding(stages)
+    rebuild = common_rebuild(stages)
     plain = from_module(seeded(lambda: rebuild(without_classifier()), 0))
     with pytest.raises(RequestError, match=f"^{second.name} needs features: the model has no linear layer"):
-        check_schedules(stages, adapted(plain, stages))
+        check_schedules(stages, adapted_model(plain, stages))
 
 
 def one_flag_less(clock: Clock, units: int) -> Mask:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import kedge
-from kedge.config.dealing import federation_of
 from kedge.config.experiment import resolve
+from kedge.config.federations import federation_of
 from kedge.core.errors import RequestError
 from kedge.data.dataset import Dataset, Source
 from kedge.data.federation import Federation, federate

@@ -64,7 +64,7 @@ def test_a_norm_that_overflowed_is_infinite() -> None:
 def test_the_estimate_by_h_is_alpha_times_the_mean_of_all_clients_memories(kind: Kind) -> None:
     """‖h‖² with h = −α (1/m) Σ u_i over all m clients; u_i of one never asked is 0."""
     rule = Proposition1(smooth=1)
-    task = task_of((rule.watched(feddyn(0.1)), 4))
+    task = task_of((rule.with_measurements(feddyn(0.1)), 4))
     engine = kind(task.model, task.federation)
     history = run(task, engine).history
     rows = engine.save().values()
@@ -80,7 +80,7 @@ def test_the_estimate_by_clients_is_the_mean_spread_over_all_of_them(kind: Kind,
     """g_k = −α_k Σ (w_k − θ), its mean ḡ_k over the rounds client k took part in, ‖g_k − ḡ_k‖², the mean over
     all m clients: who rests keeps its value, client 4 was never asked and has 0. θ and w_k by a witness."""
     rule = Proposition1(estimate="clients", smooth=1)
-    algorithm = also(rule.watched(feddyn(0.1, scaling)), Witness())
+    algorithm = also(rule.with_measurements(feddyn(0.1, scaling)), Witness())
     alphas = [0.1 * (sum(SIZES) / len(SIZES) / n if scaling == "data" else 1.0) for n in SIZES]
     past: list[list[Leaves]] = [[] for _ in SIZES]
     sent, by_hand = None, []

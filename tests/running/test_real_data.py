@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import kedge
-from kedge.config.dealing import federation_of
 from kedge.config.document import override, read
 from kedge.config.experiment import resolve
+from kedge.config.federations import federation_of
 
 FOLDER = os.environ.get("KEDGE_DATA")
 pytestmark = pytest.mark.slow

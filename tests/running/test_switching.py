@@ -141,9 +141,9 @@ def test_a_run_of_a_config_resumes_exactly_around_the_switch(after: int, tmp_pat
         ({"method": "fedavg -> feddyn@proposition1"}, "fedavg has neither h nor g_k"),
         ({"method": "feddyn-no-reg -> fedavg@proposition1"}, "feddyn-no-reg has neither"),
         ({"method": "feddyn -> fedavg@proposition1(threshold=-1)"}, "need threshold ≥ 0"),
-        ({"method": "feddyn -> fedavg@proposition1(smooth=0)"}, "smooth ≥ 1"),
+        ({"method": "feddyn -> fedavg@proposition1(smooth=0)"}, r"proposition1\(smooth=0\): need a whole"),
         ({"method": "feddyn -> fedavg@proposition1(threshold=much)"}, "when.threshold = 'much'"),
-        ({"method": "feddyn -> fedavg@plateau(patience=0)"}, "need patience ≥ 1"),
+        ({"method": "feddyn -> fedavg@plateau(patience=0)"}, r"plateau\(patience=0\): need a whole"),
         ({"method": "feddyn -> fedavg@plateau(by=-0.1)"}, "by ≥ 0"),
         ({"method": "feddyn -> fedavg@plateau(metric=drift.h)"}, "need an accuracy or a loss"),
         ({"method": "feddyn -> fedavg@plateau(metric=all.global.accuracy)"}, "no such metric"),
@@ -181,7 +181,7 @@ def test_every_rule_refuses_nonsense_in_python_too() -> None:
         kedge.plateau(by=float("nan"))
     for algorithm in (fedavg(), feddyn_no_reg(), scaffold()):
         with pytest.raises(RequestError, match=algorithm.name):
-            kedge.proposition1().watched(algorithm)
+            kedge.proposition1().with_measurements(algorithm)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.75])

@@ -11,7 +11,7 @@ from kedge.audit.formulas import first_formula
 from kedge.audit.properties.finite_differences import has_objective
 from kedge.audit.references import gradients, objectives
 from kedge.audit.registry.every_method import property_checks
-from kedge.config.imports import imported, imported_method, module_of
+from kedge.config.imports import imported, imported_method, load_module
 from kedge.core.errors import RequestError
 from kedge.core.schedules import all_units
 
@@ -69,7 +69,7 @@ def load_own_method(path: str, name: str, objective: objectives.Objective | None
 def formula_of(path: str) -> str:
     """The formula in the docstring of the method's module, or else of the function at `path`."""
     own = imported(path)
-    home = (inspect.getmodule(own) if callable(own) else None) or module_of(path)
+    home = (inspect.getmodule(own) if callable(own) else None) or load_module(path)
     return first_formula(home.__doc__ or (callable(own) and inspect.getdoc(own)) or "")
 
 

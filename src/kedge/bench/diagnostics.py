@@ -13,7 +13,7 @@ from kedge.bench.ratios import Ratio, quartiles
 from kedge.bench.rounds import Round, rounds_of
 from kedge.bench.timing import WARM_UP_ROUNDS, Timing, round_seconds, warm_up
 from kedge.bench.workloads import Workload
-from kedge.config.diagnostics import observed
+from kedge.config.diagnostics import measuring_algorithm
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm
 from kedge.core.server import Server
@@ -70,7 +70,7 @@ def plain_rounds(work: Workload, algorithm: Algorithm, device: str) -> Round:
 def measured_rounds(work: Workload, algorithm: Algorithm, device: str) -> Round:
     """Rounds with diagnostics."""
     model = work.method_task(algorithm, device).model
-    observing = observed(algorithm, model, Measure(drift=True))
+    observing = measuring_algorithm(algorithm, model, Measure(drift=True))
     task = work.method_task(observing, device)
     return rounds_of(task, Stacked(task.model, task.federation), drift_reader(task))
 

@@ -80,7 +80,9 @@ def ways(work: Workload, task: Task, timing: Timing) -> dict[str, Callable[[], R
         "stacked": lambda: rounds_of(task, Stacked(model, data)),
     }
     if timing.compiled and timing.on_gpu:
-        made["captured"] = lambda: rounds_of(task, captured_stack(model, data, participants=task.takes_part))
+        made["captured"] = lambda: rounds_of(
+            task, captured_stack(model, data, participants=task.participants)
+        )
     elif timing.compiled:
         made["stacked, compiled"] = lambda: rounds_of(
             task, Stacked(model, data, backend=Direct(True, model.half))

@@ -89,7 +89,7 @@ def measure(
 
 def run_packed(tasks: Sequence[Task], rounds: int, device: str, streams: int = 1) -> list[Ended]:
     """Train all runs in one pack. The last run of each round ends the round, so only this run is timed."""
-    engines = [stack(task.model, task.federation, device, task.takes_part, streams) for task in tasks]
+    engines = [stack(task.model, task.federation, device, task.participants, streams) for task in tasks]
     pack = Pack(engines, lambda model, data: stack(model, data, device, streams=streams))
     ended: dict[int, Ended] = {}
 
@@ -108,7 +108,7 @@ def run_packed(tasks: Sequence[Task], rounds: int, device: str, streams: int = 1
 
 def run_alone(task: Task, rounds: int, device: str) -> Ended:
     """Train one run by itself."""
-    engine = stack(task.model, task.federation, device, task.takes_part)
+    engine = stack(task.model, task.federation, device, task.participants)
     return drive(timed_run(task, engine, rounds, device), engine)
 
 

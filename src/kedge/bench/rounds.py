@@ -30,7 +30,7 @@ def start_run(task: Task, engine: Engine) -> Run:
 def train_round(run: Run, number: int) -> Rounds[int]:
     """Train one round and update the run's server. Return the number of samples."""
     task, server = run.task, run.server
-    algorithm, clients = task.stages[0].algorithm, task.takes_part(number)
+    algorithm, clients = task.stages[0].algorithm, task.participants(number)
     order = Order(number, number, task.seed, server.shared, server.buffers, broadcast(algorithm, server))
     reply = yield Assignment(order, clients)
     run.server = server_update(algorithm, server, reply, len(task.federation.clients), number)

@@ -18,13 +18,13 @@ from kedge.config.checks import (
     check_schedules,
     check_tuning,
 )
-from kedge.config.dealing import federation_of
-from kedge.config.diagnostics import check_measures, watched
+from kedge.config.diagnostics import check_measures, with_diagnostics
 from kedge.config.experiment import EngineChoice, Evaluation, Experiment, options_of
 from kedge.config.factories import factory_of
+from kedge.config.federations import federation_of
 from kedge.config.forward_check import with_checked_forward
 from kedge.config.schema import parameters
-from kedge.config.stages import adapted, observed, rebuilding, stages_of
+from kedge.config.stages import adapted_model, common_rebuild, stages_of, with_measurements
 from kedge.config.task import Task
 from kedge.core.algorithm import Stage, Tune
 from kedge.core.errors import RequestError
@@ -36,7 +36,7 @@ from kedge.nn.from_module import from_module, seeded
 from kedge.nn.precision import DTYPES, in_precision
 from kedge.nn.units import check_trainable
 
-NO_CUDA = "engine.device: 'cuda' is asked for, and torch sees no CUDA device here: this runs on the CPU"
+NO_CUDA = "engine.device = 'cuda', but torch finds no CUDA device: training on the CPU"
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,22 +57,23 @@ def assemble(experiment: Experiment, objects: Objects | None = None) -> Task:
     federation = federation.to(device, DTYPES[choice.precision])
     federation = replace(federation, augment=experiment.training.augment)
     check_augment(federation)
-    stages = observed(objects.stages if objects else stages_of(experiment), experiment.evaluation.all)
+    stages = objects.stages if objects else stages_of(experiment)
+    stages = with_measurements(stages, experiment.evaluation.all)
     plain = initial_model(experiment, federation, stages, objects.module if objects else None)
-    model = in_precision(adapted(plain, stages), choice.precision)
+    model = in_precision(adapted_model(plain, stages), choice.precision)
     check_model(model, federation)
     model = with_checked_forward(model, federation)
     check_schedules(stages, model)
     model = place_frozen(model, federation.dtype, device)
     task = Task(
-        stages=watched(stages, model, experiment.measure),
+        stages=with_diagnostics(stages, model, experiment.measure),
         model=model,
         federation=federation,
         participation=experiment.participation,
         seed=experiment.seed,
         evaluate_every=experiment.evaluation.every,
         on_divergence=experiment.training.on_divergence,
-        tune=tune_of(experiment.evaluation),
+        tune=tuning_choice(experiment.evaluation),
         tune_every=experiment.evaluation.tune_every,
         headline=experiment.evaluation.headline,
         measure=experiment.measure,
@@ -88,7 +89,7 @@ def initial_model(
     experiment: Experiment, federation: Federation, stages: Sequence[Stage], module: nn.Module | None
 ) -> Model:
     """The model of `module`, or of the table [model] if it is None, rebuilt for the methods."""
-    training, rebuild = experiment.training, rebuilding(stages)
+    training, rebuild = experiment.training, common_rebuild(stages)
     if module is not None:
         rebuilt = seeded(lambda: rebuild(module), experiment.seed)
         return from_module(rebuilt, statistics=training.statistics, units=training.units)
@@ -110,20 +111,22 @@ def module_factory(experiment: Experiment, federation: Federation) -> Callable[[
     def make() -> nn.Module:
         module = factory(**options)
         if not isinstance(module, nn.Module):
-            raise RequestError(f"model.name = {name!r}: it makes a {type(module).__name__}, no nn.Module.")
+            raise RequestError(
+                f"model.name = {name!r}: it returns a {type(module).__name__}, not an nn.Module."
+            )
         check_trainable(module)
         return module
 
     return make
 
 
-def tune_of(evaluation: Evaluation) -> Tune | Literal["method", "off"]:
-    """How personal models are fine-tuned before they are measured."""
+def tuning_choice(evaluation: Evaluation) -> Tune | Literal["method", "off"]:
+    """The fine-tuning of personal models before they are measured."""
     if evaluation.tune == "method" or evaluation.tune == "off":
         return evaluation.tune
     return Tune(evaluation.tune_epochs, evaluation.tune)
 
 
 def device_of(choice: EngineChoice) -> str:
-    """The device to use: the CPU if it is chosen, or if torch sees no CUDA device (see `NO_CUDA`)."""
+    """The device to use: the CPU if it is chosen, or if torch finds no CUDA device."""
     return "cuda" if choice.device != "cpu" and torch.cuda.is_available() else "cpu"

@@ -6,7 +6,7 @@ from math import prod
 import torch
 
 from kedge.config.forward_check import preserve_generators
-from kedge.config.metrics import measurable, tune_of
+from kedge.config.metrics import expected_metrics, tune_of
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Stage, model_for
 from kedge.core.errors import DataError, RequestError
@@ -90,7 +90,7 @@ def check_rules(task: Task) -> None:
     """Raise if the rule that ends a stage reads a metric that the stage will not have."""
     for stage in task.stages:
         if isinstance(stage.until, Plateau):
-            stage.until.check(measurable(task, stage))
+            stage.until.check(expected_metrics(task, stage))
 
 
 def check_model(model: Model, federation: Federation) -> None:

@@ -1,4 +1,4 @@
-"""The table [measure] in a task: corrections that only measure, and the samples whose features are taken."""
+"""Measurements of the table [measure]: corrections that only measure, and the samples for features."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,27 +19,29 @@ from kedge.measure.updates import Updates
 from kedge.rules.gradient_spread import GradientSpread
 
 
-def watched(stages: Sequence[Stage], model: Model, measure: Measure) -> tuple[Stage, ...]:
-    """The stages with the corrections that only look."""
-    found = tuple(replace(stage, algorithm=observed(stage.algorithm, model, measure)) for stage in stages)
+def with_diagnostics(stages: Sequence[Stage], model: Model, measure: Measure) -> tuple[Stage, ...]:
+    """The stages with the corrections that measure drift and spread."""
+    found = tuple(
+        replace(stage, algorithm=measuring_algorithm(stage.algorithm, model, measure)) for stage in stages
+    )
     if measure.spread and not any(
         c.name == GradientSpread.name for s in found for c in s.algorithm.corrections
     ):
         raise RequestError(
-            f"measure.spread = true: C_t is about FedDyn's g_k, which "
+            f"measure.spread = true: C_t is computed from FedDyn's g_k, which "
             f"{' -> '.join(stage.algorithm.name for stage in stages)} does not have. Set it to false."
         )
     return found
 
 
 def check_measures(task: Task) -> None:
-    """Raise where features are asked for and there is nothing to take them of."""
+    """Raise if features are to be measured and the run has no test samples."""
     if task.measure.features_every:
-        samples(task.federation, task.measure)
+        feature_samples(task.federation, task.measure)
 
 
-def observed(algorithm: Algorithm, model: Model, measure: Measure) -> Algorithm:
-    """The method with the corrections that only look."""
+def measuring_algorithm(algorithm: Algorithm, model: Model, measure: Measure) -> Algorithm:
+    """The method with the corrections that measure drift and spread."""
     added: list[Correction] = []
     slots = {c.name for c in algorithm.corrections}
     dynamic = [c for c in algorithm.corrections if isinstance(c, DynamicRegularizer) and c.alpha]
@@ -51,27 +53,28 @@ def observed(algorithm: Algorithm, model: Model, measure: Measure) -> Algorithm:
 
 
 def shared_units(algorithm: Algorithm, model: Model) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The units' names, and their leaves that leave a client; units that do not are not there."""
+    """Name and shared leaves of each unit that has shared leaves."""
     shared = algorithm.shared(model_for(algorithm, model))
     units = [tuple(k for k in unit if k in shared) for unit in model.units]
     return tuple((f"unit{place}", leaves) for place, leaves in enumerate(units) if leaves)
 
 
-def samples(data: Federation, measure: Measure) -> Tensor:
-    """The common test samples, else those of the local tests; so many of them, from all over the set."""
+def feature_samples(data: Federation, measure: Measure) -> Tensor:
+    """At most `measure.samples` samples of the common test set, or of the local tests if there is none."""
     if data.test is not None:
-        return spread(data.test.x, measure.samples)
+        return evenly_spaced(data.test.x, measure.samples)
     index = np.concatenate(data.local_tests)
     if not len(index):
         raise RequestError(
-            f"measure.features_every = {measure.features_every}: features are taken of test samples, and "
-            "there are none. Give a common test set or local tests (evaluation.local_test), or set it to 0."
+            f"measure.features_every = {measure.features_every}: features are measured on test samples, and "
+            "this run has none. Give a common test set or local tests (evaluation.local_test), or set it "
+            "to 0."
         )
-    return spread(data.pool.x[torch.from_numpy(index).to(data.pool.x.device)], measure.samples)
+    return evenly_spaced(data.pool.x[torch.from_numpy(index).to(data.pool.x.device)], measure.samples)
 
 
-def spread(x: Tensor, most: int) -> Tensor:
-    """At most so many of the samples, at equal distances: test sets may be sorted by class."""
-    if len(x) <= most:
+def evenly_spaced(x: Tensor, count: int) -> Tensor:
+    """`count` samples at equal distances, because test sets may be sorted by class; all if `x` has fewer."""
+    if len(x) <= count:
         return x
-    return x[torch.linspace(0, len(x) - 1, most, dtype=torch.float64).round().long().to(x.device)]
+    return x[torch.linspace(0, len(x) - 1, count, dtype=torch.float64).round().long().to(x.device)]

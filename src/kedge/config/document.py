@@ -1,9 +1,14 @@
-"""An experiment as a user writes it: a TOML document, shorthand, settings on top.
+"""An experiment as a user writes it: a TOML document with shorthand, and settings that replace its keys.
 
-Shorthand: a plain name stands for a table, and method = "fedbug(ratio=0.2) + feddyn(alpha=0.1)" sets the
-tables [method] and [schedule]; method = "feddyn & feddecorr" sets [method] and [[method.and]], the methods
-whose corrections are added; method = "feddyn -> fedavg@0.75" also sets [[then]]. A method string
-without a schedule takes the [schedule] of the document; two different schedules are an error.
+Shorthand:
+
+    optimizer = "adam(lr=0.01)"             the table [optimizer]
+    method = "fedbug(ratio=0.2) + feddyn"   the tables [schedule] and [method]
+    method = "feddyn & feddecorr"           [method] and [[method.and]], methods whose corrections are added
+    method = "feddyn -> fedavg@0.75"        [method] and [[then]], the later stages
+
+With a method string that names no schedule, the table [schedule] of the document applies. Two different
+schedules are an error.
 """
 
 import json
@@ -23,7 +28,7 @@ from kedge.models import MODELS
 from kedge.rules import RULES
 
 OPTIMIZERS: dict[str, Any] = {"sgd": SGD, "adam": Adam}
-SWITCH = 0.75  # the share of the rounds after which FedDyn→FedAvg's authors switch
+SWITCH = 0.75  # share of the rounds before a second stage without @; FedDyn→FedAvg's authors use it
 SHIPPED = Path(__file__).parent.parent / "experiments"
 FACTORIES: dict[str, Mapping[str, Any]] = {
     "data": BUILT_IN,
@@ -34,17 +39,17 @@ FACTORIES: dict[str, Mapping[str, Any]] = {
     "optimizer": OPTIMIZERS,
     "when": RULES,
 }
-STAGED = ("when",)  # tables that stand in [[then]] only
+STAGED = ("when",)  # tables that only [[then]] has
 PLAIN = FACTORIES.keys() - {"method"}  # keys with one name and its arguments as value
 METHOD_FORMS = "name, name(key=value), schedule+name or name & name"
 BY_METHOD = ("method", "schedule", "then")  # tables that a method string may set
-OUTSIDE = r"(?![^(]*\))"  # a sign that is not inside parentheses
-STAGE_PLAIN = ("schedule", "when")  # the keys of PLAIN in [[then]]
+OUTSIDE = r"(?![^(]*\))"  # lookahead: the character before is not inside parentheses
+STAGE_PLAIN = ("schedule", "when")  # the keys of PLAIN that [[then]] has
 
 
 def expanded(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with shorthand written out: a plain name for a table, a sum for method and schedule."""
-    table = {k: called(v, k) if k in PLAIN and isinstance(v, str) else v for k, v in raw.items()}
+    """The document with its shorthand replaced by tables."""
+    table = {k: parsed_call(v, k) if k in PLAIN and isinstance(v, str) else v for k, v in raw.items()}
     if isinstance(table.get("then"), list):
         table["then"] = [stage_row(row) if isinstance(row, dict) else row for row in table["then"]]
     method = raw.get("method")
@@ -56,18 +61,19 @@ def expanded(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_further_tables(method: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """A table of a method with the plain names in its list `and` as tables."""
+    """A table [method] whose list `and` has tables instead of plain names."""
     further = method.get("and", [])
     if not isinstance(further, list | tuple):
         raise RequestError(f"{path}.and = {further!r}: need a list of methods, such as ['feddecorr'].")
-    rows = [called(row, f"{path}.and.method") if isinstance(row, str) else row for row in further]
+    rows = [parsed_call(row, f"{path}.and.method") if isinstance(row, str) else row for row in further]
     return {**method, **({"and": rows} if rows else {})}
 
 
 def stage_row(row: dict[str, Any]) -> dict[str, Any]:
-    """A table [[then]] with its shorthand written out."""
+    """A table [[then]] with its shorthand replaced by tables."""
     row = {
-        k: called(v, f"then.{k}") if k in STAGE_PLAIN and isinstance(v, str) else v for k, v in row.items()
+        k: parsed_call(v, f"then.{k}") if k in STAGE_PLAIN and isinstance(v, str) else v
+        for k, v in row.items()
     }
     if isinstance(row.get("method"), Mapping):
         row["method"] = with_further_tables(row["method"], "then.method")
@@ -77,11 +83,11 @@ def stage_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def merge_stage(text: str, named: dict[str, Any], table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """The tables `named` by the method string `text`, and those of `table`; raise if they contradict."""
+    """The tables `named` by the method string `text` with those in `table`; raise if they contradict."""
     own = {key: table[key] for key in ("schedule", "then") if key in table}
     if isinstance(own.get("schedule"), Mapping) and own["schedule"] != named.get("schedule", own["schedule"]):
-        inner, other = written(named["schedule"]), written(own["schedule"])
-        plain = " -> ".join([written(named["method"]), *(part.strip() for part in text.split("->")[1:])])
+        inner, other = as_text(named["schedule"]), as_text(own["schedule"])
+        plain = " -> ".join([as_text(named["method"]), *(part.strip() for part in text.split("->")[1:])])
         raise RequestError(
             f"{path}method = {text!r} names the schedule {inner!r}, but {path}schedule = {other!r} is "
             f"different. Name one: {path}method = {plain!r} beside {path}schedule = {other!r}, or "
@@ -89,7 +95,7 @@ def merge_stage(text: str, named: dict[str, Any], table: Mapping[str, Any], path
         )
     if "then" in own and own["then"] != named.get("then", own["then"]):
         raise RequestError(
-            f"method = {text!r} names later stages, but then = {own['then']!r} names others. Write "
+            f"method = {text!r} names later stages, but then = {own['then']!r} names others. Name "
             f"them in one place: in method, or as [[then]] beside method = {text.split('->')[0].strip()!r}."
         )
     return named | own
@@ -104,7 +110,7 @@ def named_tables(text: str, path: str = "method") -> dict[str, dict[str, Any]]:
     """'fedbug(ratio=0.2)+feddyn' as the table [method], and [schedule] if `text` names one."""
     tables: dict[str, dict[str, Any]] = {}
     for part in re.split(rf"\+{OUTSIDE}", text):
-        table, *further = [called(one, path) for one in re.split(rf"&{OUTSIDE}", part)]
+        table, *further = [parsed_call(one, path) for one in re.split(rf"&{OUTSIDE}", part)]
         roles = [role(one["name"], text, path) for one in (table, *further)]
         if further and "schedule" in roles:
             name = (table, *further)[roles.index("schedule")]["name"]
@@ -134,8 +140,8 @@ def role(name: str, text: str, path: str) -> str:
     return "schedule" if name in SCHEDULE_FACTORIES else "method"
 
 
-def called(text: str, path: str) -> dict[str, Any]:
-    """'name(key=value, …)' as a table."""
+def parsed_call(text: str, path: str) -> dict[str, Any]:
+    """'name(key=value, …)' as a table; `path` is its key, for error messages."""
     match = re.fullmatch(r"\s*([\w.:/-]+)\s*(?:\((.*)\))?\s*", text)
     if not match:
         is_method = path.endswith("method")
@@ -144,11 +150,11 @@ def called(text: str, path: str) -> dict[str, Any]:
             f"Write {METHOD_FORMS if is_method else 'name or name(key=value)'}."
         )
     name, inside = match.groups()
-    pairs = re.split(r",(?![^\[]*\])", inside or "")  # a comma inside a list parts nothing
+    pairs = re.split(r",(?![^\[]*\])", inside or "")  # commas that are not inside a list
     options = [pair.split("=", 1) for pair in pairs if pair.strip()]
     if any(len(pair) != 2 for pair in options):
         raise RequestError(f"{path} = {text!r}: arguments are written key=value.")
-    return {"name": name, **{k.strip(): literal(v) for k, v in options}}
+    return {"name": name, **{k.strip(): parsed_value(v) for k, v in options}}
 
 
 def stage_tables(text: str) -> dict[str, Any]:
@@ -161,15 +167,15 @@ def stage_tables(text: str) -> dict[str, Any]:
     rows = []
     for part in later:
         method, sign, at = part.partition("@")
-        moment = literal(at) if sign else SWITCH
+        moment = parsed_value(at) if sign else SWITCH
         when = {"when": rule_table(moment)} if isinstance(moment, str) else {"at": moment}
         rows.append({**when, **named_tables(method)})
     return {**named_tables(first), **({"then": rows} if rows else {})}
 
 
 def rule_table(text: str) -> dict[str, Any]:
-    """What stands after the @ if it is no number."""
-    table = called(text, "then.at")
+    """The table of the rule after the @, as in 'plateau(patience=5)'; raise if it is no rule."""
+    table = parsed_call(text, "then.at")
     if table["name"] not in RULES:
         raise RequestError(
             f"then.at = {text!r}: need a share of the rounds (0.75), a round (150), "
@@ -178,8 +184,8 @@ def rule_table(text: str) -> dict[str, Any]:
     return table
 
 
-def literal(text: str) -> Any:
-    """A TOML value, or the bare word itself."""
+def parsed_value(text: str) -> Any:
+    """The value of a text in TOML; a bare word is a string."""
     try:
         return tomllib.loads(f"value = {text.strip()}")["value"]
     except tomllib.TOMLDecodeError:
@@ -206,10 +212,10 @@ def override(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
                 raise RequestError(f"unknown key {path}: {'.'.join(folders[: number + 1])} is not a table.")
             place[name] = dict(inner)
             place = place[name]
-        # Another name takes other arguments: the old ones go.
+        # Another factory has other arguments, so remove those of the previous one.
         if key == "name" and folders and folders[0] in FACTORIES and place.get("name") != value:
             place.clear()
-        place[key] = called(value, key) if path in FACTORIES and isinstance(value, str) else value
+        place[key] = parsed_call(value, key) if path in FACTORIES and isinstance(value, str) else value
     return table
 
 
@@ -219,19 +225,19 @@ def with_method(raw: Mapping[str, Any], text: str) -> dict[str, Any]:
 
 
 def expanded_for(table: dict[str, Any], path: str) -> dict[str, Any]:
-    """The document with the shorthand expanded that setting the key `path` would overwrite."""
+    """The document, in which shorthand that the key `path` would overwrite is replaced by tables."""
     first, sign, _ = path.partition(".")
     if first in BY_METHOD:
         return expanded(
             table if sign or first == "method" else {k: v for k, v in table.items() if k != first}
         )
     if sign and first in FACTORIES and isinstance(table.get(first), str):
-        return {**table, first: called(table[first], first)}
+        return {**table, first: parsed_call(table[first], first)}
     return dict(table)
 
 
 def check_named_once(settings: Mapping[str, Any]) -> None:
-    """Raise if a method string in `settings` names a schedule or stages that another setting sets, too."""
+    """Raise if another setting contradicts the schedule or the stages of a method string in `settings`."""
     method = settings.get("method")
     if not isinstance(method, str):
         return
@@ -250,23 +256,23 @@ def in_order(settings: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def written(value: Any) -> str:
-    """A value as a user would write it in a config."""
+def as_text(value: Any) -> str:
+    """A value as a user would write it in a configuration."""
     if isinstance(value, Mapping) and "name" in value:
-        inside = ", ".join(f"{k}={written(v)}" for k, v in value.items() if k not in ("name", "and"))
+        inside = ", ".join(f"{k}={as_text(v)}" for k, v in value.items() if k not in ("name", "and"))
         own = f"{value['name']}({inside})" if inside else str(value["name"])
-        return " & ".join([own, *map(written, value.get("and", ()))])
+        return " & ".join([own, *map(as_text, value.get("and", ()))])
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def settings(pairs: list[str]) -> dict[str, Any]:
-    """--set key=value, value read as TOML, else as a word."""
+def parsed_settings(pairs: list[str]) -> dict[str, Any]:
+    """The values of --set key=value by key; each value is TOML or a bare word."""
     values = {}
     for pair in pairs:
         key, sign, value = pair.partition("=")
         if not sign:
-            raise RequestError(f"--set {pair}: write key=value, for instance --set training.epochs=5.")
-        values[key.strip()] = literal(value)
+            raise RequestError(f"--set {pair}: write key=value, as in --set training.epochs=5.")
+        values[key.strip()] = parsed_value(value)
     return values
 
 
@@ -278,7 +284,7 @@ def read(experiment: str | Path) -> dict[str, Any]:
         path = shipped[str(experiment)]
     if not path.is_file():
         raise RequestError(
-            f"no experiment {str(experiment)!r}: neither a file nor a shipped one."
+            f"no experiment {str(experiment)!r}: no such file, and no shipped experiment of this name."
             f"{nearest(str(experiment), shipped)} "
             f"Shipped: {', '.join(shipped)}."
         )

@@ -11,8 +11,8 @@ from pydantic import Field
 
 from kedge.config.document import FACTORIES, STAGED, expanded
 from kedge.config.factories import factory_of
-from kedge.config.protocols import under_protocol
-from kedge.config.schema import filled, parameters
+from kedge.config.protocols import with_protocol
+from kedge.config.schema import parameters, with_defaults
 from kedge.core.errors import RequestError
 from kedge.core.model import Statistics
 from kedge.core.ranges import Count, checked
@@ -27,8 +27,8 @@ from kedge.nn.precision import Precision
 from kedge.nn.units import Granularity
 
 AND = "and"  # key of [method]: further methods, whose corrections are added; no argument has this name
-GIVEN = {"model": ("shape", "classes"), "data": ("name", "source")}  # arguments that the program supplies
-BESIDE = {"data": normalized}  # what is done with the things that factories make; it has arguments as well
+SUPPLIED = {"model": ("shape", "classes"), "data": ("name", "source")}  # arguments that a table may not set
+FURTHER = {"data": normalized}  # a function whose arguments the table may set, too
 
 
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
@@ -39,40 +39,41 @@ Automatic = Annotated[int, Field(ge=0, description="0 is automatic")]
 @checked(prefix="training.")
 @dataclass(frozen=True)
 class Training:
-    """How clients train; the optimizer has its own table."""
+    """The table [training]: local training of the clients. The optimizer has its own table."""
 
     epochs: Count = 1
     batch: Count = 50
-    clip: float | Literal["off"] | None = None  # global norm; "off" as None, where a protocol would clip
+    clip: float | Literal["off"] | None = None  # of the gradient's global norm; "off" also under a protocol
     drop_last: bool = False
-    augment: Augment = "none"  # of training images: flip, or flip-crop (pad 4, crop)
+    augment: Augment = "none"  # of training images; flip-crop pads by 4, flips and crops
     statistics: Statistics = "shared"  # batch norm's running statistics
-    units: Granularity = "listed"  # what schedules freeze
+    units: Granularity = "listed"  # the parts of the network that schedules freeze
     on_divergence: Literal["stop", "drop"] = "stop"
 
 
 @checked(prefix="evaluation.")
 @dataclass(frozen=True)
 class Evaluation:
-    """How often, on what, and which models beside the distributed one and the average."""
+    """The table [evaluation]: interval, local tests, further models, fine-tuning."""
 
     every: Count = 1
-    local_test: float = 0.0  # the share of each client's samples held out as its own test
-    # split: of the training part. merged: of training and test part together; the common test set is then the
-    # local tests together, so .global. and .local. metrics are of the same samples. matched: the test part is
-    # dealt out like the training part, class by class, and stays the common test set (local_test = 0).
+    local_test: float = 0.0  # the share of each client's samples that is its local test
+    # split: local tests are taken from the training part. merged: from training and test part together; their
+    # union is the common test set, so .global. and .local. metrics have the same samples. matched: the test
+    # part is split among the clients like the training part, class by class, and remains the common test set
+    # (local_test = 0).
     local: LocalTests = "split"
-    all: bool = False  # the mean of all clients' last models; stores a model per client
+    all: bool = False  # evaluate the mean of all clients' last models; stores one model per client
     tune: Literal["method", "off", "all", "head", "body"] = "method"  # fine-tune personal models
     tune_epochs: Count = 5
     tune_every: TuneEvery = 0
-    headline: Literal["all", "seen"] = "all"  # whether clients never sampled count in personal means
+    headline: Literal["all", "seen"] = "all"  # whether clients that never took part count in personal means
 
 
 @checked(prefix="checkpoint.")
 @dataclass(frozen=True)
 class Checkpoints:
-    """How often a run saves its state."""
+    """The table [checkpoint]: the interval at which a run saves its state."""
 
     every: Annotated[int, Field(ge=0, description="0 is never")] = 10  # rounds
 
@@ -80,14 +81,14 @@ class Checkpoints:
 @checked(prefix="engine.")
 @dataclass(frozen=True)
 class EngineChoice:
-    """Where and how the kernel runs; 0 and "auto" let kedge choose."""
+    """The table [engine]: engine, device and precision. With 0 and "auto" kedge chooses."""
 
     name: Literal["auto", "sequential", "stacked", "captured"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Precision = "fp32"
     compile: Literal["auto", "on", "off"] = "auto"
     chunk: Automatic = 0
-    streams: Automatic = 0  # of a GPU, on which a round's clients train side by side
+    streams: Automatic = 0  # CUDA streams on which the clients of a round train at the same time
     threads: Automatic = 0
 
 
@@ -99,7 +100,7 @@ class Experiment:
     name: str
     rounds: Count = 100
     seed: Seed = 0
-    protocol: str | None = None  # whose values stand where the experiment says nothing; all are written out
+    protocol: str | None = None  # its values are the defaults of the other keys
     data: dict[str, Any] = field(default_factory=lambda: {"name": "digits"})
     partition: dict[str, Any] = field(default_factory=lambda: {"name": "iid", "clients": 10})
     model: dict[str, Any] = field(default_factory=lambda: {"name": "mlp"})
@@ -112,7 +113,7 @@ class Experiment:
     measure: Measure = Measure()
     checkpoint: Checkpoints = Checkpoints()
     engine: EngineChoice = EngineChoice()
-    # What follows: at (a round, or a share of the rounds, at the latest), when (a rule), method, schedule.
+    # Later stages: at (the latest start: a round, or a share of the rounds), when (a rule), method, schedule.
     then: tuple[dict[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
@@ -126,24 +127,24 @@ class Experiment:
         for (before, after), fixed in zip(pairwise(starts), late, strict=True):
             if after <= before or (fixed and after >= self.rounds):
                 raise RequestError(
-                    f"then.at gives stages from the rounds {starts} on, of {self.rounds}: "
-                    "each must begin after the one before, and before the end."
+                    f"then.at: the stages start after the rounds {starts} of {self.rounds}. Each stage must "
+                    "start after the previous one, and before the last round."
                 )
 
     @property
     def starts(self) -> list[int]:
-        """The round after which each following stage begins, at the latest."""
+        """The round after which each later stage starts, at the latest."""
         return [self.rounds if row["at"] is None else self.start(row["at"]) for row in self.then]
 
     def start(self, at: int | float) -> int:
-        """The rounds before a stage: a share of all below 1, else their number."""
+        """The number of rounds before a stage; `at` below 1 is a share of all rounds."""
         if at <= 0 or (at >= 1 and at != int(at)):
             raise RequestError(f"then.at = {at}: need a share of the rounds (0.75) or a round (150).")
         return round(at * self.rounds) if at < 1 else int(at)
 
     @property
     def stages(self) -> list[tuple[dict[str, Any], dict[str, Any], int, dict[str, Any] | None]]:
-        """Method, schedule, rounds and the rule that ends it early, of every stage."""
+        """Method, schedule, number of rounds and ending rule of every stage."""
         rows = [{"method": self.method, "schedule": self.schedule}, *self.then]
         ends = [*self.starts, self.rounds]
         rules = [*(row["when"] for row in self.then), None]
@@ -154,7 +155,7 @@ class Experiment:
 
     @property
     def label(self) -> str:
-        """The methods in one word, each with its schedule before it."""
+        """The methods of all stages in one word: fedbug+feddyn->fedavg."""
         return "->".join(label_of(method, schedule) for method, schedule, *_ in self.stages)
 
     def toml(self) -> str:
@@ -163,7 +164,7 @@ class Experiment:
 
 
 def label_of(method: dict[str, Any], schedule: dict[str, Any]) -> str:
-    """The names of a method in one word, the schedule first: fedbug+feddyn&feddecorr."""
+    """Schedule and methods in one word: fedbug+feddyn&feddecorr."""
     methods = "&".join(table["name"].rpartition(":")[2] for table in combined_methods(method))
     return methods if schedule["name"] == "all" else f"{schedule['name'].rpartition(':')[2]}+{methods}"
 
@@ -177,37 +178,46 @@ def resolve(raw: Mapping[str, Any]) -> Experiment:
     """The experiment of a parsed TOML document; its table [paper] is for `kedge reproduce` only."""
     if "grid" in raw:
         raise RequestError(
-            "grid: the experiment has a table [grid], so it is many experiments. Use kedge sweep, or kedge "
-            "reproduce for a paper's table."
+            "grid: the experiment has a table [grid], so it is several experiments. Use kedge sweep, or "
+            "kedge reproduce for a paper's table."
         )
     defaults = Experiment("defaults")
     own = {key: value for key, value in raw.items() if key != "paper"}
-    table = under_protocol({"data": defaults.data, "method": defaults.method, **expanded(own)})
+    table = with_protocol({"data": defaults.data, "method": defaults.method, **expanded(own)})
     hints = {key: hint for key, (hint, _) in parameters(Experiment).items()}
     sections = {key: hint for key, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
     later = table.pop("then", [])
     plain = {key: value for key, value in table.items() if key not in sections and key not in FACTORIES}
-    values = filled(Experiment, plain, "")
+    check_nesting(plain, sections)
+    values = with_defaults(Experiment, plain, "")
     for key, hint in sections.items():
         inner = table.get(key, {})
         if not isinstance(inner, Mapping):
             raise RequestError(f"{key} = {inner!r}: need a table [{key}] with {', '.join(parameters(hint))}.")
-        values[key] = hint(**filled(hint, inner, key))
+        values[key] = hint(**with_defaults(hint, inner, key))
     for key in FACTORIES.keys() - STAGED:
         values[key] = factory_table(key, table.get(key, getattr(defaults, key)))
     if not isinstance(later, list):
         raise RequestError(f"then = {later!r}: need a list of tables [[then]] with at or when, and method.")
-    values["then"] = tuple(following(**filled(following, row, "then")) for row in later)
+    values["then"] = tuple(later_stage(**with_defaults(later_stage, row, "then")) for row in later)
     return Experiment(**values)
 
 
-def following(
+def check_nesting(table: Mapping[str, Any], sections: Mapping[str, type]) -> None:
+    """Raise if a key of a section, such as `epochs`, is at the top of the document."""
+    for key in table:
+        for section, hint in sections.items():
+            if key in parameters(hint) and key not in parameters(Experiment):
+                raise RequestError(f"unknown key {key}. Did you mean '{section}.{key}'?")
+
+
+def later_stage(
     method: dict[str, Any],
     schedule: dict[str, Any] | None = None,
     at: int | float | None = None,
     when: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """A stage that follows: from which round or share of the rounds on, or by which rule, and what."""
+    """A table [[then]]: method and schedule of a later stage, and its start: a round, a share, or a rule."""
     if at is None and when is None:
         raise RequestError("then: need at (a round, or a share of the rounds), or when (a rule), or both.")
     return {
@@ -219,7 +229,7 @@ def following(
 
 
 def factory_table(key: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    """A table [data], [method], … with its factory's defaults written out."""
+    """A table [data], [method], … with the defaults of its factory."""
     if not isinstance(table, Mapping) or "name" not in table:
         raise RequestError(
             f"{key} = {table!r}: need a table with a name, "
@@ -233,7 +243,10 @@ def factory_table(key: str, table: Mapping[str, Any]) -> dict[str, Any]:
     # A dataset that is not built in is a file in the data folder.
     file = key == "data" and name not in BUILT_IN
     target = dataset_from_folder if file else factory_of(key, FACTORIES[key], name)
-    return {"name": name, **filled(target, options, key, GIVEN.get(key, ()), BESIDE.get(key), name)}
+    return {
+        "name": name,
+        **with_defaults(target, options, key, SUPPLIED.get(key, ()), FURTHER.get(key), name),
+    }
 
 
 def options_of(table: dict[str, Any]) -> dict[str, Any]:

@@ -1,37 +1,40 @@
-"""Factories by name: those built in, and what a user names in a file or module of their own."""
+"""Factories by name: built-in factories, and the user's own as file.py:name or package.module:name."""
 
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from kedge.config.imports import imported
-from kedge.config.schema import named
+from kedge.config.schema import named_entry
 from kedge.core.algorithm import Algorithm
 from kedge.core.errors import RequestError
 from kedge.core.schedules import Plain, Schedule
 
 
 def factory_of(key: str, kinds: Mapping[str, Callable[..., Any]], name: Any) -> Callable[..., Any]:
-    """The factory of a table's name; file.py:name and package.module:name are the user's own."""
+    """The factory with this name: one of `kinds`, or the user's own."""
     if not isinstance(name, str) or ":" not in name:
-        return named(kinds, name, f"{key}.name")
+        return named_entry(kinds, name, f"{key}.name")
     found = imported(name)
     if key == "method" and isinstance(found, Algorithm):
         return lambda: found
     if key == "schedule" and is_schedule(found):
         return lambda: Plain(found)
     if not callable(found):
-        raise RequestError(f"{key}.name = {name!r}: it is a {type(found).__name__}; name a function.")
-    return found  # type: ignore[no-any-return]  # whatever the user wrote
+        raise RequestError(f"{key}.name = {name!r}: it is a {type(found).__name__}, not a function.")
+    return found  # type: ignore[no-any-return]  # the user's own code
 
 
 def is_schedule(found: Any) -> bool:
-    """Whether this is a schedule itself, not a factory of one: it takes the clock and the units."""
+    """Whether `found` is a schedule and not a factory of one: its arguments are `clock` and `units`."""
     return callable(found) and [*inspect.signature(found).parameters] == ["clock", "units"]
 
 
 def role_of(name: str) -> str:
-    """Whether what a user names is a method or a schedule: by what it is, or says it returns."""
+    """ "method" or "schedule", for the user's own object or factory of this name; raise if it is neither.
+
+    The annotation of the return value decides for a factory.
+    """
     found = imported(name)
     if isinstance(found, Algorithm):
         return "method"
@@ -43,6 +46,6 @@ def role_of(name: str) -> str:
     if returns not in (Schedule, "Schedule"):
         raise RequestError(
             f"{name}: is it a method or a schedule? Name an Algorithm, a function (clock, units) -> flags, "
-            "or a factory that says what it returns: -> Algorithm, -> Schedule."
+            "or a factory with a return annotation: -> Algorithm, or -> Schedule."
         )
     return "schedule"

@@ -2,7 +2,7 @@
 
 Every combination of the values is a cell. Keys with commas between them are set together, and each value is
 a list with one entry per key: "data, model" = [["mnist", "lenet5"], ["cifar10", "vgg11"]]. The name of a cell
-lists its settings in characters that any file system takes: method=feddyn,partition.alpha=0.1.
+lists its settings in characters that all file systems allow: method=feddyn,partition.alpha=0.1.
 """
 
 import hashlib
@@ -11,19 +11,19 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-from kedge.config.document import override, written
+from kedge.config.document import as_text, override
 from kedge.config.experiment import Experiment, options_of, resolve
 from kedge.config.factories import factory_of
-from kedge.config.stages import observed, rebuilding, stages_of
+from kedge.config.stages import common_rebuild, stages_of, with_measurements
 from kedge.core.errors import RequestError
 from kedge.data.partitions.partition import PARTITIONS
 
 EXAMPLE = 'method = ["fedavg", "feddyn"], "partition.alpha" = [0.1, 0.3]'
 REFUSED = {
-    "seed": "seeds are counted: --seeds N, from --seed S on",
-    "name": "a name changes nothing in a run",
+    "seed": "use --seeds N, which counts up from --seed S",
+    "name": "the name does not change a run",
 }
-LONGEST = 200  # characters of a folder's name; file systems take 255 bytes
+LONGEST = 200  # characters of a folder's name; file systems allow 255 bytes
 
 
 class Cell(NamedTuple):
@@ -35,16 +35,16 @@ class Cell(NamedTuple):
 
 
 def cells(document: Mapping[str, Any]) -> list[Cell]:
-    """All combinations of a document's grid, each one checked as far as that goes without its data."""
+    """All combinations of a document's grid, each checked as far as possible without its data."""
     grid = grid_of(document)
     plain = {key: value for key, value in document.items() if key != "grid"}
-    every = [apart(dict(zip(grid, values, strict=True))) for values in product(*grid.values())]
+    every = [single_settings(dict(zip(grid, values, strict=True))) for values in product(*grid.values())]
     found: list[Cell] = []
     known: dict[str, str] = {}
-    for name, settings in zip(names(every), every, strict=True):
+    for name, settings in zip(cell_names(every), every, strict=True):
         try:
             experiment = resolve(override(plain, settings))
-            check(experiment)
+            check_buildable(experiment)
         except RequestError as error:
             raise RequestError(f"grid, cell {name}: {error}") from None
         config = experiment.toml()
@@ -64,7 +64,7 @@ def grid_of(document: Mapping[str, Any]) -> dict[str, list[Any]]:
             if "grid" in document
             else f"the experiment has no table [grid]. Add one with lists of values, such as {EXAMPLE}."
         )
-    grid = flat(table)
+    grid = flat_keys(table)
     for key, values in grid.items():
         if not isinstance(values, list):
             raise RequestError(f"grid.{key} = {values!r}: need a list of values, such as [{values!r}].")
@@ -78,7 +78,7 @@ def grid_of(document: Mapping[str, Any]) -> dict[str, list[Any]]:
         check_paired(key, values)
         twice = next((value for place, value in enumerate(values) if value in values[:place]), None)
         if twice is not None:
-            raise RequestError(f"grid.{key} = {values!r}: {twice!r} stands there twice.")
+            raise RequestError(f"grid.{key} = {values!r}: {twice!r} is in the list twice.")
     return grid
 
 
@@ -93,13 +93,12 @@ def check_paired(key: str, values: list[Any]) -> None:
     for value in values if count > 1 else ():
         if not isinstance(value, list) or len(value) != count:
             raise RequestError(
-                f"grid.{key}: {value!r} stands for {count} keys that are set together, so it needs a list "
-                f"of {count} values."
+                f"grid.{key}: {value!r} sets {count} keys together, so it must be a list of {count} values."
             )
 
 
-def apart(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with keys that are set together written one by one."""
+def single_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with one key each; a key "data, model" becomes two."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
         keys = keys_of(key)
@@ -110,28 +109,30 @@ def apart(settings: Mapping[str, Any]) -> dict[str, Any]:
 def varied_keys(document: Mapping[str, Any]) -> list[str]:
     """The keys of the config that a document's grid varies; none if it has no grid."""
     grid = document.get("grid")
-    return [single for key in (flat(grid) if isinstance(grid, Mapping) else ()) for single in keys_of(key)]
+    return [
+        single for key in (flat_keys(grid) if isinstance(grid, Mapping) else ()) for single in keys_of(key)
+    ]
 
 
-def flat(table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Tables inside the grid as dotted keys, so that they may be written with or without quotes."""
+def flat_keys(table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """The grid with dotted keys instead of nested tables: a file may write them with or without quotes."""
     found: dict[str, Any] = {}
     for key, value in table.items():
-        found |= flat(value, f"{path}{key}.") if isinstance(value, Mapping) else {f"{path}{key}": value}
+        found |= flat_keys(value, f"{path}{key}.") if isinstance(value, Mapping) else {f"{path}{key}": value}
     return found
 
 
-def check(experiment: Experiment) -> None:
-    """Make what can be made without data, for the sake of its errors."""
-    rebuilding(observed(stages_of(experiment), experiment.evaluation.all))
+def check_buildable(experiment: Experiment) -> None:
+    """Raise if stages or partition cannot be made; this needs no data."""
+    common_rebuild(with_measurements(stages_of(experiment), experiment.evaluation.all))
     factory_of("partition", PARTITIONS, experiment.partition["name"])(**options_of(experiment.partition))
 
 
-def names(every: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A name for each combination that no other has."""
+def cell_names(every: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A unique name for each combination."""
     found: list[str] = []
     for settings in every:
-        whole = ",".join(f"{key}={safe(value)}" for key, value in settings.items())
+        whole = ",".join(f"{key}={path_part(value)}" for key, value in settings.items())
         if len(whole) > LONGEST:
             whole = f"{whole[: LONGEST - 9]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
         number = sum(re.fullmatch(re.escape(whole) + r"(-\d+)?", other) is not None for other in found)
@@ -139,8 +140,8 @@ def names(every: Sequence[Mapping[str, Any]]) -> list[str]:
     return found
 
 
-def safe(value: Any) -> str:
-    """A value in characters that any file system takes."""
+def path_part(value: Any) -> str:
+    """A value in characters that all file systems allow."""
     if isinstance(value, int | float):
-        return written(value)
-    return re.sub(r"[^\w.+-]+", "-", re.sub(r"\s", "", written(value)), flags=re.ASCII).strip("-")
+        return as_text(value)
+    return re.sub(r"[^\w.+-]+", "-", re.sub(r"\s", "", as_text(value)), flags=re.ASCII).strip("-")

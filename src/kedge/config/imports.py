@@ -1,4 +1,4 @@
-"""What a user names: `package.module:attribute` or `path/to/file.py:attribute`."""
+"""The user's own code, named `package.module:attribute` or `path/to/file.py:attribute`: find and load it."""
 
 import hashlib
 import importlib
@@ -44,9 +44,9 @@ OTHERS = tuple(
 
 
 def imported(name: str) -> Any:
-    """The attribute that `name` names; its file or module is loaded once."""
-    place, attribute = parted(name)
-    module = module_of(name)
+    """The object with this name; its file or module is loaded once."""
+    place, attribute = split_name(name)
+    module = load_module(name)
     if not hasattr(module, attribute):
         known = [k for k, v in vars(module).items() if not k.startswith("_") and not inspect.ismodule(v)]
         own = [k for k in known if getattr(getattr(module, k), "__module__", None) == module.__name__]
@@ -58,16 +58,16 @@ def imported(name: str) -> Any:
 
 
 def imported_method(name: str) -> Algorithm:
-    """The algorithm that `name` names, or the one its factory makes without arguments."""
+    """The algorithm with this name, or the algorithm that the factory with this name returns."""
     found = imported(name)
     if isinstance(found, Algorithm):
         return found
     if not callable(found):
         raise RequestError(
             f"{name} is of type {type(found).__name__}: need a kedge Algorithm, or a function that returns "
-            "one and whose arguments all have defaults."
+            "an Algorithm and whose arguments all have defaults."
         )
-    made = called(name, found)
+    made = call_factory(name, found)
     if not isinstance(made, Algorithm):
         raise RequestError(
             f"{name} returns a {type(made).__name__}, not a kedge Algorithm. A correction or a schedule "
@@ -76,12 +76,12 @@ def imported_method(name: str) -> Algorithm:
     return made
 
 
-def called(name: str, factory: Any) -> Any:
-    """What a factory makes without arguments."""
+def call_factory(name: str, factory: Any) -> Any:
+    """Call a factory without arguments, and return its result."""
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError) as error:
-        raise RequestError(f"{name}: its arguments cannot be read ({error}): name a function.") from error
+        raise RequestError(f"{name}: its arguments cannot be read ({error}). Name a function.") from error
     needed = [
         p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
@@ -90,52 +90,52 @@ def called(name: str, factory: Any) -> Any:
             f"{name} needs arguments: {', '.join(needed)}. Give them defaults, or name a function without "
             "arguments that calls it."
         )
-    with reported(name, "calling it"):
+    with report_failure(name, "calling it"):
         return factory()
 
 
-def module_of(name: str) -> ModuleType:
-    """The module of what `name` names."""
-    place, _ = parted(name)
+def load_module(name: str) -> ModuleType:
+    """Import the module, or run the file, that `name` begins with."""
+    place, _ = split_name(name)
     pin = PINNED.get().get(name)
     if not place.endswith(".py"):
-        reachable(pin.root if pin else Path.cwd())
-        with reported(name, f"importing {place}", missing=place), record_imports(place):
+        add_to_path(pin.root if pin else Path.cwd())
+        with report_failure(name, f"importing {place}", missing=place), record_imports(place):
             return importlib.import_module(place)
     if pin:
-        return loaded(name, pin.path, pin.source)
+        return load_file(name, pin.path, pin.source)
     path = Path(place).expanduser()
     if not path.is_file():
-        wrong = "is a folder" if path.is_dir() else "there is no such file"
+        wrong = "it is a folder" if path.is_dir() else "no such file"
         near = nearest(path.name, [p.name for p in path.parent.glob("*.py")]) if path.parent.is_dir() else ""
         raise RequestError(f"{name}: {path}: {wrong}.{near} {FORMS}")
-    return loaded(name, path.resolve(), path.read_bytes())
+    return load_file(name, path.resolve(), path.read_bytes())
 
 
-def parted(name: str) -> tuple[str, str]:
-    """Where, and what there."""
+def split_name(name: str) -> tuple[str, str]:
+    """The file or module in `name`, and the attribute."""
     place, _, attribute = name.rpartition(":")
     if not place or not attribute.isidentifier():
-        missing = "it does not say what in the file" if name.endswith(".py") else "this is not its form"
+        missing = "the name of the object is missing" if name.endswith(".py") else "cannot read it"
         raise RequestError(f"{name}: {missing}. {FORMS}")
     return place, attribute
 
 
-def loaded(name: str, path: Path, source: bytes) -> ModuleType:
-    """The module a file makes, under a name that depends on path and content: its classes pickle."""
+def load_file(name: str, path: Path, source: bytes) -> ModuleType:
+    """Run a file as a module. Its name depends on path and content, so that its classes pickle."""
     digest = hashlib.sha256(bytes(path) + b"\0" + source).hexdigest()[:12]
-    known = f"kedge_file_{path.stem}_{digest}"
-    if known in sys.modules:
-        return sys.modules[known]
-    reachable(path.parent)
-    module = ModuleType(known)
+    module_name = f"kedge_file_{path.stem}_{digest}"
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    add_to_path(path.parent)
+    module = ModuleType(module_name)
     module.__file__ = str(path)
-    sys.modules[known] = module  # before it runs: dataclasses look their module up
+    sys.modules[module_name] = module  # before it runs: dataclasses look up their module
     try:
-        with reported(name, f"running {path}", path), record_imports(str(path)):
+        with report_failure(name, f"running {path}", path), record_imports(str(path)):
             exec(compile(source, str(path), "exec"), module.__dict__)
     except BaseException:
-        del sys.modules[known]
+        del sys.modules[module_name]
         raise
     setattr(module, LOADED_FROM, (None, source))
     return module
@@ -154,43 +154,48 @@ def record_imports(place: str) -> Iterator[None]:
 
 
 def source_of(module: ModuleType) -> bytes | None:
-    """The source that a module was loaded from; None if its file is not the user's own."""
+    """The source code of a module when it was loaded; None if the file is not the user's own."""
     spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None)
-    known: tuple[object, bytes] | None = vars(module).get(LOADED_FROM)
-    if known is None or known[0] is not spec:  # importlib.reload makes a new spec
+    loaded: tuple[object, bytes] | None = vars(module).get(LOADED_FROM)
+    if loaded is None or loaded[0] is not spec:  # importlib.reload makes a new spec
         path = Path(file) if isinstance(file, str) else None
-        if path is None or path.suffix != ".py" or not path.is_file() or installed(path.resolve()):
+        if path is None or path.suffix != ".py" or not path.is_file() or is_installed(path.resolve()):
             return None
-        known = (spec, path.read_bytes())
-        setattr(module, LOADED_FROM, known)
-    return known[1]
+        loaded = (spec, path.read_bytes())
+        setattr(module, LOADED_FROM, loaded)
+    return loaded[1]
 
 
-def installed(path: Path) -> bool:
+def is_installed(path: Path) -> bool:
     """Whether a file belongs to an installed package, to Python or to kedge."""
     return bool(INSTALLED & set(path.parts)) or any(path.is_relative_to(folder) for folder in OTHERS)
 
 
-def reachable(folder: Path) -> None:
-    """Let modules of this folder be imported, as Python does for a script's."""
+def add_to_path(folder: Path) -> None:
+    """Add the folder to sys.path, as Python does for the folder of a script."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
 
 @contextmanager
-def reported(name: str, doing: str, path: Path | None = None, missing: str | None = None) -> Iterator[None]:
-    """A user's code may raise anything: it becomes an error of the request that says what and where."""
+def report_failure(
+    name: str, doing: str, path: Path | None = None, missing: str | None = None
+) -> Iterator[None]:
+    """In this context, any exception of the user's code becomes a RequestError with the line of the error.
+
+    `doing` describes the action for the message; `missing` is the module whose absence has its own message.
+    """
     try:
         yield
     except (Exception, SystemExit) as error:
         if missing and isinstance(error, ModuleNotFoundError) and f"{missing}.".startswith(f"{error.name}."):
             raise RequestError(
-                f"{name}: there is no module {error.name!r}, neither installed nor in {Path.cwd()}. {FORMS}"
+                f"{name}: no module {error.name!r} is installed or in {Path.cwd()}. {FORMS}"
             ) from error
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if path and frame.filename == str(path)]
         where = f" (line {lines[-1]})" if lines else ""
         raise RequestError(
             f"{name}: {doing} failed{where}: {type(error).__name__}: {error}. "
-            "Correct that; --debug shows the traceback."
+            "Correct it; --debug prints the traceback."
         ) from error

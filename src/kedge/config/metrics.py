@@ -1,4 +1,4 @@
-"""The metrics that a run will have: which models are evaluated, and how clients fine-tune."""
+"""The metrics that a run will have, the models that it evaluates, and the fine-tuning of clients."""
 
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Stage, Tune
@@ -8,10 +8,10 @@ from kedge.core.tree import Leaves
 KINDS = ("accuracy", "loss")
 
 
-def measurable(task: Task, stage: Stage) -> list[str]:
+def expected_metrics(task: Task, stage: Stage) -> list[str]:
     """The losses and accuracies that a stage's history will have before the run's last round."""
     algorithm, data = stage.algorithm, task.federation
-    models = views(algorithm, initial_server(algorithm, task.model, *task.model.init(task.seed)))
+    models = global_models(algorithm, initial_server(algorithm, task.model, *task.model.init(task.seed)))
     names = [f"{model}.global.{kind}" for model in models for kind in KINDS if data.test]
     if any(len(own) for own in data.local_tests):
         names += [f"{model}.local.{kind}" for model in models for kind in KINDS]
@@ -22,13 +22,13 @@ def measurable(task: Task, stage: Stage) -> list[str]:
 
 
 def tune_of(task: Task, algorithm: Algorithm) -> Tune | None:
-    """How clients fine-tune: as asked for, or the method's own way."""
+    """The fine-tuning of clients in this task, which may be the method's own; None for none."""
     tune = algorithm.tune if task.tune == "method" else task.tune
     return tune if isinstance(tune, Tune) else None
 
 
-def views(algorithm: Algorithm, server: Server) -> dict[str, Leaves]:
-    """The models that are one for everybody."""
+def global_models(algorithm: Algorithm, server: Server) -> dict[str, Leaves]:
+    """The models that all clients share, by name: those of every method, and the method's views."""
     found = {"distributed": server.shared, "average": server.average}
     for c in algorithm.corrections:
         found |= c.views(server.shared, server.slots[c.name])

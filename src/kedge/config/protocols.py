@@ -1,4 +1,6 @@
-"""Training protocols of published code, as tables under what an experiment says: protocol = "feddyn".
+"""Training protocols of published code: default values for the tables of an experiment.
+
+    protocol = "feddyn"
 
 feddyn                A: the FedDyn code family (FedDyn, FedBug, FedDC)
 pfllib                B: PFLlib (sequential layer expansion)
@@ -6,8 +8,9 @@ fedtr                 C: FedTR
 feddyn-fedavg-device  D: FedDyn→FedAvg, cross-device
 feddyn-fedavg-silo    D: FedDyn→FedAvg, cross-silo
 
-What the experiment writes goes before; where it names another factory (another partition, another optimizer),
-the protocol's arguments of that table are left out. docs/protocols.md says what is stated, inferred, assumed.
+Values of the experiment replace those of the protocol. If the experiment names another factory (another
+partition or optimizer), the protocol's arguments for that table do not apply. docs/protocols.md lists which
+values the papers state and which are inferred or assumed.
 """
 
 from collections.abc import Mapping
@@ -16,22 +19,22 @@ from typing import Any
 
 from kedge.algorithms import METHOD_FACTORIES
 from kedge.config.factories import factory_of
-from kedge.config.schema import named, parameters
+from kedge.config.schema import named_entry, parameters
 from kedge.core.errors import RequestError
 
 Table = Mapping[str, Any]
-EITHER = {"per_round", "share"}  # of [participation]: one excludes the other
+EITHER = {"per_round", "share"}  # keys of [participation] that exclude each other
 REGULARIZED_START = "Rethinking Regularization in Federated Learning"  # anonymous, under review
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """What a protocol says."""
+    """A protocol: its values, and further values for single methods and datasets."""
 
     summary: str
     paper: str
     tables: Mapping[str, Any]
-    weights: str  # of clients in the average, for every method that leaves it open
+    weights: str  # of clients in the average, for all methods with the argument `weights`
     methods: Mapping[str, Table] = field(default_factory=dict)  # arguments of single methods
     training: Mapping[str, Table] = field(default_factory=dict)  # [training] of single methods
     datasets: Mapping[str, Mapping[str, Table]] = field(default_factory=dict)  # tables for single datasets
@@ -156,30 +159,30 @@ PROTOCOLS: dict[str, Protocol] = {
 }
 
 
-def under_protocol(document: Table) -> dict[str, Any]:
-    """The document, which names data and method, with its protocol's values wherever it says nothing."""
+def with_protocol(document: Table) -> dict[str, Any]:
+    """The document with the values of its protocol for missing keys; it must have data and method."""
     name = document.get("protocol")
     if name is None:
         return dict(document)
     if not isinstance(name, str):
         raise RequestError(f"protocol = {name!r}: need a name: {', '.join(PROTOCOLS)}.")
-    protocol = named(PROTOCOLS, name, "protocol")
+    protocol = named_entry(PROTOCOLS, name, "protocol")
     table = dict(document)
     for key, preset in tables_of(protocol, document).items():
-        table[key] = laid_over(preset, document[key], key, name) if key in document else preset
-    table["method"] = method_of(protocol, table.get("method"))
+        table[key] = merged(preset, document[key], key, name) if key in document else preset
+    table["method"] = method_with_protocol(protocol, table.get("method"))
     if isinstance(table.get("then"), list):
         table["then"] = [
-            {**row, "method": method_of(protocol, row["method"])} if has_method(row) else row
+            {**row, "method": method_with_protocol(protocol, row["method"])} if has_method(row) else row
             for row in table["then"]
         ]
     return table
 
 
 def tables_of(protocol: Protocol, document: Table) -> dict[str, Any]:
-    """What the protocol says for the dataset and the method of this document."""
+    """The protocol's tables for the dataset and the method of this document."""
     tables = dict(protocol.tables)
-    by_method = {"training": training_of(protocol, document)}
+    by_method = {"training": shared_training(protocol, document)}
     for own in (by_method, protocol.datasets.get(data_name(document), {})):
         tables |= {key: {**tables.get(key, {}), **table} for key, table in own.items() if table}
     return tables
@@ -192,10 +195,10 @@ def data_name(document: Table) -> str:
     return name if isinstance(name, str) else ""
 
 
-def training_of(protocol: Protocol, document: Table) -> Table:
-    """The protocol's [training] of the document's method; empty if it differs between the stages.
+def shared_training(protocol: Protocol, document: Table) -> Table:
+    """The protocol's [training] for the document's methods; empty if it differs between stages.
 
-    All stages train by one table, so two epochs of one method would be two epochs of the others as well.
+    All stages share one table [training].
     """
     later = document.get("then")
     stages = [document, *(later if isinstance(later, list) else [])]
@@ -204,8 +207,8 @@ def training_of(protocol: Protocol, document: Table) -> Table:
     return tables[0] if tables and all(table == tables[0] for table in tables) else {}
 
 
-def laid_over(preset: Any, given: Any, key: str, name: str) -> Any:
-    """What is given, over the protocol's value of the same key."""
+def merged(preset: Any, given: Any, key: str, name: str) -> Any:
+    """The protocol's value of a key, replaced by `given`; in tables, key by key."""
     if not isinstance(preset, Mapping) or not isinstance(given, Mapping):
         return given
     if "name" in preset and given.get("name", preset["name"]) != preset["name"]:
@@ -213,24 +216,26 @@ def laid_over(preset: Any, given: Any, key: str, name: str) -> Any:
     for inner, value in given.items():
         if value is None and inner in preset:
             raise RequestError(
-                f"{key}.{inner} = None: the protocol {name!r} says {preset[inner]!r}, and no file can say "
-                "None against it. Give a value: training.clip = 'off' is no clipping, participation.share = "
-                "1.0 is everybody."
+                f"{key}.{inner} = None: the protocol {name!r} has {preset[inner]!r}, and None does not "
+                "replace it. Give a value: training.clip = 'off' is no clipping, participation.share = 1.0 "
+                "is all clients."
             )
     left = EITHER if key == "participation" and EITHER & set(given) else set()
     return {**{k: v for k, v in preset.items() if k not in left}, **given}
 
 
-def method_of(protocol: Protocol, method: Any) -> Any:
-    """A method's table with the protocol's weights, where the method has such an argument, and arguments."""
+def method_with_protocol(protocol: Protocol, method: Any) -> Any:
+    """A method's table with the protocol's arguments, and its weights if the method has this argument."""
     if not isinstance(method, Mapping) or "name" not in method:
         return method
     known = parameters(factory_of("method", METHOD_FACTORIES, method["name"]))
     weights = {"weights": protocol.weights} if "weights" in known else {}
-    further = {"and": [method_of(protocol, row) for row in method["and"]]} if "and" in method else {}
+    further = (
+        {"and": [method_with_protocol(protocol, row) for row in method["and"]]} if "and" in method else {}
+    )
     return {**weights, **protocol.methods.get(method["name"], {}), **method, **further}
 
 
 def has_method(row: Any) -> bool:
-    """Whether this is a table of a stage that names its method."""
+    """Whether `row` is a table of a stage with a method."""
     return isinstance(row, Mapping) and "method" in row

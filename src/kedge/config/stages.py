@@ -22,7 +22,7 @@ from kedge.rules import RULES
 
 def stages_of(experiment: Experiment, optimizer: Optimizer | None = None) -> tuple[Stage, ...]:
     """The stages of an experiment; `optimizer` replaces the table [optimizer]."""
-    local = local_of(experiment, optimizer)
+    local = local_training(experiment, optimizer)
     return tuple(
         Stage(
             algorithm_of(method, schedule),
@@ -34,31 +34,31 @@ def stages_of(experiment: Experiment, optimizer: Optimizer | None = None) -> tup
     )
 
 
-def observed(stages: Sequence[Stage], last_models: bool) -> tuple[Stage, ...]:
-    """The stages with corrections that only measure: for the rules that end them, and for the `all` model."""
+def with_measurements(stages: Sequence[Stage], last_models: bool) -> tuple[Stage, ...]:
+    """The stages with the corrections that only measure: for their rules, and for the model `all`."""
     found = []
     for stage in stages:
-        watch = getattr(stage.until, "watched", None)  # a plain function may be a rule, too
-        algorithm = watch(stage.algorithm) if watch else stage.algorithm
+        extend = getattr(stage.until, "with_measurements", None)  # a rule may also be a plain function
+        algorithm = extend(stage.algorithm) if extend else stage.algorithm
         if last_models:
             algorithm = replace(algorithm, corrections=(*algorithm.corrections, LastModels()))
         found.append(replace(stage, algorithm=algorithm))
     return tuple(found)
 
 
-def rebuilding(stages: Sequence[Stage]) -> Callable[[nn.Module], nn.Module]:
-    """The function by which the methods change the network; raises if stages differ in it."""
-    ways = {stage.algorithm.rebuild: stage.algorithm.name for stage in stages}
-    if len(ways) > 1:
+def common_rebuild(stages: Sequence[Stage]) -> Callable[[nn.Module], nn.Module]:
+    """The function with which all stages change the network; raise if they differ."""
+    functions = {stage.algorithm.rebuild: stage.algorithm.name for stage in stages}
+    if len(functions) > 1:
         raise RequestError(
             f"{' -> '.join(stage.algorithm.name for stage in stages)}: these methods train different "
-            "networks, so none can follow another. For moon, projection = 0 leaves the network as it is."
+            "networks, so none can follow another. For moon, projection = 0 keeps the network as it is."
         )
-    return next(iter(ways))
+    return next(iter(functions))
 
 
-def adapted(model: Model, stages: Sequence[Stage]) -> Model:
-    """The model with the heads that the methods of all stages add."""
+def adapted_model(model: Model, stages: Sequence[Stage]) -> Model:
+    """The model with the heads of the methods of all stages."""
     for adapt in dict.fromkeys(part for stage in stages for part in adapt_parts(stage.algorithm.adapt)):
         model = adapt(model)
     unknown = set(model.extra) - {k for stage in stages for k in stage.algorithm.heads}
@@ -68,7 +68,7 @@ def adapted(model: Model, stages: Sequence[Stage]) -> Model:
 
 
 def algorithm_of(method: dict[str, Any], schedule: dict[str, Any]) -> Algorithm:
-    """The method under the schedule; if the method has its own, a unit trains when both open it."""
+    """The method under the schedule; if the method has its own, a unit trains if both train it."""
     base = reduce(and_, map(single_algorithm, combined_methods(method)))
     if schedule["name"] == "all":
         return base
@@ -81,12 +81,12 @@ def single_algorithm(method: dict[str, Any]) -> Algorithm:
     made = factory_of("method", METHOD_FACTORIES, method["name"])(**options_of(method))
     if not isinstance(made, Algorithm):
         raise RequestError(
-            f"method.name = {method['name']!r}: it returns a {type(made).__name__}, no Algorithm."
+            f"method.name = {method['name']!r}: it returns a {type(made).__name__}, not an Algorithm."
         )
     return made
 
 
-def local_of(experiment: Experiment, optimizer: Optimizer | None = None) -> LocalTraining:
+def local_training(experiment: Experiment, optimizer: Optimizer | None = None) -> LocalTraining:
     """Local training of all stages; `optimizer` replaces the table [optimizer]."""
     training = experiment.training
     if optimizer is None:

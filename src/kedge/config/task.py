@@ -17,7 +17,7 @@ History = list[dict[str, Any]]
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """All that decides the numbers of a run."""
+    """Data, model, stages and settings of a run."""
 
     stages: Sequence[Stage]
     model: Model
@@ -29,25 +29,26 @@ class Task:
     tune: Tune | Literal["method", "off"] = "method"  # fine-tuning before personal models are measured
     tune_every: int = 0  # 0: after the last round
     headline: Literal["all", "seen"] = "all"  # whether clients never sampled count in personal means
-    measure: Measure = Measure()  # what else is measured; the stages have what that needs (diagnostics.py)
-    precision: Precision = "fp32"  # what the model computes in
+    measure: Measure = Measure()  # further measurements; diagnostics.py adds their corrections to the stages
+    precision: Precision = "fp32"  # of the model's computation
 
     def __post_init__(self) -> None:
         if self.tune_every % self.evaluate_every:
             raise RequestError(
-                f"tune_every = {self.tune_every}: need a multiple of {self.evaluate_every}, the rounds from "
-                "one evaluation to the next, for fine-tuned models are measured there; or 0, after the last."
+                f"tune_every = {self.tune_every}: need a multiple of {self.evaluate_every}, the number of "
+                "rounds between evaluations, or 0 (after the last round). Fine-tuned models are measured in "
+                "evaluations."
             )
 
     @property
     def rounds(self) -> int:
-        """Rounds of all stages together; a stage that ends early leaves its rest to the next."""
+        """Rounds of all stages together; the rounds that a stage does not use are added to the next."""
         return sum(stage.rounds for stage in self.stages)
 
-    def takes_part(self, round: int) -> list[int]:
+    def participants(self, round: int) -> list[int]:
         """The clients of a round."""
         return self.participation.sample(len(self.federation.clients), self.seed, round)
 
     def end(self, stage: int) -> int:
         """The round after which this stage ends at the latest."""
-        return sum(one.rounds for one in self.stages[: stage + 1])
+        return sum(earlier.rounds for earlier in self.stages[: stage + 1])

@@ -8,7 +8,7 @@ from typing import Any
 from kedge.config.document import BY_METHOD
 from kedge.config.experiment import Experiment
 from kedge.config.schema import parameters
-from kedge.config.stages import local_of, stages_of
+from kedge.config.stages import local_training, stages_of
 from kedge.core.algorithm import DEFAULT_LOCAL, Algorithm, Stage, Tune
 from kedge.core.errors import RequestError, nearest
 from kedge.core.optimizers import Optimizer
@@ -90,7 +90,7 @@ def train_stages(method: Method, experiment: Experiment, optimizer: Optimizer | 
     """The stages of the argument `method`; FedAvg if it is None. `optimizer` replaces the experiment's."""
     if method is None or isinstance(method, str):
         return stages_of(experiment, optimizer)
-    local = local_of(experiment, optimizer)
+    local = local_training(experiment, optimizer)
     if isinstance(method, Algorithm):
         return (Stage(method, experiment.rounds, local),)
     given = [stage for stage in method if isinstance(stage, Stage)] if isinstance(method, Sequence) else []

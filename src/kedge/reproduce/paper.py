@@ -28,9 +28,9 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 
-from kedge.config.document import SHIPPED, read, written
+from kedge.config.document import SHIPPED, as_text, read
 from kedge.config.grid import Cell
-from kedge.config.schema import filled
+from kedge.config.schema import with_defaults
 from kedge.core.errors import DataError, RequestError, nearest
 
 PUBLISHED = SHIPPED / "published"
@@ -80,7 +80,7 @@ class Entry:
 
     def selects(self, settings: Mapping[str, Any]) -> bool:
         """Whether a cell of the grid with `settings` gives this number."""
-        return all(written(settings.get(key)) == value for key, value in self.where)
+        return all(as_text(settings.get(key)) == value for key, value in self.where)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def document_of(name: str) -> dict[str, Any]:
 
 def paper_of(document: Mapping[str, Any]) -> Paper:
     """The printed table, from the experiment's table [paper] and its CSV."""
-    table = filled(paper_table, document["paper"], "paper")
+    table = with_defaults(paper_table, document["paper"], "paper")
     claims = table.pop("claims")
     name = str(document["name"])
     paper = Paper(name, **table, claims=claims, entries=entries_of(name, table["metric"], table["at"]))

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kedge.config.document import override, written
+from kedge.config.document import as_text, override
 from kedge.config.experiment import Experiment
 from kedge.config.grid import Cell, cells
 from kedge.core.errors import RequestError, nearest
@@ -142,6 +142,6 @@ def is_selected(cell: Cell, where: Mapping[str, Collection[Any]], key: str, patt
     if key in PRINTED:
         texts = [getattr(entry, key) for entry in where.get(cell.name, ())]
     else:
-        texts = [written(cell.settings[key])]
+        texts = [as_text(cell.settings[key])]
     # In a pattern only * and ? are special.
     return any(fnmatchcase(text, pattern.replace("[", "[[]")) for text in texts)

@@ -30,7 +30,7 @@ class Plateau:
                 "such as distributed.global.accuracy or train.loss."
             )
 
-    def watched(self, algorithm: Algorithm) -> Algorithm:
+    def with_measurements(self, algorithm: Algorithm) -> Algorithm:
         """The method as it is."""
         return algorithm
 

@@ -34,7 +34,7 @@ class Proposition1:
     estimate: Literal["h", "clients"] = "h"
     smooth: int = 10
 
-    def watched(self, algorithm: Algorithm) -> Algorithm:
+    def with_measurements(self, algorithm: Algorithm) -> Algorithm:
         """The method with what the rule has to see."""
         own = [c for c in algorithm.corrections if isinstance(c, DynamicRegularizer) and c.alpha]
         if not own:

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 
 from kedge.config.assemble import assemble
-from kedge.config.dealing import holdings_of, without_checksums
 from kedge.config.document import read
 from kedge.config.experiment import EngineChoice, Experiment, resolve
+from kedge.config.federations import partition_record_of, without_checksums
 from kedge.config.task import Task
 from kedge.core.errors import RequestError
 from kedge.data.partitions.saved import PARTITION_FILE
@@ -65,7 +65,7 @@ def create_run(experiment: Experiment, folder: Path | None, force: bool, locks: 
         check_free(folder, force)  # before data are loaded
     task = assemble(experiment)
     if folder:
-        dealt = holdings_of(experiment, task.federation).to_bytes()
+        dealt = partition_record_of(experiment, task.federation).to_bytes()
         code = contents(own_names(experiment))
         files: dict[str, str | bytes] = {"config.toml": experiment.toml(), PARTITION_FILE: dealt, **code}
         create(folder, files, Marker("run", experiment_identity(experiment)), force, locks)
@@ -103,7 +103,7 @@ def load_run(folder: Path, code: CodeChoice = "same") -> tuple[Experiment, Task]
             )
         task = assemble(experiment)
         update_record(folder, code, own_names(experiment))
-    check_partition(folder, holdings_of(experiment, task.federation))
+    check_partition(folder, partition_record_of(experiment, task.federation))
     return experiment, task
 
 
@@ -139,7 +139,7 @@ def run_locked(
             write_environment(folder, task, settings)
         while True:
             torch.set_num_threads(settings["threads"])
-            engine = build(choice_of(settings), task.model, task.federation, task.takes_part)
+            engine = build(choice_of(settings), task.model, task.federation, task.participants)
             try:
                 progress = run(task, engine, folder, checkpoint_every, settings, observer)
                 break

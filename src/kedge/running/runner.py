@@ -72,7 +72,7 @@ def next_assignment(task: Task, progress: Progress) -> Assignment:
         server.buffers,
         broadcast(task.stages[progress.stage].algorithm, server),
     )
-    return Assignment(order, task.takes_part(progress.round))
+    return Assignment(order, task.participants(progress.round))
 
 
 def advance(task: Task, progress: Progress, assignment: Assignment, reply: Reply) -> Progress:

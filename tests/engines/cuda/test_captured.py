@@ -94,7 +94,7 @@ def final(task: Task, engine: Engine, folder: Path | None = None) -> dict[str, T
 
 
 def captured(task: Task, chunk: int = 0, streams: int = 1) -> Stacked:
-    return captured_stack(task.model, task.federation, chunk, task.takes_part, streams)
+    return captured_stack(task.model, task.federation, chunk, task.participants, streams)
 
 
 def apart(left: dict[str, Tensor], right: dict[str, Tensor]) -> float:

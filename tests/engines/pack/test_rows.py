@@ -88,7 +88,7 @@ def test_runs_with_random_participation_compile_once(
     monkeypatch.setattr(Captured, "run_steps", counted)
     with on_the_cpu():
         engines = [
-            captured_stack(task.model, task.federation, participants=task.takes_part) for task in tasks
+            captured_stack(task.model, task.federation, participants=task.participants) for task in tasks
         ]
         pack = Pack(engines, captured_stack)
         ended: dict[int, Progress | BaseException] = {}

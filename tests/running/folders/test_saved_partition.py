@@ -11,10 +11,10 @@ from tests.cli.command import SMALL, kedge
 from tests.data import official
 
 import kedge as library
-from kedge.config.dealing import federation_of
 from kedge.config.document import override
 from kedge.config.document import read as read_experiment
 from kedge.config.experiment import resolve
+from kedge.config.federations import federation_of
 from kedge.core.errors import DataError
 from kedge.data.partitions.saved import PARTITION_FILE, read_partition
 from kedge.running.execute import resume

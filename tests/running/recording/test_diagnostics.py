@@ -18,7 +18,7 @@ from tests.contract.test_resume import LOCAL, both_ways
 
 import kedge
 from kedge.algorithms import fedavg, fedbug, feddyn, fedper, scaffold
-from kedge.config.diagnostics import shared_units, watched
+from kedge.config.diagnostics import shared_units, with_diagnostics
 from kedge.config.document import override, read
 from kedge.config.experiment import resolve
 from kedge.config.task import Task
@@ -47,7 +47,7 @@ each_engine = pytest.mark.parametrize("engine", [Sequential, Stacked])
 def task_of(algorithm: Algorithm, measure: kedge.Measure, rounds: int = 4, per_round: int | None = 2) -> Task:
     """A task of clients with different sizes and local batch-norm statistics; client 3 has few classes."""
     model = network("batch", "local", of=algorithm)
-    stages = watched((Stage(algorithm, rounds, LOCAL),), model, measure)
+    stages = with_diagnostics((Stage(algorithm, rounds, LOCAL),), model, measure)
     return Task(stages, model, federation(), Participation(per_round=per_round), measure=measure)
 
 
@@ -223,8 +223,14 @@ def test_memory_of_updates_goes_on_across_a_switch() -> None:
         ({"measure.drift": "yes"}, "measure.drift = 'yes'"),
         ({"measure.drfit": True}, "unknown key measure.drfit. Did you mean 'drift'?"),
         ({"measure.probe_every": 5}, "Set measure.drift = true as well"),
-        ({"measure.probe_every": -1}, "measure.probe_every = -1: need 0"),
-        ({"measure.features_every": -1}, "measure.features_every = -1: need 0"),
+        (
+            {"measure.probe_every": -1},
+            "measure.probe_every = -1: need a whole number of at least 0; 0 is never",
+        ),
+        (
+            {"measure.features_every": -1},
+            "measure.features_every = -1: need a whole number of at least 0; 0 is never",
+        ),
         ({"measure.samples": 0}, "measure.samples = 0"),
         ({"measure.components": 0}, "measure.components = 0"),
         ({"measure.correlation": 1.5}, "measure.correlation = 1.5"),
@@ -294,7 +300,7 @@ def test_a_round_in_which_nobody_is_admitted_has_no_drift() -> None:
 
 
 def test_features_without_test_samples_are_refused_before_anything_trains() -> None:
-    with pytest.raises(RequestError, match=r"measure\.features_every = 1: .* there are none"):
+    with pytest.raises(RequestError, match=r"measure\.features_every = 1: .* this run has none"):
         kedge.train(
             torch.nn.Linear(4, 3), toy(lambda i: i % 3, 2), rounds=1, progress=False,
             measure=kedge.Measure(features_every=1),

@@ -6,7 +6,7 @@ from tests.contract.test_resume import LOCAL
 
 import kedge
 from kedge.algorithms import fedavg, feddyn, fedper
-from kedge.config.diagnostics import spread
+from kedge.config.diagnostics import evenly_spaced
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Stage
 from kedge.core.sampling import Participation
@@ -98,6 +98,6 @@ def test_without_a_common_test_set_local_tests_are_looked_at() -> None:
 
 def test_some_samples_are_taken_from_all_over_the_set() -> None:
     x = torch.arange(100)[:, None]
-    assert spread(x, 3).flatten().tolist() == [0, 50, 99]
-    assert spread(x, 100) is x
-    assert len(set(spread(x, 7).flatten().tolist())) == 7
+    assert evenly_spaced(x, 3).flatten().tolist() == [0, 50, 99]
+    assert evenly_spaced(x, 100) is x
+    assert len(set(evenly_spaced(x, 7).flatten().tolist())) == 7

@@ -88,7 +88,7 @@ def estimates(rule: Proposition1, algorithm: Algorithm) -> Finding:
     with g_k = −α_k u_k and its mean ḡ_k over the rounds in which k took part.
     """
     cohorts = [[0], [1], [0, 1], [1], [0]]
-    watched = replace(rule, estimate="clients").watched(algorithm)
+    watched = replace(rule, estimate="clients").with_measurements(algorithm)
     dynamic = next(c for c in watched.corrections if c.name == "dynamic")
     spread = next(c for c in watched.corrections if c.name == "spread")
     sizes = ORACLES["test_bed_Q"]["n_samples"]

@@ -80,7 +80,7 @@ def stacked_engine(task: Task) -> Engine:
 
 def captured_engine(task: Task, streams: int = 1) -> Engine:
     """The stacked engine with captured graphs."""
-    return captured_stack(task.model, task.federation, participants=task.takes_part, streams=streams)
+    return captured_stack(task.model, task.federation, participants=task.participants, streams=streams)
 
 
 def normalized(data: Federation) -> Federation:

@@ -107,7 +107,7 @@ def ways(work: Workload, task: Task, timing: Timing) -> list[Way]:
 def kedge_rounds(task: Task, choice: Choice, precision: Precision) -> AbstractContextManager[Round]:
     """Rounds of kedge on an engine, in a precision."""
     own = replace(task, model=in_precision(task.model, precision), precision=precision)
-    return nullcontext(rounds_of(own, build(choice, own.model, own.federation, own.takes_part)))
+    return nullcontext(rounds_of(own, build(choice, own.model, own.federation, own.participants)))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from kedge.bench.workloads import DIAGNOSTICS, METHODS, PEERS, WORKLOADS
 from kedge.cli.output import print_message
 from kedge.config.assemble import NO_CUDA, device_of
 from kedge.config.experiment import EngineChoice
-from kedge.config.schema import checked, parameters
+from kedge.config.schema import parameters, typed_value
 from kedge.core.errors import RequestError, nearest
 from kedge.engines.programs import bucket
 from kedge.nn.precision import DTYPES, Precision
@@ -98,7 +98,7 @@ def check_workloads(names: Sequence[str], peers: bool) -> None:
 
 def chosen_device(device: str) -> str:
     """The device of the option; print a message if there is no CUDA device."""
-    wanted = checked(parameters(EngineChoice)["device"][0], device, "--device")
+    wanted = typed_value(parameters(EngineChoice)["device"][0], device, "--device")
     found = device_of(EngineChoice(device=wanted))
     if wanted == "cuda" and found != "cuda":
         print_message(NO_CUDA)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from kedge.cli.output import console, print_json, print_line, print_notes
-from kedge.config.dealing import federation_of
 from kedge.config.experiment import Experiment
 from kedge.config.factories import factory_of
+from kedge.config.federations import federation_of
 from kedge.config.schema import parameters
 from kedge.data.partitions.partition import PARTITIONS
 from kedge.report.pages.partition import page

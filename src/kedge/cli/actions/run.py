@@ -11,7 +11,7 @@ from typing import Any
 
 from kedge.cli.actions.training import PlannedRun, seed_range, unfinished_runs, use_code_of
 from kedge.cli.output import console, print_json, print_line, print_notes
-from kedge.config.document import BY_METHOD, override, settings, with_method
+from kedge.config.document import BY_METHOD, override, parsed_settings, with_method
 from kedge.config.experiment import Experiment, resolve
 from kedge.core.errors import RequestError
 from kedge.report.plots.accuracy import accuracy_plot
@@ -27,7 +27,7 @@ from kedge.running.requests import RunRequest
 
 def check_methods(methods: str, sets: list[str]) -> None:
     """Raise if --set sets a table that --methods replaces: method, schedule or later stages."""
-    lost = [key for key in settings(sets) if key.partition(".")[0] in BY_METHOD]
+    lost = [key for key in parsed_settings(sets) if key.partition(".")[0] in BY_METHOD]
     if methods and lost:
         raise RequestError(
             f"--set {lost[0]}=… has no effect, because --methods replaces method, schedule and later stages. "

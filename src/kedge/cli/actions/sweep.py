@@ -19,7 +19,7 @@ from kedge.cli.actions.training import (
     use_code_of,
 )
 from kedge.cli.output import console, print_json, print_line, print_notes
-from kedge.config.document import settings
+from kedge.config.document import parsed_settings
 from kedge.config.experiment import Experiment, resolve
 from kedge.config.grid import cells, varied_keys
 from kedge.core.errors import RequestError
@@ -50,7 +50,7 @@ def read_grid(file: str, sets: list[str], seed: int | None, chosen: Mapping[str,
     """An experiment's document. Raise if the command line sets a key that the grid varies."""
     document = read_document(file, sets, seed, **chosen)
     varied = varied_keys(document)
-    given = [*settings(sets), *(key.replace("_", ".") for key, value in chosen.items() if value)]
+    given = [*parsed_settings(sets), *(key.replace("_", ".") for key, value in chosen.items() if value)]
     both = [key for key in given if key in varied]
     if both:
         raise RequestError(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from kedge.cli.errors import exit_code
 from kedge.cli.output import print_message
 from kedge.cli.signals import INTERRUPTED, stoppable
-from kedge.config.document import override, read, settings
+from kedge.config.document import override, parsed_settings, read
 from kedge.config.experiment import Experiment
 from kedge.core.errors import RequestError
 from kedge.report.runs import Run, read_run
@@ -48,7 +48,9 @@ def read_document(experiment: str, sets: list[str], seed: int | None, **chosen: 
     The keys of `chosen` have _ for the dot: engine_name sets engine.name. Empty values set nothing.
     """
     given = {key.replace("_", "."): value for key, value in chosen.items() if value}
-    return override(read(experiment), given | settings(sets) | ({} if seed is None else {"seed": seed}))
+    return override(
+        read(experiment), given | parsed_settings(sets) | ({} if seed is None else {"seed": seed})
+    )
 
 
 def seed_range(experiment: Experiment, count: int) -> range:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-from kedge.config.imports import IMPORTED_WITH, installed, module_of, parted, source_of
+from kedge.config.imports import IMPORTED_WITH, is_installed, load_module, source_of, split_name
 
 
 class Code(NamedTuple):
@@ -24,8 +24,8 @@ class Code(NamedTuple):
 
 def code_of(name: str) -> list[Code]:
     """The files of file.py:name or package.module:name, the named one first; none if it is installed."""
-    place, _ = parted(name)
-    module = module_of(name)
+    place, _ = split_name(name)
+    module = load_module(name)
     first = loaded_code(module, None if place.endswith(".py") else module.__name__)
     if first is None:
         return []
@@ -67,7 +67,7 @@ def local_module(name: str, roots: list[Path]) -> Code | None:
     inside = Path(*name.split("."))
     for root in roots:
         for path in (root / inside / "__init__.py", root / inside.with_suffix(".py")):
-            if path.is_file() and not installed(path.resolve()):
+            if path.is_file() and not is_installed(path.resolve()):
                 return Code(path.resolve(), name, path.read_bytes())
     return None
 

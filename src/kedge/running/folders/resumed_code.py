@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kedge.config.imports import PINNED, Pin, parted, source_of
+from kedge.config.imports import PINNED, Pin, source_of, split_name
 from kedge.core.errors import CheckpointError, RequestError
 from kedge.data.download.progress import say
 from kedge.running.folders import checkpoint
@@ -147,7 +147,7 @@ def current_path(file: StoredFile, record: Record) -> Path:
     if path.is_file():
         return path
     for name in file.names:
-        place, first = parted(name)[0], file_of(record, record.names[name])
+        place, first = split_name(name)[0], file_of(record, record.names[name])
         if place.endswith(".py"):
             here, top = Path(place).expanduser().resolve().parent, Path(first.path).parent
         else:
@@ -167,9 +167,10 @@ def check_files_exist(folder: Path, record: Record, places: Mapping[str, Path], 
     stored = gone[0]
     name = next((n for n, s in record.names.items() if s == stored), file_of(record, stored).names[0])
     raise RequestError(
-        f"{name}: the file {places[stored]} is missing; {folder} started with it. Put it back, or resume "
-        f"in the folder that {parted(name)[0]} is relative to. Or execute the copy {folder / stored} that "
-        "the run stored when it started: --use-stored-code (in Python: code='stored')."
+        f"{name}: the file {places[stored]} is missing; {folder} started with it. Put it back, or "
+        f"resume in the folder that {split_name(name)[0]} is relative to. Or execute the copy "
+        f"{folder / stored} that the run stored when it started: --use-stored-code (in Python: "
+        "code='stored')."
     )
 
 

@@ -101,7 +101,7 @@ class PackScheduler:
             assert isinstance(engine, Stacked), choice.name
             return engine
 
-        engines = [stack(run.task.model, run.task.federation, run.task.takes_part) for run in runs]
+        engines = [stack(run.task.model, run.task.federation, run.task.participants) for run in runs]
         return Pack(engines, stack, self.wanted.chunk)
 
     def train_packed(self, runs: Sequence[PreparedRun], pack: Pack) -> Iterator[Outcome]:

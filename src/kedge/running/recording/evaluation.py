@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from kedge.config.metrics import tune_of, views
+from kedge.config.metrics import global_models, tune_of
 from kedge.config.task import Task
 from kedge.core.algorithm import Stage, logits
 from kedge.engines.engine import Engine, Order
@@ -64,7 +64,7 @@ def start_evaluation(
 ) -> PendingResults:
     """Start to evaluate the models of the round that has just finished."""
     server, algorithm, model, overlap = progress.server, stage.algorithm, task.model, overlap_of(engine)
-    found = views(algorithm, server)
+    found = global_models(algorithm, server)
     different = {id(leaves): leaves for leaves in found.values()}
     models = [{**server.own, **leaves} for leaves in different.values()]
     own: list[list[ClientModel]] = []

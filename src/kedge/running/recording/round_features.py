@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kedge.config.diagnostics import samples, spread
+from kedge.config.diagnostics import evenly_spaced, feature_samples
 from kedge.config.task import Task
 from kedge.core.algorithm import Stage
 from kedge.core.server import Server
@@ -104,8 +104,8 @@ def local_models(
 def features_of(task: Task, params: Leaves, buffers: Leaves, units: bool = True) -> ModelFeatures:
     """The features of a model on the test samples; with Gram matrices if `units`."""
     measure, prepare = task.measure, task.federation.prepare
-    x = samples(task.federation, measure)
-    some = spread(x, measure.similarity_samples) if units else x[:0]
+    x = feature_samples(task.federation, measure)
+    some = evenly_spaced(x, measure.similarity_samples) if units else x[:0]
     grams = unit_outputs(task.model, params, buffers, some, prepare, gram) if len(some) else {}
     return ModelFeatures(model_features(task.model, params, buffers, x, prepare), grams)
 

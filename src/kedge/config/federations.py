@@ -1,4 +1,4 @@
-"""Who holds what: an experiment's dataset dealt out, and kept with its run."""
+"""The federation of an experiment: its dataset, split among clients; and the record of the split."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,11 +17,11 @@ from kedge.data.local_tests import partitioned_labels
 from kedge.data.partitions.partition import PARTITIONS, Saved
 from kedge.data.partitions.saved import PartitionRecord, inputs_checksum, partition_record
 
-OURS = ("digits", "synthetic")  # datasets that kedge contains or generates
+OWN_DATA = ("digits", "synthetic")  # datasets that kedge contains or generates
 
 
 def federation_of(experiment: Experiment) -> Federation:
-    """The dataset, dealt out."""
+    """The dataset of an experiment, split among clients."""
     source, seed, evaluation = source_of(experiment), experiment.seed, experiment.evaluation
     name = experiment.partition["name"]
     partition = factory_of("partition", PARTITIONS, name)(**options_of(experiment.partition))
@@ -34,29 +34,29 @@ def federation_of(experiment: Experiment) -> Federation:
         labels = partitioned_labels(source, evaluation.local)
         clients = partition(labels, seed, keys)
         if name not in PARTITIONS:
-            clients = dealt_by(name, clients, len(labels))
+            clients = checked_indices(name, clients, len(labels))
         federation = federate(source, clients, evaluation.local_test, seed, evaluation.local)
     experiment.participation.count(len(federation.clients))
     return federation
 
 
-def dealt_by(name: str, clients: Any, count: int) -> list[NDArray[np.int64]]:
-    """What a user's own partition gave, checked: a list of samples for each client, none twice."""
-    rule = f"partition.name = {name!r}: give an array of sample numbers from 0 to {count - 1} a client"
+def checked_indices(name: str, clients: Any, count: int) -> list[NDArray[np.int64]]:
+    """The result of a user's own partition as arrays; raise unless each client has samples, none twice."""
+    rule = f"partition.name = {name!r}: return an array of indices from 0 to {count - 1} for each client"
     try:
-        dealt = [np.asarray(own) for own in clients]
+        indices = [np.asarray(own) for own in clients]
     except (TypeError, ValueError):
-        raise RequestError(f"{rule}; it gave a {type(clients).__name__}.") from None
-    for number, own in enumerate(dealt):
+        raise RequestError(f"{rule}; it returned a {type(clients).__name__}.") from None
+    for number, own in enumerate(indices):
         if own.ndim != 1 or own.dtype.kind not in "iu" or not len(own):
             raise RequestError(f"{rule}; client {number} got {own.dtype} of shape {own.shape}.")
         if own.min() < 0 or own.max() >= count:
             raise RequestError(f"{rule}; client {number} got {own.min()} to {own.max()}.")
-    every = np.concatenate(dealt) if dealt else np.empty(0, np.int64)
+    every = np.concatenate(indices) if indices else np.empty(0, np.int64)
     if len(every) == 0 or len(np.unique(every)) != len(every):
-        what = "a sample stands in two places" if len(every) else "it gave no client"
-        raise RequestError(f"{rule}; {what}.")
-    return [own.astype(np.int64) for own in dealt]
+        mistake = "a sample occurs twice" if len(every) else "it returned no client"
+        raise RequestError(f"{rule}; {mistake}.")
+    return [own.astype(np.int64) for own in indices]
 
 
 def source_of(experiment: Experiment) -> Source:
@@ -67,33 +67,33 @@ def source_of(experiment: Experiment) -> Source:
 
 
 def natural_keys(source: Source, experiment: Experiment) -> NDArray[Any] | None:
-    """The dataset's key that tells clients apart: the one named, or the only one."""
-    name, there = experiment.partition["key"], source.keys
-    if name is None and len(there) > 1:
+    """The key of every sample that the partition `natural` splits by; None if the dataset has no keys."""
+    name, keys = experiment.partition["key"], source.keys
+    if name is None and len(keys) > 1:
         raise RequestError(
-            f"partition natural: {source.name} has several keys: {', '.join(there)}. Name one: partition.key."
+            f"partition natural: {source.name} has several keys: {', '.join(keys)}. Name one: partition.key."
         )
-    if name is not None and name not in there:
+    if name is not None and name not in keys:
         raise RequestError(
-            f"partition.key = {name!r}: {source.name} has no such key.{nearest(name, there)} "
-            f"It has: {', '.join(there) or 'none'}."
+            f"partition.key = {name!r}: {source.name} has no such key.{nearest(name, keys)} "
+            f"It has: {', '.join(keys) or 'none'}."
         )
-    name = name or next(iter(there), None)
+    name = name or next(iter(keys), None)
     if name is None or experiment.evaluation.local != "merged":
-        return there[name] if name else None
+        return keys[name] if name else None
     if name not in source.test_keys:
         raise RequestError(
             f"partition natural with evaluation.local = 'merged': {source.name} has its key {name!r} for "
-            "training samples only, so the test part cannot be dealt out by it. "
+            "training samples only, so the test part cannot be split by it. "
             "Use evaluation.local = 'split' or 'matched'."
         )
-    return np.concatenate([there[name], source.test_keys[name]])
+    return np.concatenate([keys[name], source.test_keys[name]])
 
 
-def holdings_of(experiment: Experiment, federation: Federation) -> PartitionRecord:
-    """Who holds what."""
+def partition_record_of(experiment: Experiment, federation: Federation) -> PartitionRecord:
+    """The record of the samples of each client."""
     evaluation, name = experiment.evaluation, experiment.data["name"]
-    inputs = "" if name in OURS else inputs_checksum(federation)
+    inputs = "" if name in OWN_DATA else inputs_checksum(federation)
     return partition_record(federation, name, evaluation.local, evaluation.local_test, inputs)
 
 
