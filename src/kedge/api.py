@@ -99,7 +99,7 @@ def train(
     executes the changed file, code="stored" the copy in the run's folder.
     `tune` fine-tunes a copy of each client's model before it is measured on its local test (every tune_every
     rounds, 0: after the last one), all=True measures the mean of all clients' last models as well, and
-    headline="seen" leaves clients that never took part out of the personal means. `measure` asks for more:
+    headline="seen" leaves clients that never took part out of the personal means. `measure` records more:
     kedge.Measure(drift=True) puts how far clients pull apart into every line of the history.
     """
     arguments = {name: value for name, value in locals().items() if name != "settings"}

@@ -30,7 +30,7 @@ from kedge.core.model import Batch, Model
 from kedge.core.optimizers import SGD
 from kedge.core.tree import tree_to
 from kedge.data.federation import Federation
-from kedge.engines.cuda.tracing import written_down
+from kedge.engines.cuda.tracing import trace_operators
 from kedge.engines.engine import Engine
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
@@ -209,7 +209,7 @@ def test_a_step_can_be_written_down_operator_by_operator(name: str) -> None:
 
     want = step(rows, x, keys)
     after = {k: v.clone() for k, v in rows.items()}
-    written_down(step, rows, x, keys)(*after.values(), x, keys)
+    trace_operators(step, rows, x, keys)(*after.values(), x, keys)
     for k, v in want.items():
         torch.testing.assert_close(after[k], v, rtol=1e-12, atol=1e-13)
 

@@ -1,4 +1,4 @@
-"""The automatic choice of an engine, and what it says."""
+"""The automatic choice of an engine, and its messages."""
 
 from dataclasses import replace
 

@@ -64,13 +64,13 @@ def test_an_engine_that_was_asked_for_is_not_exchanged() -> None:
 
 
 def test_auto_goes_on_where_nothing_can_be_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU: the first choice is captured, and its step cannot be written down."""
+    """The first choice is captured, as on a GPU, and its step cannot be traced."""
     right = train("sequential")
     first = [Choice("captured", True, 0, "a GPU")]
     choose = auto.choose
     monkeypatch.setattr(engine_settings, "choose", lambda *given: first.pop() if first else choose(*given))
-    with on_the_cpu(written_down=True), monkeypatch.context() as patch:
-        patch.setattr("kedge.engines.cuda.lanes.written_down", fails)
+    with on_the_cpu(trace_operators=True), monkeypatch.context() as patch:
+        patch.setattr("kedge.engines.cuda.lanes.trace_operators", fails)
         result = train("auto")
     assert result.engine["name"] in ("sequential", "stacked")
     assert all(torch.allclose(v, right.model[k], atol=1e-6) for k, v in result.model.items())

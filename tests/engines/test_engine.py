@@ -81,14 +81,14 @@ def test_empty_sums_are_a_reply_of_size_zero() -> None:
 @pytest.mark.parametrize("runs", [(), (2,)], ids=["one run", "two runs"])
 @pytest.mark.parametrize("shape", [(4, 3, 5, 5), (4, 3, 1, 1), (4, 3, 7), (4, 3), (4,), ()])
 def test_sums_do_not_depend_on_how_rows_lie(shape: tuple[int, ...], runs: tuple[int, ...]) -> None:
-    """On a GPU kernels have their channels last; their sum lies as servers' models do."""
+    """On a GPU kernels are channels-last; their sum is contiguous, like the server's model."""
     rows = torch.randint(-9, 10, (6, *shape)).double()
     mass = torch.randint(0, 5, (*runs, 6)).double()
     expected = (mass.view(*runs, 6, *[1] * len(shape)) * rows).sum(len(runs))
-    lying = rows.transpose(1, -1).contiguous().transpose(1, -1) if len(shape) > 1 else rows
+    permuted = rows.transpose(1, -1).contiguous().transpose(1, -1) if len(shape) > 1 else rows
     if len(shape) == 4:
-        lying = rows.movedim(-3, -1).contiguous().movedim(-1, -3)
-    for own in (rows, lying):
+        permuted = rows.movedim(-3, -1).contiguous().movedim(-1, -3)
+    for own in (rows, permuted):
         found = weighted_sum(mass, own)
         assert torch.equal(found, expected)
         assert found.is_contiguous()

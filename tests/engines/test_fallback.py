@@ -1,4 +1,4 @@
-"""Operators that vmap computes client by client: users hear of them from kedge, and nothing from torch."""
+"""Operators that vmap computes client by client: kedge reports them, and torch's warnings are hidden."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""How long a stack waits for its longest client, and what `auto` makes of it."""
+"""The time that a stack waits for its longest client, and the choice of `auto` then."""
 
 from itertools import combinations
 
@@ -47,7 +47,7 @@ def test_a_stack_goes_on_until_its_longest_client_is_done() -> None:
 
 
 def chosen(data: Federation, monkeypatch: pytest.MonkeyPatch) -> Choice:
-    """What is chosen where a step of the stack takes a third of the time that its clients take alone."""
+    """The choice if a step of the stack takes a third of the time of its clients one by one."""
     monkeypatch.setattr(trial, "timed", lambda engine, *rest: 1.0 if isinstance(engine, Stacked) else 3.0)
     model = from_module(nn.Linear(4, 2))
     return choose(Work(model, data, Stage(kedge.fedavg(), 1, LocalTraining(1, 10, SGD())), 4, 1))

@@ -1,4 +1,4 @@
-"""What torch cannot run as a stack: `auto` takes sequential and says why, `stacked` says what can run it."""
+"""Modules that torch cannot run as a stack: `auto` chooses sequential, `stacked` names an engine for them."""
 
 from collections.abc import Callable
 from typing import Any

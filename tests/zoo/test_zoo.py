@@ -53,7 +53,7 @@ def test_the_operators_that_a_gpu_captures_are_right(
 ) -> None:
     """Written down operator by operator, as for a graph, and then run on the CPU."""
     expected = reference(name, "fedavg")
-    with on_the_cpu(written_down=True):
+    with on_the_cpu(trace_operators=True):
         monkeypatch.setattr(
             execute, "build", lambda choice, model, data, own=None: captured_stack(model, data, 0, own)
         )

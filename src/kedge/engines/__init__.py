@@ -1,1 +1,1 @@
-"""Where the kernel runs."""
+"""Engines: run the kernel for the clients of a round."""

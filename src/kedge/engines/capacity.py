@@ -1,12 +1,12 @@
-"""How many clients a stack has memory for."""
+"""The number of clients that a stack has memory for."""
 
 import torch
 
 from kedge.core.model import Model
 from kedge.data.federation import Federation
 
-LIVE_BYTES = 2 << 30  # on a CPU: bytes that the rows of a stack may take
-COPIES = 6  # copies of a client's model in what a row takes while it trains
+LIVE_BYTES = 2 << 30  # memory for the rows of a stack on a CPU
+COPIES = 6  # memory of a row while it trains, in sizes of its model
 
 
 def rows_at_once(model: Model, federation: Federation) -> int:

@@ -1,4 +1,4 @@
-"""Choose the engine that is faster for the work at hand, by a trial of a few steps (trial.py)."""
+"""Choose the fastest engine for a run, by a trial of a few steps (trial.py)."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ from kedge.core.model import Model
 from kedge.data.federation import Federation
 from kedge.engines.capacity import rows_at_once
 from kedge.engines.cuda.captured import captured_stack
-from kedge.engines.cuda.streams import best
+from kedge.engines.cuda.streams import StreamTrial, best_streams, cache_key
 from kedge.engines.direct import Direct
 from kedge.engines.engine import Engine
 from kedge.engines.out_of_memory import ran_out_of_memory
@@ -189,17 +189,22 @@ class Chooser:
         return True
 
     def captured(self, reason: str) -> Choice:
-        """Captured graphs, on the number of streams that is wanted or the best one."""
+        """Captured graphs, on the number of streams that the user asked for, or else on the best."""
         work, chunk, streams = self.work, self.wanted.chunk, self.wanted.streams
         rows = bucket(chunk)
         if not streams and rows > 1:
-            streams = best(
-                work.model, work.federation, work.stage, rows, self.wanted.precision,
-                partial(captured_seconds, work, chunk),
-                lambda: work.rounds * stacked_seconds(work, chunk) / GRAPHS_GAIN,
-                self.compile_seconds, self.say,
-            )  # fmt: skip
+            key = cache_key(work.model, work.federation, work.stage, rows, self.wanted.precision)
+            streams = best_streams(key, rows, self.stream_trial(), self.say)
         return Choice("captured", True, chunk, reason, streams or 1)
+
+    def stream_trial(self) -> StreamTrial:
+        """The trial of several numbers of streams for this work."""
+        work, chunk = self.work, self.wanted.chunk
+        return StreamTrial(
+            seconds=partial(captured_seconds, work, chunk),
+            remaining=lambda: work.rounds * stacked_seconds(work, chunk) / GRAPHS_GAIN,
+            cost=self.compile_seconds,
+        )
 
 
 def pads_batches(federation: Federation, stage: Stage) -> bool:

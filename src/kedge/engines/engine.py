@@ -1,4 +1,4 @@
-"""Engine: the protocol of a place where clients train. It arranges calls of the kernel and learns nothing."""
+"""Engine: the protocol of the objects that train clients. An engine arranges calls of the kernel (core)."""
 
 from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeVar, cast
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Order(NamedTuple):
-    """Exactly what goes to a client."""
+    """The values that the server sends to a client."""
 
     round: int
     stage_round: int
@@ -33,10 +33,10 @@ Rounds = Generator[Assignment, Reply, T]  # a run: yields assignments, receives 
 
 
 class Engine(Protocol):
-    """A place where clients train; it stores what they remember between rounds.
+    """Trains the clients of a round, and stores their memories between rounds.
 
-    `at_once` is the number of models that evaluation runs side by side. An engine whose device trains while
-    the host goes on may have an attribute `overlap`, too (overlap.py).
+    `at_once` is the number of models that evaluation runs in one call. An engine whose device works
+    asynchronously may also have an attribute `overlap` (overlap.py).
     """
 
     @property
@@ -66,7 +66,7 @@ def drive(run: Rounds[T], engine: Engine) -> T:
 
 
 def resume_run(run: Rounds[T], reply: Reply | BaseException | None) -> Assignment:
-    """The next assignment of a run after this reply (None: its first); StopIteration where it ends."""
+    """The next assignment of a run after this reply (None: its first); StopIteration at its end."""
     if isinstance(reply, BaseException):
         return run.throw(reply)
     return next(run) if reply is None else run.send(reply)

@@ -1,4 +1,4 @@
-"""Client memories by id: made on first use, replaced only when a whole round is done."""
+"""Client memories by id: created at first use, replaced at the end of a round."""
 
 from typing import Any
 
@@ -12,17 +12,17 @@ EMPTY: dict[str, Any] = {"slots": {}, "local": {}, "buffers": {}}
 
 
 class Memories:
-    """What clients keep between rounds: corrections' slots, leaves that are not shared, own statistics."""
+    """The state of each client between rounds: slots of corrections, unshared leaves, own statistics."""
 
     def __init__(self) -> None:
         self.rows: dict[int, dict[str, Any]] = {}
 
     def begin(self, algorithm: Algorithm, model: Model, params: Leaves, kept: frozenset[str]) -> None:
-        """A new stage: slots that do not go on are dropped, leaves that stay local run on."""
+        """Begin a stage: keep the slots of the corrections `kept`, and the leaves that stay local."""
         self.algorithm, self.model = algorithm, model
         self.shared = algorithm.shared(model)
         self.local = {k: v for k, v in params.items() if k not in self.shared}
-        # Heads of other stages' methods are carried along, and remembered only by those who trained them.
+        # A head of another stage's method stays in `local`; only a client that trained it remembers it.
         own = {*(k for unit in model.units for k in unit), *model.extra}
         self.kept = frozenset(k for k in self.local if k in own)
         for row in self.rows.values():
@@ -30,7 +30,7 @@ class Memories:
             row["local"] = only(row["local"], self.local)
 
     def of(self, client: int, shared: Leaves, buffers: Leaves) -> dict[str, Any]:
-        """A client's memory: parameters complete with its own leaves, statistics, correction slots."""
+        """A client's state at the start of a round: parameters with its own leaves, statistics, slots."""
         row = self.rows.get(client, EMPTY)
         missing = [c for c in self.algorithm.corrections if c.name not in row["slots"]]
         slots = {
@@ -48,7 +48,7 @@ class Memories:
         return {**self.local, **row["local"], **shared}, statistics
 
     def keep(self, client: int, params: Leaves, buffers: Leaves, slots: Tree) -> None:
-        """Remember what this client ends its round with."""
+        """Store a client's state at the end of its round."""
         row = {
             "slots": slots,
             "local": {**self.rows.get(client, EMPTY)["local"], **only(params, self.kept)},
@@ -59,7 +59,7 @@ class Memories:
 
     @property
     def needed(self) -> bool:
-        """Whether clients of this stage keep anything."""
+        """Whether clients of this stage have a state between rounds."""
         remembers = any(overrides(c, "init_client") for c in self.algorithm.corrections)
         return bool(remembers or self.kept or self.model.statistics == "local")
 
@@ -68,5 +68,5 @@ class Memories:
         return {str(client): row for client, row in sorted(self.rows.items())}
 
     def load(self, saved: Tree) -> None:
-        """Take memories up again."""
+        """Replace all memories by `saved`, the result of `save`."""
         self.rows = {int(client): {**EMPTY, **row} for client, row in saved.items()}

@@ -1,4 +1,4 @@
-"""Overlap: what the host does while a device trains. An engine without it computes everything at once."""
+"""Overlap: work on the host, or on a second stream, while a device trains. Optional for an engine."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
@@ -11,14 +11,14 @@ T = TypeVar("T")
 
 
 class Overlap(Protocol):
-    """Work beside the training of a round.
+    """Runs work while the device trains a round.
 
     `on_busy` is a callback: the engine calls it in every round, when the device is busy with the round's
     work. It may be called more than once in a round, and never raises an error.
 
     `launch` starts a work and returns a function that waits for its result, a tree of tensors, on the CPU.
-    That function may be called much later, or twice. The work reads only tensors that nobody changes, reads
-    none of their values on the host, and may use `repeat`. Works run in the order in which they are launched.
+    That function may be called much later, or twice. The tensors that a work reads must not change, their
+    values must not be read on the host, and the work may use `repeat`. Works run in the order of `launch`.
 
     `repeat` wraps a function of trees of tensors that is called often with the same shapes; the next call
     overwrites the result.
@@ -38,12 +38,12 @@ class Overlap(Protocol):
         ...
 
     def report_busy(self, since: Any) -> None:
-        """Call `on_busy`; what it launches waits for the event `since`, not for the round's training."""
+        """Call `on_busy`; work that it launches waits for the event `since`, not for the round's training."""
         ...
 
 
 class NoOverlap:
-    """Everything is computed when it is launched."""
+    """Computes each work when it is launched."""
 
     overlaps = False
 
@@ -68,7 +68,7 @@ class NoOverlap:
 
 
 def overlap_of(engine: Any) -> Overlap:
-    """The overlap of an engine, or one that computes everything at once."""
+    """The overlap of an engine; `NoOverlap` if it has none."""
     overlap: Overlap | None = getattr(engine, "overlap", None)
     return overlap or NoOverlap()
 

@@ -18,7 +18,7 @@ from kedge.core.server import upload_weights
 from kedge.core.tree import Leaves, Tree, finite_rows, tree_map, where
 from kedge.data.batch_table import StepBatch
 from kedge.data.federation import Federation
-from kedge.engines.cuda.tracing import without_advice
+from kedge.engines.cuda.tracing import hide_compiler_advice
 from kedge.engines.leaves import lr_times
 from kedge.engines.sums import Totals, weighted_totals
 from kedge.torch_private import dynamo_config, trace_random_functions
@@ -78,7 +78,7 @@ class EndInputs(NamedTuple):
 class StackEnd(NamedTuple):
     """The end of a round of stacked clients, on the device."""
 
-    slots: dict[str, Any]  # what corrections remember, one row per client
+    slots: dict[str, Any]  # of the corrections, one row per client
     uploads: dict[str, Any]  # one row per client
     admitted: Tensor  # [clients]: whether everything is finite
     totals: Totals  # weighted sums over the living rows; of rows of several runs, one sum per run
@@ -92,7 +92,7 @@ def stacked_step(
     pool_x, pool_y = pool
     batch = Batch(federation.inputs(pool_x[now.samples], now.moves), pool_y[now.samples], now.weight, now.key)
 
-    def one(carry: Carry, batch: Batch, alive: Tensor, inputs: StepInputs) -> Carry:
+    def step_row(carry: Carry, batch: Batch, alive: Tensor, inputs: StepInputs) -> Carry:
         fixed = {
             "anchor": inputs.anchor, "buffers": inputs.statistics, "broadcast": inputs.broadcast,
             "facts": inputs.facts, "lr": inputs.lr, "round": inputs.round,
@@ -101,7 +101,7 @@ def stacked_step(
         return where(alive, moved, carry) if masked else moved
 
     axes = OWN_INPUTS if per_row else COMMON_INPUTS
-    after: Carry = vmap(one, (0, 0, 0, axes))(carry, batch, now.alive, inputs)
+    after: Carry = vmap(step_row, (0, 0, 0, axes))(carry, batch, now.alive, inputs)
     # One layout of inputs and outputs, hence one program for the first and for every later step.
     return tree_map(torch.Tensor.contiguous, after) if torch.compiler.is_compiling() else after
 
@@ -114,7 +114,7 @@ def stacked_end(program: EndProgram, carry: Carry, inputs: EndInputs, living: Te
     algorithm, model, momentum, per_row = program
     facts, anchor, broadcast, lr, steps, trained, sums = inputs
 
-    def one(
+    def end_row(
         carry: Carry, own: tuple[Leaves, Tensor, Leaves, Leaves], sent: tuple[Leaves, Tree, Tensor]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         (facts, steps, times, sums), (anchor, broadcast, lr) = own, sent
@@ -122,7 +122,7 @@ def stacked_end(program: EndProgram, carry: Carry, inputs: EndInputs, living: Te
         return finish(algorithm, carry, fixed, steps, times, class_means(sums) if sums else None)
 
     times = lr_times(model, steps, trained, lr, momentum)
-    slots, uploads = vmap(one, (0, 0, 0 if per_row else None))(
+    slots, uploads = vmap(end_row, (0, 0, 0 if per_row else None))(
         carry, (facts, steps, times, sums or {}), (anchor, broadcast, lr)
     )
     own_leaves = {k: v for k, v in carry["params"].items() if k not in anchor}
@@ -164,7 +164,7 @@ def compiled(function: Callable[..., Any], half: bool = False) -> Callable[..., 
 
     never_fall_back()
     trace_everything()
-    without_advice()
+    hide_compiler_advice()
     own = FunctionType(program.__code__.replace(), program.__globals__, "program", None, program.__closure__)
     unguarded: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
     options = unguarded | {"emulate_precision_casts": half}

@@ -66,7 +66,7 @@ class Sequential:
         return sums
 
     def end(self, carry: Carry, own: Plan, fixed: Fixed, client: int) -> tuple[Tree, Tree]:
-        """The upload of a client after its last step, and what its corrections remember."""
+        """The upload of a client after its last step, and the new slots of its corrections."""
         algorithm, momentum = self.stage.algorithm, self.stage.local.optimizer.momentum
         steps, opened = step_numbers(own, fixed["lr"])
         times = {k: v[0] for k, v in lr_times(self.model, steps, opened, fixed["lr"], momentum).items()}

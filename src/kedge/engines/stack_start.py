@@ -1,4 +1,4 @@
-"""The start of a round for stacked clients: their state, their batches, and what can be prepared ahead."""
+"""The start of a round for stacked clients: their state, their batches, and parts that are prepared ahead."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

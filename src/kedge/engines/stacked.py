@@ -35,7 +35,7 @@ from kedge.engines.transfer import step_numbers
 
 
 class ClientMemory(NamedTuple):
-    """What a client remembers of its round."""
+    """The state that a client keeps after its round."""
 
     client: int
     params: Leaves
@@ -75,7 +75,7 @@ class Stacked:
         self.forget()
 
     def forget(self) -> None:
-        """Release all that the next round can make again: programs, their memory, batches drawn ahead."""
+        """Release programs, their memory and batches drawn ahead; the next round makes them again."""
         self.planner.forget()
         self.backend.forget()
 
@@ -101,7 +101,7 @@ class Stacked:
         return sums
 
     def train_chunk(self, order: Order, clients: Sequence[int]) -> tuple[Sums, list[ClientMemory]]:
-        """Train the clients of one chunk: the sums of their uploads, and what they remember."""
+        """Train the clients of one chunk: the sums of their uploads, and their new memories."""
         start = self.start(self.stage, self.model, self.rows(order, clients))
         event = self.overlap.mark()
         carry = self.run_steps(start)
@@ -134,7 +134,7 @@ class Stacked:
     def tune_chunks(
         self, order: Order, clients: Sequence[int], tune: Tune
     ) -> Iterator[tuple[int, Leaves, Leaves]]:
-        """The same, without a second try if memory runs out."""
+        """Fine-tune chunk by chunk; an out-of-memory error is raised."""
         algorithm = tuning_algorithm(self.stage.algorithm, tune)
         stage = replace(self.stage, algorithm=algorithm, local=replace(self.stage.local, epochs=tune.epochs))
         for some in self.chunks(clients):
@@ -152,7 +152,7 @@ class Stacked:
             yield clients[first : first + size]
 
     def halve_chunk(self, error: Exception, clients: int) -> bool:
-        """Whether memory ran out for `clients` clients and half of them are worth a try, which is set up."""
+        """Halve `chunk` if `error` means out of memory; return whether to try again."""
         at_once = min(self.chunk or clients, clients)
         if at_once == 1 or not ran_out_of_memory(error):
             return False
@@ -195,7 +195,7 @@ class Stacked:
         return self.backend.run_steps(self.stage, self.model, self.federation, start, False)
 
     def end(self, start: StackStart, carry: Carry, living: Tensor) -> StackEnd:
-        """Memories and uploads of every row, and weighted sums over the living ones.
+        """Memories and uploads of every row, and weighted sums over the living rows.
 
         `living` is [rows]; if rows belong to several runs, [runs, rows], and there is a sum for each run.
         """
@@ -227,7 +227,7 @@ class Stacked:
     def changed_memories(
         self, clients: Sequence[int], first: int, carry: Carry, slots: Tree, flags: Sequence[bool]
     ) -> list[ClientMemory]:
-        """What these clients (rows from `first` on) remember, if their flag says that all is finite."""
+        """The new memories of these clients (rows from `first` on); none if a flag is false (not finite)."""
         if not self.memories.needed:
             return []
         kept = {

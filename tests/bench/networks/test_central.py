@@ -7,7 +7,7 @@ import torch._inductor.config
 
 from kedge.bench.networks.central import compiled_central
 from kedge.bench.networks.setting import Setting
-from kedge.engines.cuda.tracing import traced
+from kedge.engines.cuda.tracing import trace_program
 
 
 @pytest.mark.parametrize("message", ["expected size 2==2, stride 9==1 at dim=1", "something else"])
@@ -20,9 +20,9 @@ def test_central_training_takes_the_usual_layout_where_the_compiler_errs(
         layouts.append(torch._inductor.config.layout_optimization)
         if len(layouts) == 1:
             raise AssertionError(message)
-        return traced(*arguments, **options)
+        return trace_program(*arguments, **options)
 
-    monkeypatch.setattr("kedge.bench.networks.central.traced", fail_once)
+    monkeypatch.setattr("kedge.bench.networks.central.trace_program", fail_once)
     setting = Setting("standard-cnn", 1, 1)
     data = setting.federation("cpu")
     task = setting.task(data, "fp32")

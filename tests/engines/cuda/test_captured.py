@@ -30,7 +30,7 @@ from kedge.data.federation import federate
 from kedge.data.partitions.partition import DirichletClasses
 from kedge.engines.choose import EngineOptions, choose
 from kedge.engines.cuda.captured import Captured, captured_stack
-from kedge.engines.cuda.graphs import in_place
+from kedge.engines.cuda.graphs import static_copies
 from kedge.engines.engine import Engine, Order
 from kedge.engines.pack.pack import Pack
 from kedge.engines.pack.rows import RowCounts
@@ -97,7 +97,7 @@ def captured(task: Task, chunk: int = 0, streams: int = 1) -> Stacked:
     return captured_stack(task.model, task.federation, chunk, task.participants, streams)
 
 
-def apart(left: dict[str, Tensor], right: dict[str, Tensor]) -> float:
+def relative_error(left: dict[str, Tensor], right: dict[str, Tensor]) -> float:
     assert set(left) == set(right)
     largest = max(float(v.abs().max()) for v in left.values())
     return max(float((v - right[k]).abs().max()) for k, v in left.items()) / largest
@@ -128,7 +128,7 @@ class TestOnTheGPU:
     def test_every_method_agrees_with_the_reference(self, method: str) -> None:
         """On a network that compiles fast; convolutions and norms below."""
         tasks = [task_of(METHODS[method], where, network="mlp") for where in ("cpu", "cuda")]
-        assert apart(reference(tasks[0]), final(tasks[1], captured(tasks[1]))) < 1e-10
+        assert relative_error(reference(tasks[0]), final(tasks[1], captured(tasks[1]))) < 1e-10
 
     @pytest.mark.parametrize(
         "case",
@@ -145,20 +145,20 @@ class TestOnTheGPU:
         ]
         streams = {"two streams": 2, "four streams": 4}.get(case, 1)
         own = captured(tasks[1], chunk=3 if case == "chunked" else 0, streams=streams)
-        assert apart(reference(tasks[0]), final(tasks[1], own)) < 1e-10
+        assert relative_error(reference(tasks[0]), final(tasks[1], own)) < 1e-10
 
     @pytest.mark.parametrize("method", ["fedbug+scaffold", "moon", "fedrod", "fedtr", "fedbabu"])
     def test_a_frozen_backbone_agrees_with_the_reference(self, method: str) -> None:
         """The first two linear layers are frozen: one copy for all rows, in training and in evaluation."""
         tasks = [task_of(METHODS[method], where, network="mlp", frozen=4) for where in ("cpu", "cuda")]
-        assert apart(reference(tasks[0]), final(tasks[1], captured(tasks[1]))) < 1e-10
+        assert relative_error(reference(tasks[0]), final(tasks[1], captured(tasks[1]))) < 1e-10
 
     @pytest.mark.parametrize("streams", [1, 2])
     def test_frozen_convolutions_agree_with_the_reference(self, streams: int) -> None:
-        """With batch norm: the frozen ones' statistics move. The second unit trains in part."""
+        """With batch norm: the statistics of frozen layers move. A part of the second unit trains."""
         tasks = [task_of(feddyn(0.1), where, frozen=5) for where in ("cpu", "cuda")]
         own = captured(tasks[1], streams=streams)
-        assert apart(reference(tasks[0]), final(tasks[1], own)) < 1e-10
+        assert relative_error(reference(tasks[0]), final(tasks[1], own)) < 1e-10
 
     @pytest.mark.parametrize("precision", ["tf32", "bf16"])
     def test_a_frozen_backbone_repeats_itself_and_stays_near_in_fast_precisions(
@@ -170,7 +170,7 @@ class TestOnTheGPU:
             task = task_of(fedavg(), "cuda", precision, "group", frozen=4)
             found.append(final(task, captured(task)))
         assert all(torch.equal(v, found[1][k]) for k, v in found[0].items())
-        assert 1e-7 < apart(exact, found[0]) < 5e-2
+        assert 1e-7 < relative_error(exact, found[0]) < 5e-2
 
     def test_packed_runs_have_their_own_frozen_weights(self) -> None:
         """Seeds with equal backbones share a stack, and each run ends as alone."""
@@ -182,12 +182,15 @@ class TestOnTheGPU:
         for number, task in enumerate(tasks):
             alone = run(task, captured(task))
             left, right = (flatten(one.server._asdict()) for one in (ended[number], alone))
-            assert apart(left, right) < 1e-10
+            assert relative_error(left, right) < 1e-10
 
     def test_fp32_agrees_to_rounding(self) -> None:
         task = task_of(scaffold(), "cuda", "fp32", "group")
         assert (
-            apart(reference(task_of(scaffold(), "cpu", "fp64", "group")), final(task, captured(task))) < 1e-4
+            relative_error(
+                reference(task_of(scaffold(), "cpu", "fp64", "group")), final(task, captured(task))
+            )
+            < 1e-4
         )
 
     @pytest.mark.parametrize(
@@ -205,7 +208,7 @@ class TestOnTheGPU:
     def test_fast_precisions_stay_near(self, precision: Precision, streams: int) -> None:
         exact = reference(task_of(fedavg(), "cpu", "fp64", "group"))
         task = task_of(fedavg(), "cuda", precision, "group")
-        away = apart(exact, final(task, captured(task, streams=streams)))
+        away = relative_error(exact, final(task, captured(task, streams=streams)))
         assert 1e-7 < away < 5e-2  # it did round, and no more than that
 
     def test_it_resumes_exactly(self, tmp_path: Path) -> None:
@@ -219,7 +222,7 @@ class TestOnTheGPU:
     def test_checkpoints_are_written_while_graphs_of_the_next_stage_are_captured(
         self, tmp_path: Path
     ) -> None:
-        """A state large enough that its thread still copies and writes it by then; and a run that goes on."""
+        """The state is so large that its thread still copies and writes it then. The run is also resumed."""
         one = task_of(scaffold(), "cuda", network="mlp", hidden=(4096, 512))
         stages = [replace(one.stages[0], rounds=2), Stage(fedavg(), 4, one.stages[0].local)]
         task = replace(one, stages=tuple(stages))
@@ -257,7 +260,7 @@ class TestOnTheGPU:
             "kernel": torch.randn(2, 4, 3, 5, 5, device="cuda"),
             "bias": torch.randn(2, 4, device="cuda"),
         }
-        placed = in_place(given)
+        placed = static_copies(given)
         assert torch.equal(placed["kernel"], given["kernel"])
         assert placed["kernel"].movedim(-3, -1).is_contiguous()
         assert placed["bias"].is_contiguous()
@@ -274,16 +277,16 @@ class TestOnTheGPU:
             return run_steps(*given)
 
         monkeypatch.setattr(engine.backend, "run_steps", short)
-        assert apart(reference(task_of(fedavg(), "cpu")), final(task, engine)) < 1e-10
+        assert relative_error(reference(task_of(fedavg(), "cpu")), final(task, engine)) < 1e-10
         assert engine.chunk == 2
         assert max(tried) == 4
 
     def test_where_memory_runs_out_packed_runs_go_on_in_halves(self) -> None:
-        """It does run out: of what eight runs take beyond two at once, the process may have half."""
+        """Memory really runs out: the limit is halfway between the memory of two runs and of eight."""
         wide = (4096, 512)
         tasks = [task_of(feddyn(0.1), "cuda", network="mlp", hidden=wide, seed=seed) for seed in range(8)]
 
-        def together(most: int) -> tuple[list[dict[str, Tensor]], int, RowCounts]:
+        def train_pack(most: int) -> tuple[list[dict[str, Tensor]], int, RowCounts]:
             gc.collect()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
@@ -299,24 +302,24 @@ class TestOnTheGPU:
             servers = [flatten(end.server._asdict()) for end in found if isinstance(end, Progress)]
             return servers, torch.cuda.max_memory_reserved(), pack.rows
 
-        _, little, _ = together(most=8)
-        right, much, rows = together(most=0)
+        _, little, _ = train_pack(most=8)
+        right, much, rows = train_pack(most=0)
         assert not rows.limited
         assert much > 1.3 * little, "the runs are too small for this test"
         _, total = torch.cuda.mem_get_info()
         torch.cuda.set_per_process_memory_fraction((little + much) / 2 / total)
         try:
-            found, most, rows = together(most=0)
+            found, most, rows = train_pack(most=0)
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0)
         assert 0 < rows.most < 32
         assert most <= (little + much) / 2
         for left, other in zip(right, found, strict=True):
-            assert apart(left, other) < 1e-10
+            assert relative_error(left, other) < 1e-10
 
 
 class TestAnywhere:
-    """What the engine does itself, on stand-ins for graphs: exact, so that a wrong place or order shows."""
+    """The engine's own work with stand-ins for graphs: exact, so a wrong address or order is found."""
 
     @pytest.mark.parametrize("streams", [1, 2])
     @pytest.mark.parametrize("method", METHODS)
@@ -324,34 +327,34 @@ class TestAnywhere:
         task = task_of(METHODS[method], "cpu")
         with on_the_cpu():
             found = final(task, captured(task, streams=streams))
-        assert apart(reference(task), found) < 1e-10
+        assert relative_error(reference(task), found) < 1e-10
 
     @pytest.mark.parametrize("method", ["fedbug+scaffold", "moon", "fedrod", "fedbabu"])
     def test_a_frozen_backbone_agrees_with_the_reference(self, method: str) -> None:
         task = task_of(METHODS[method], "cpu", network="mlp", frozen=4)
         with on_the_cpu():
             found = final(task, captured(task))
-        assert apart(reference(task), found) < 1e-10
+        assert relative_error(reference(task), found) < 1e-10
 
     @pytest.mark.parametrize("streams", [1, 2])
     @pytest.mark.parametrize("method", ["fedavg", "moon", "fedbug+feddyn", "vanilla+fedavg", "fedper"])
     def test_weights_rounded_where_they_move_change_no_bit(
         self, method: str, streams: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Frozen ones, those of the anchor and of several rounds, too."""
+        """Also frozen weights, weights of the anchor, and weights over several rounds."""
         task = task_of(METHODS[method], "cpu", "bf16", "group")
-        with on_the_cpu(written_down=True), computing_in("bf16"):
+        with on_the_cpu(trace_operators=True), computing_in("bf16"):
             engine = captured(task, streams=streams)
             found = final(task, engine)
             assert isinstance(engine.backend, Captured)
             assert engine.backend.lanes
             assert all(lanes.rounded for lanes in engine.backend.lanes.values())
-            monkeypatch.setattr("kedge.engines.cuda.lanes.rounded", lambda graph, first: [])
+            monkeypatch.setattr("kedge.engines.cuda.lanes.rounded_inputs", lambda graph, first: [])
             expected = final(task, captured(task, streams=streams))
         assert all(torch.equal(v, expected[k]) for k, v in found.items())
 
     def test_a_stack_lies_in_memory_once(self) -> None:
-        """What every row begins with is not spread beside its place, and the round's end reads it there."""
+        """Initial parameters of rows are views of the server's; a round's end reads the lanes' tensors."""
         task = replace(task_of(scaffold(), "cpu", network="mlp"), tune="off")
         with on_the_cpu():
             engine = captured(task)
@@ -388,7 +391,7 @@ class TestAnywhere:
     def test_memory_that_does_not_suffice_halves_the_stack(
         self, tuning: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A capture that breaks off may tell only behind its own error that memory ran out."""
+        """The out-of-memory error may be only the cause of the error that a failed capture raises."""
         task = task_of(scaffold(), "cpu")
         with on_the_cpu():
             engine = captured(task)
@@ -403,7 +406,7 @@ class TestAnywhere:
 
             monkeypatch.setattr(engine.backend, "run_steps", short)
             found = final(task, engine)
-        assert apart(reference(task), found) < 1e-10
+        assert relative_error(reference(task), found) < 1e-10
         assert max(tried) > 2
         assert engine.chunk <= 2
 
@@ -429,7 +432,7 @@ class TestAnywhere:
         task = task_of(feddyn(0.1), "cpu", "fp64", "batch", augment, local, 3 if case == "colours" else 1)
         with on_the_cpu():
             found = final(task, captured(task, chunk=3 if case == "chunked" else 0))
-        assert apart(reference(task), found) < 1e-10
+        assert relative_error(reference(task), found) < 1e-10
 
     def test_without_cuda_it_says_so(self) -> None:
         task = task_of(fedavg(), "cpu")

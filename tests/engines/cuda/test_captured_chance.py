@@ -9,7 +9,7 @@ import torch
 from tests.contract.problem import PLAIN, federation, fit
 from tests.contract.test_chance import LAYERS, TIMES, WIDTH, Sequences
 from tests.contract.test_resume import stop_after
-from tests.engines.cuda.test_captured import apart, captured, final, on_gpu, reference
+from tests.engines.cuda.test_captured import captured, final, on_gpu, reference, relative_error
 from tests.engines.recorded import on_the_cpu
 
 from kedge.config.forward_check import with_checked_forward
@@ -37,15 +37,15 @@ def task_of(name: str, device: str, precision: Precision = "fp64") -> Task:
 @pytest.mark.parametrize("name", ["encoder layer", "lstm", "F.dropout"])
 def test_the_operators_that_are_captured_compute_what_the_reference_does(name: str) -> None:
     task = task_of(name, "cpu")
-    with on_the_cpu(written_down=True):
-        assert apart(reference(task), final(task, captured(task))) < 1e-10
+    with on_the_cpu(trace_operators=True):
+        assert relative_error(reference(task), final(task, captured(task))) < 1e-10
 
 
 @pytest.mark.parametrize("name", ["attention", "lstm", "gru", "rrelu", "F.dropout", "randn_like"])
 def test_products_in_bfloat16_stay_near_on_a_cpu(name: str) -> None:
     exact, task = reference(task_of(name, "cpu")), task_of(name, "cpu", "bf16")
-    assert apart(exact, reference(task)) < 5e-2
-    assert apart(exact, final(task, Stacked(task.model, task.federation))) < 5e-2
+    assert relative_error(exact, reference(task)) < 5e-2
+    assert relative_error(exact, final(task, Stacked(task.model, task.federation))) < 5e-2
 
 
 class TestOnTheGPU:
@@ -56,14 +56,14 @@ class TestOnTheGPU:
         exact = reference(task_of(name, "cpu"))
         task = task_of(name, "cuda")
         for engine in (captured(task), Stacked(task.model, task.federation)):
-            assert apart(exact, final(task, engine)) < 1e-10
-        assert apart(exact, reference(task)) < 1e-10
+            assert relative_error(exact, final(task, engine)) < 1e-10
+        assert relative_error(exact, reference(task)) < 1e-10
 
     @pytest.mark.parametrize("name", ["encoder layer", "lstm", "F.dropout"])
     @pytest.mark.parametrize("precision", ["tf32", "bf16"])
     def test_fast_precisions_stay_near(self, name: str, precision: Any) -> None:
         exact, task = reference(task_of(name, "cpu")), task_of(name, "cuda", precision)
-        assert apart(exact, final(task, captured(task))) < 5e-2
+        assert relative_error(exact, final(task, captured(task))) < 5e-2
 
     @pytest.mark.parametrize("name", ["encoder layer", "lstm", "randn_like"])
     def test_a_resumed_run_ends_in_the_same_bits(self, name: str, tmp_path: Path) -> None:
@@ -80,4 +80,4 @@ class TestOnTheGPU:
         data = federation((6, 6), (30, WIDTH)).to("cuda", torch.float64)
         long = replace(task, federation=data, participation=Participation(per_round=2))
         onto = replace(long, federation=data.to("cpu", torch.float64))
-        assert apart(reference(onto), final(long, captured(long))) < 1e-10
+        assert relative_error(reference(onto), final(long, captured(long))) < 1e-10

@@ -55,7 +55,7 @@ def final(
     return {k: v.cpu() for k, v in {**flatten(ended.server._asdict()), **line}.items()}
 
 
-def apart(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> float:
+def relative_error(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> float:
     largest = max(float(v.abs().max()) for v in left.values())
     assert set(left) == set(right)
     return max(float((v - right[k]).abs().max()) for k, v in left.items()) / largest
@@ -64,19 +64,22 @@ def apart(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> floa
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
 @pytest.mark.parametrize("method", METHODS)
 def test_the_gpu_agrees_with_the_reference(method: str, engine: str) -> None:
-    assert apart(final(METHODS[method], "sequential", "cpu"), final(METHODS[method], engine, "cuda")) < 1e-10
+    assert (
+        relative_error(final(METHODS[method], "sequential", "cpu"), final(METHODS[method], engine, "cuda"))
+        < 1e-10
+    )
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked", "compiled"])
 def test_the_gpu_moves_the_same_pixels(engine: str) -> None:
     reference = final(fedavg(), "sequential", "cpu", "flip-crop")
-    assert apart(reference, final(fedavg(), engine, "cuda", "flip-crop")) < 1e-10
+    assert relative_error(reference, final(fedavg(), engine, "cuda", "flip-crop")) < 1e-10
 
 
 @pytest.mark.parametrize("method", ["scaffold", "moon", "fedtr", "fedrod"])
 def test_the_compiled_engine_agrees_on_the_gpu(method: str) -> None:
     reference = final(METHODS[method], "sequential", "cpu")
-    assert apart(reference, final(METHODS[method], "compiled", "cuda")) < 1e-10
+    assert relative_error(reference, final(METHODS[method], "compiled", "cuda")) < 1e-10
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 3e38])

@@ -1,10 +1,10 @@
-"""How values get to the fixed places that graphs read."""
+"""`copy_into` copies values to the fixed addresses that graphs read."""
 
 from typing import Any
 
 import torch
 
-from kedge.engines.cuda.graphs import put
+from kedge.engines.cuda.graphs import copy_into
 
 
 def test_values_are_put_by_name_whatever_their_order_layout_and_kind() -> None:
@@ -20,7 +20,7 @@ def test_values_are_put_by_name_whatever_their_order_layout_and_kind() -> None:
         [torch.full((1,), 7.0, dtype=torch.float64)],
     )
     held = places[0]["n"]["c"]
-    put(places, values)
+    copy_into(places, values)
     assert places[0]["a"].tolist() == [1, 1]
     assert places[0]["n"]["b"].tolist() == [1, 2, 3]
     assert held.tolist() == turned.tolist()
@@ -29,4 +29,4 @@ def test_values_are_put_by_name_whatever_their_order_layout_and_kind() -> None:
 
 
 def test_nothing_is_put_where_there_is_nothing() -> None:
-    put(({}, None), ({}, None))
+    copy_into(({}, None), ({}, None))

@@ -1,4 +1,4 @@
-"""What is changed in a list of operators before it is compiled: less is done, with the same result."""
+"""Simplified graphs compute the same results with fewer operators."""
 
 from collections.abc import Callable
 
@@ -11,8 +11,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import pad
 
 from kedge.core.tree import sqnorm
-from kedge.engines.cuda.rewriting import aten, calls, rewritten, without_padding
-from kedge.engines.cuda.rounding import inputs, reading_copies, rounded
+from kedge.engines.cuda.rewriting import aten, calls, remove_padding, rewrite
+from kedge.engines.cuda.rounding import inputs, read_copies, rounded_inputs
 
 WIDE = [1, 1, 0, 2]  # around the last two axes
 
@@ -38,16 +38,16 @@ def of_padding(graph: GraphModule) -> bool:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_norms_of_padded_gradients_are_those_of_what_was_padded(dtype: torch.dtype) -> None:
     def function(v: Tensor, turned: Tensor) -> Tensor:
-        def one(v: Tensor, turned: Tensor) -> Tensor:
+        def squares(v: Tensor, turned: Tensor) -> Tensor:
             wide = {"a": pad(v, WIDE).to(torch.float32), "b": pad(turned.permute(1, 2, 0), WIDE)}
             return sqnorm(wide)
 
-        return vmap(one)(v, turned)
+        return vmap(squares)(v, turned)
 
     values = torch.randn(3, 4, 1, 1, dtype=dtype), torch.randn(3, 2, 5, 2)
     graph = written(function, *values)
     assert of_padding(graph)
-    graph = rewritten(graph)
+    graph = rewrite(graph)
     assert not of_padding(graph)
     torch.testing.assert_close(graph(*values), function(*values))
 
@@ -66,13 +66,13 @@ def test_other_sums_of_what_is_padded_stay(function: Callable[[Tensor], Tensor])
     v = torch.randn(3, 4, 2)
     graph = written(function, v)
     before = graph.code
-    without_padding(graph)
+    remove_padding(graph)
     graph.recompile()
     assert graph.code == before
 
 
 def step(weight: Tensor, kernel: Tensor, frozen: Tensor, rate: Tensor, x: Tensor) -> tuple[()]:
-    """A step in mixed precision: a matrix that is turned before it is rounded, a kernel, one that rests."""
+    """A step in mixed precision: a matrix transposed before it is rounded, a kernel, and a frozen weight."""
     half = torch.bfloat16
     out = x.to(half) @ weight.transpose(0, 1).to(half) * kernel.to(half).sum() + frozen.to(half)
     weight.copy_(weight - rate * out.float().mean(0)[:, None] * weight)
@@ -88,11 +88,11 @@ def test_copies_hold_what_rounding_would_give() -> None:
 
     values = fresh()
     graph = written(step, *values)
-    assert rounded(graph, 5) == [0, 1, 2, 4]
-    which = rounded(graph, 3)  # the batch is another one in every step
+    assert rounded_inputs(graph, 5) == [0, 1, 2, 4]
+    which = rounded_inputs(graph, 3)  # the batch is another one in every step
     assert which == [0, 1, 2]
-    graph = reading_copies(graph, which)
-    assert [len(inputs(graph)), rounded(graph, 3)] == [8, []]
+    graph = read_copies(graph, which)
+    assert [len(inputs(graph)), rounded_inputs(graph, 3)] == [8, []]
     copies = [values[number].to(torch.bfloat16) for number in which]
     plain = fresh()
     for _ in range(3):
@@ -118,7 +118,7 @@ def test_gradients_of_convolutions_of_one_pixel_have_a_known_layout(side: int, b
         return found
 
     x, w, b = torch.randn(2, 4, 6, side, side), torch.randn(2, 5, 6, 3, 3), torch.randn(2, 5)
-    graph = rewritten(written(function, x, w, b))
+    graph = rewrite(written(function, x, w, b))
     dense = calls(graph, torch.ops.kedge.contiguous_convolution_backward.default)
     assert len(dense) == (1 if side == 1 else 0)
     for found, expected in zip(graph(x, w, b), function(x, w, b), strict=True):

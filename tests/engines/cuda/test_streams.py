@@ -1,4 +1,4 @@
-"""How many streams: what was found before is taken, a trial is made only where it is repaid."""
+"""The number of streams: a stored one is used; a trial runs only before long work."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,22 +16,22 @@ from kedge.engines import choose as auto
 from kedge.engines import trial
 from kedge.engines.cuda import streams
 from kedge.engines.cuda.captured import Captured, captured_stack
-from kedge.engines.cuda.streams import best, tried
+from kedge.engines.cuda.streams import StreamTrial, best_streams, cache_key, candidates
 from kedge.engines.stacked import Stacked
 from kedge.engines.trial import Work
 
 
-def test_a_few_numbers_are_tried() -> None:
-    assert tried(1) == [1]
-    assert tried(10) == [1, 2, 10]
-    assert tried(5) == [1, 5]
-    assert tried(100) == [1, 2]
+def test_a_few_numbers_are_candidates() -> None:
+    assert candidates(1) == [1]
+    assert candidates(10) == [1, 2, 10]
+    assert candidates(5) == [1, 5]
+    assert candidates(100) == [1, 2]
 
 
-def asked(
-    to_come: float, took: dict[int, float], precision: str = "tf32"
+def choose_streams(
+    remaining: float, took: dict[int, float], precision: str = "tf32"
 ) -> tuple[int, list[int], list[str]]:
-    """The number for ten rows whose trials take these seconds; which were tried; what was said."""
+    """The number for ten rows whose trials take these seconds; the numbers tried; the messages."""
     work = WORKLOADS["overhead"]
     task, stage = work.task("cpu"), Stage(fedavg(), 1, work.local())
     ran: list[int] = []
@@ -41,10 +41,9 @@ def asked(
         ran.append(count)
         return took[count]
 
-    found = best(
-        task.model, task.federation, stage, 10, precision, seconds, lambda: to_come, 20.0, said.append
-    )
-    return found, ran, said
+    key = cache_key(task.model, task.federation, stage, 10, precision)
+    trial = StreamTrial(seconds, lambda: remaining, 20.0)
+    return best_streams(key, 10, trial, said.append), ran, said
 
 
 @pytest.fixture(autouse=True)
@@ -54,25 +53,25 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_short_work_is_one_stack_and_nothing_is_tried() -> None:
-    assert asked(599.0, {}) == (1, [], [])
+def test_short_work_is_one_stack_and_nothing_is_candidates() -> None:
+    assert choose_streams(599.0, {}) == (1, [], [])
 
 
 def test_long_work_takes_the_fastest_and_remembers_it() -> None:
-    found, ran, said = asked(601.0, {1: 3.0, 2: 2.0, 10: 4.0})
+    found, ran, said = choose_streams(601.0, {1: 3.0, 2: 2.0, 10: 4.0})
     assert (found, ran) == (2, [1, 2, 10])
     assert "60 s" in said[0]
-    assert asked(1.0, {}) == (2, [], [])  # known now, for the shortest work too
-    assert asked(1.0, {}, precision="bf16")[0] == 1  # but not for another precision
+    assert choose_streams(1.0, {}) == (2, [], [])  # known now, for the shortest work too
+    assert choose_streams(1.0, {}, precision="bf16")[0] == 1  # but not for another precision
 
 
 def test_a_spoilt_file_is_told_and_written_anew(own_cache: Path) -> None:
     own_cache.mkdir()
     (own_cache / "streams.json").write_text("{")
-    found, _, said = asked(601.0, {1: 1.0, 2: 2.0, 10: 4.0})
+    found, _, said = choose_streams(601.0, {1: 1.0, 2: 2.0, 10: 4.0})
     assert found == 1
     assert "streams.json cannot be read" in said[0]
-    assert streams.read(own_cache / "streams.json", said.append)
+    assert streams.read_cache(own_cache / "streams.json", said.append)
 
 
 def test_the_trial_runs_every_number_of_streams_and_the_engine_gets_the_best(
@@ -100,8 +99,8 @@ def test_the_trial_runs_every_number_of_streams_and_the_engine_gets_the_best(
     assert asked_for == [1, 2, 4]  # tried once
     assert choice == again
     assert choice.streams in asked_for
-    assert list(streams.read(own_cache / "streams.json", said.append).values()) == [choice.streams]
-    assert chosen(3).streams == 3  # as asked for
+    assert list(streams.read_cache(own_cache / "streams.json", said.append).values()) == [choice.streams]
+    assert chosen(3).streams == 3  # the given number
     monkeypatch.undo()
     with on_the_cpu():
         engine = auto.build(auto.Choice("captured", True, 4, "", 2), task.model, task.federation)
@@ -121,7 +120,7 @@ def test_a_gpu_tries_them_in_truth_and_a_run_takes_the_best(own_cache: Path) -> 
     )
     assert any("trying 1, 2, 4 streams" in message for message in said), said
     assert first.streams in (1, 2, 4)
-    assert list(streams.read(own_cache / "streams.json", said.append).values()) == [first.streams]
+    assert list(streams.read_cache(own_cache / "streams.json", said.append).values()) == [first.streams]
     said.clear()
     short = Work(task.model, task.federation, stage, 4, 1)
     assert auto.choose(short, auto.EngineOptions("captured"), said.append).streams == first.streams

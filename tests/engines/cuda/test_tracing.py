@@ -1,4 +1,4 @@
-"""Programs written down operator by operator, and the tables that captured steps read: what needs no GPU."""
+"""Traced programs and the batch tables of captured steps, without a GPU."""
 
 import warnings
 from functools import partial
@@ -23,10 +23,10 @@ from kedge.data.datasets import synthetic
 from kedge.data.federation import federate
 from kedge.engines.cuda.captured import step_from_table
 from kedge.engines.cuda.frozen_inputs import make_frozen_inputs
-from kedge.engines.cuda.graphs import in_place
+from kedge.engines.cuda.graphs import static_copies
 from kedge.engines.cuda.lanes import Lanes
 from kedge.engines.cuda.rounding import inputs
-from kedge.engines.cuda.tracing import traced, without_advice, written_down
+from kedge.engines.cuda.tracing import hide_compiler_advice, trace_operators, trace_program
 from kedge.engines.engine import Order
 from kedge.engines.leaves import trainable
 from kedge.engines.programs import StepProgram, cpu_keeps_rounding
@@ -61,7 +61,7 @@ def test_a_traced_step_from_the_table_is_a_step_of_the_stack(algorithm: Algorith
     engine.begin(stage, params)
     order = Order(0, 0, 0, server.shared, server.buffers, broadcast(algorithm, server))
     start = engine.start(stage, model, engine.rows(order, [0, 1, 2]))
-    carry = in_place(start.carry)
+    carry = static_copies(start.carry)
     statistics = tree_map(torch.clone, carry["buffers"])
     rest = start.inputs()._replace(statistics=statistics)._asdict()
     table = torch.from_numpy(start.plan.table)
@@ -72,7 +72,7 @@ def test_a_traced_step_from_the_table_is_a_step_of_the_stack(algorithm: Algorith
             leaves = trainable(model, mask)
             program = StepProgram(algorithm, model, stage.local, data, leaves, True, False)
             function = partial(step_from_table, program)
-            programs[mask] = traced(function, carry, rest, now, data.pool.x, data.pool.y)
+            programs[mask] = trace_program(function, carry, rest, now, data.pool.x, data.pool.y)
         now.copy_(table[number])
         programs[mask](carry, rest, now, data.pool.x, data.pool.y)
     right = flatten(engine.run_steps(start))
@@ -90,7 +90,7 @@ def test_frozen_parameters_are_inputs_of_a_program_rounded_once() -> None:
     params = tree_map(lambda v: v.expand(2, *v.shape).contiguous(), model.init(0)[0])
 
     def moved(own: Leaves, x: Tensor) -> Leaves:
-        def one(own: Leaves, x: Tensor) -> Leaves:
+        def step_row(own: Leaves, x: Tensor) -> Leaves:
             def loss(now: Leaves) -> Tensor:
                 batch = Batch(x, torch.zeros(6), weight, torch.zeros(2))
                 return model.apply(now, {}, batch, True)[0].logits.square().sum()
@@ -98,9 +98,9 @@ def test_frozen_parameters_are_inputs_of_a_program_rounded_once() -> None:
             slope = torch.func.grad(loss)(own)
             return {k: v - 0.1 * slope[k] for k, v in own.items()}
 
-        return torch.func.vmap(one)(own, x)
+        return torch.func.vmap(step_row)(own, x)
 
-    graph = written_down(moved, params, x)
+    graph = trace_operators(moved, params, x)
     before = len(inputs(graph))
     values = make_frozen_inputs(graph)
     assert {v.dtype for v in values} == {torch.bfloat16}
@@ -108,14 +108,14 @@ def test_frozen_parameters_are_inputs_of_a_program_rounded_once() -> None:
     assert len(inputs(graph)) == before + len(values)
     assert not list(graph.graph.find_nodes(op="get_attr"))
     want, held = moved(params, x), tree_map(torch.clone, params)
-    traced(moved, held, x)(held, x)
+    trace_program(moved, held, x)(held, x)
     for k, v in held.items():
         torch.testing.assert_close(v, want[k], rtol=1e-2, atol=1e-2)
 
 
 def test_what_is_handed_through_is_not_copied() -> None:
     held: dict[str, Tensor] = {"moves": torch.zeros(3), "rests": torch.ones(3)}
-    run = traced(lambda own: {"moves": own["moves"] + own["rests"], "rests": own["rests"]}, held)
+    run = trace_program(lambda own: {"moves": own["moves"] + own["rests"], "rests": own["rests"]}, held)
     run(held)
     run(held)
     assert held["moves"].tolist() == [2, 2, 2]
@@ -127,9 +127,9 @@ def test_what_is_handed_through_is_not_copied() -> None:
 
 
 def test_advice_of_the_compiler_is_not_shown(recwarn: pytest.WarningsRecorder) -> None:
-    """As torch 2.11 words it on a GPU."""
+    """The wording is that of torch 2.11 on a GPU."""
     warnings.simplefilter("always")
-    without_advice()
+    hide_compiler_advice()
     warnings.warn(
         "\n            Online softmax is disabled on the fly since Inductor decides to", stacklevel=1
     )
@@ -143,14 +143,14 @@ def test_programs_are_kept_on_disk() -> None:
     def function(held: Tensor, by: Tensor) -> Tensor:
         return held * by.sin()
 
-    def kept() -> int:
+    def cache_hits() -> int:
         return int(counters["inductor"]["fxgraph_cache_hit"])
 
     sizes = torch.zeros(3, 5), torch.ones(5)
-    traced(lambda own, by: {"a": function(own["a"], by)}, {"a": sizes[0]}, sizes[1])
-    before = kept()
-    traced(lambda own, by: {"a": function(own["a"], by)}, {"a": sizes[0]}, sizes[1])
-    assert kept() == before + 1
+    trace_program(lambda own, by: {"a": function(own["a"], by)}, {"a": sizes[0]}, sizes[1])
+    before = cache_hits()
+    trace_program(lambda own, by: {"a": function(own["a"], by)}, {"a": sizes[0]}, sizes[1])
+    assert cache_hits() == before + 1
 
 
 @pytest.mark.parametrize("augment", ["none", "flip-crop"])
@@ -180,7 +180,7 @@ def test_runs_of_equal_steps_take_the_longer_graph_after_single_steps() -> None:
 
     lanes = Lanes.__new__(Lanes)
     lanes.graphs = {(mask, n): Graph((mask, n)) for mask in "ab" for n in (1, 8)}  # type: ignore[misc]
-    lanes.run(["a"] * 3 + ["b"] * 18 + ["a"])
+    lanes.replay(["a"] * 3 + ["b"] * 18 + ["a"])
     assert replayed == [("a", 1)] * 3 + [("b", 1)] * 2 + [("b", 8)] * 2 + [("a", 1)]
     assert sum(n for _, n in replayed) == 22
 
@@ -207,6 +207,6 @@ def test_the_gradient_of_a_maximum_is_compiled_right(dtype: torch.dtype) -> None
 
     x = torch.linspace(-3, 3, 60).view(4, 15)
     found = torch.zeros_like(x)
-    traced(lambda _, v: gradient(v), found, x)(found, x)
+    trace_program(lambda _, v: gradient(v), found, x)(found, x)
     torch.testing.assert_close(found, gradient(x), rtol=2e-2, atol=0)
     assert (found != 0).sum() >= 4

@@ -59,8 +59,8 @@ def task_of(
 Kind = Callable[[Model, Federation], Stacked]
 
 
-def carried_out(tasks: list[Task], kind: Kind = Stacked) -> tuple[list[Progress | BaseException], Pack]:
-    """How the runs end in one pack."""
+def outcomes(tasks: list[Task], kind: Kind = Stacked) -> tuple[list[Progress | BaseException], Pack]:
+    """The results or errors of runs in one pack."""
     engines = [kind(task.model, task.federation) for task in tasks]
     pack = Pack(engines, kind)
     ended: dict[int, Progress | BaseException] = {}
@@ -69,9 +69,9 @@ def carried_out(tasks: list[Task], kind: Kind = Stacked) -> tuple[list[Progress 
     return [ended[number] for number in range(len(tasks))], pack
 
 
-def together(tasks: list[Task], kind: Kind = Stacked) -> tuple[list[Progress], Pack]:
-    """The same where none fails."""
-    ended, pack = carried_out(tasks, kind)
+def train_pack(tasks: list[Task], kind: Kind = Stacked) -> tuple[list[Progress], Pack]:
+    """The results of runs in one pack; raise the error of a run."""
+    ended, pack = outcomes(tasks, kind)
     for end in ended:
         if isinstance(end, BaseException):
             raise end
@@ -86,7 +86,7 @@ def state(progress: Progress) -> dict[str, Tensor]:
 
 
 def check(tasks: list[Task], kind: Kind = Stacked) -> Pack:
-    found, pack = together(tasks, kind)
+    found, pack = train_pack(tasks, kind)
     for task, progress in zip(tasks, found, strict=True):
         alone = run(task, Stacked(task.model, task.federation))
         left, right = state(alone), state(progress)
@@ -111,7 +111,7 @@ def test_graphs_of_several_runs(method: str) -> None:
 def test_a_run_that_diverges_leaves_the_others_alone(kind: Kind) -> None:
     wild = replace(task_of(fedavg(), 1, lr=1e200), on_divergence="drop")
     with on_the_cpu():
-        found, _ = together([task_of(fedavg(), 0), wild], kind)
+        found, _ = train_pack([task_of(fedavg(), 0), wild], kind)
     assert all(line["rejected"] for line in found[1].history)
     right = state(
         run(task_of(fedavg(), 0), Stacked(task_of(fedavg(), 0).model, task_of(fedavg(), 0).federation))
@@ -167,7 +167,7 @@ def test_an_upload_of_another_method_rejects_no_client() -> None:
         replace(task, stages=tuple(replace(s, local=local) for s in task.stages), on_divergence="drop")
         for task in far
     ]
-    found, pack = together(far)
+    found, pack = train_pack(far)
     assert len(pack.stacks) == 1
     for task, progress in zip(far, found, strict=True):
         alone = run(task, Stacked(task.model, task.federation))
@@ -181,7 +181,7 @@ def test_an_upload_of_another_method_rejects_no_client() -> None:
 def test_memory_that_does_not_suffice_halves_the_pack(
     room: int, alone: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Down to one run in the common stack; only one that does not fit there trains on its own engine."""
+    """Down to one run in the common stack; a run that does not fit there trains on its own engine."""
     four = Participation(per_round=4)
     tasks = [replace(task_of(fedavg(), seed), participation=four) for seed in range(4)]
     widths: list[int] = []
@@ -212,7 +212,7 @@ def test_memory_that_does_not_suffice_halves_the_pack(
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's compiler warns of torch itself
 def test_a_compiled_pack_has_one_program_for_all_steps() -> None:
-    """What every client begins with is its anchor, too, but only before its first step."""
+    """Before its first step, a client's parameters are the same tensors as its anchor."""
     tasks = [
         replace(task_of(fedavg(), seed, rounds=2), participation=Participation(per_round=1))
         for seed in (0, 1)
@@ -220,15 +220,13 @@ def test_a_compiled_pack_has_one_program_for_all_steps() -> None:
     module = [seeded(lambda: MODELS["mlp"]((1, 8, 8), 4, hidden=(8,)), seed) for seed in (0, 1)]
     small = [replace(task, model=from_module(own)) for task, own in zip(tasks, module, strict=True)]
     with torch._dynamo.config.patch(error_on_recompile=True):
-        ended, pack = carried_out(
-            small, lambda model, data: Stacked(model, data, backend=Direct(compile=True))
-        )
+        ended, pack = outcomes(small, lambda model, data: Stacked(model, data, backend=Direct(compile=True)))
     assert [type(end) for end in ended] == [Progress, Progress], ended
     assert pack.stacks[0][2].backend.pads_rows
 
 
 def test_a_run_that_fails_leaves_the_others_alone() -> None:
-    ended, _ = carried_out([task_of(fedavg(), 0), task_of(fedavg(), 1, lr=1e30)])
+    ended, _ = outcomes([task_of(fedavg(), 0), task_of(fedavg(), 1, lr=1e30)])
     assert "diverged" in str(ended[1])
     assert isinstance(ended[0], Progress)
     assert len(ended[0].history) == 3
@@ -239,7 +237,7 @@ def test_an_error_of_the_stack_reaches_every_run(monkeypatch: pytest.MonkeyPatch
         raise RuntimeError("broken")
 
     monkeypatch.setattr(Pack, "train_side_by_side", broken)
-    ended, _ = carried_out([task_of(fedavg(), seed) for seed in range(2)])
+    ended, _ = outcomes([task_of(fedavg(), seed) for seed in range(2)])
     assert [str(end) for end in ended] == ["broken", "broken"]
 
 
@@ -252,5 +250,5 @@ def test_runs_whose_programs_differ_fail_apart(monkeypatch: pytest.MonkeyPatch) 
         return train(self, asked)
 
     monkeypatch.setattr(Pack, "train_side_by_side", broken)
-    ended, _ = carried_out([task_of(method, seed) for method in (fedavg(), scaffold()) for seed in range(2)])
+    ended, _ = outcomes([task_of(method, seed) for method in (fedavg(), scaffold()) for seed in range(2)])
     assert [isinstance(end, Progress) for end in ended] == [True, True, False, False]

@@ -7,7 +7,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from kedge.engines.cuda.graphs import captured
+from kedge.engines.cuda.graphs import capture
 from kedge.engines.cuda.host_copies import copy_stream
 from kedge.running.folders import checkpoint
 from kedge.running.recording.checkpoint_writer import write_checkpoint
@@ -44,7 +44,7 @@ def test_checkpoints_are_written_while_a_graph_is_captured(tmp_path: Path) -> No
         thread.join()
         return doubled + 1
 
-    graph, result = captured(work, torch.cuda.graph_pool_handle(), lambda: x * 2 + 1)
+    graph, result = capture(work, torch.cuda.graph_pool_handle(), lambda: x * 2 + 1)
     graph.replay()
     assert not errors
     assert result.tolist() == [[1, 3, 5], [7, 9, 11]]

@@ -18,8 +18,8 @@ from kedge.core.client import Carry, initial_carry, local_step
 from kedge.core.model import Batch, Model
 from kedge.core.tree import tree_to
 from kedge.data.federation import Federation
-from kedge.engines.cuda.graphs import captured, in_place
-from kedge.engines.cuda.tracing import traced
+from kedge.engines.cuda.graphs import capture, static_copies
+from kedge.engines.cuda.tracing import trace_program
 from kedge.torch_private import compiler_options, tree_map_only
 
 
@@ -41,7 +41,7 @@ def compiled_central(model: Model, local: LocalTraining, data: Federation, batch
     index = torch.zeros(batch, dtype=torch.int64, device=device)
     with fastest_convolutions():
         try:
-            step = central_program(model, local, data, index, in_place)
+            step = central_program(model, local, data, index, static_copies)
         except AssertionError as error:
             # If images are 1×1, torch's compiler may expect the gradient of a kernel with channels last, as
             # the kernel has them, but cuDNN returns it with channels first. Then use channels first.
@@ -75,11 +75,11 @@ def central_program(
     sent = {"anchor": params, "broadcast": {}, "lr": lr, "round": round}
     fixed = copies({**sent, "buffers": buffers, "facts": {}})
     arguments = carry, fixed, index, data.pool.x, data.pool.y
-    program = traced(central_step(model, local, data), *arguments, repeatable=False)
+    program = trace_program(central_step(model, local, data), *arguments, repeatable=False)
     step = partial(program, *arguments)
     if device.type != "cuda":
         return step
-    graph, _ = captured(step, None)
+    graph, _ = capture(step, None)
 
     def replay(kept: Any = arguments) -> None:  # the graph reads and writes the memory of the arguments
         graph.replay()

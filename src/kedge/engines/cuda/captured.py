@@ -1,8 +1,8 @@
 """Captured: a stack's programs are compiled once, captured as CUDA graphs, and replayed.
 
-A step of a small network ends before the host has launched its operators one by one. A replayed graph needs
-no launches: the tensors that it reads and writes have fixed addresses (lanes.py), and the batches of the
-whole round are one table on the device, of which each step takes the next row.
+The host needs longer to launch the operators of a small network's step than the GPU to run them. Replaying a
+graph is one launch: the tensors that it reads and writes have fixed addresses (lanes.py), and the batches of
+the whole round are one table on the device, from which each step reads the next row.
 """
 
 from collections.abc import Callable
@@ -98,13 +98,13 @@ class Captured:
             common = () if start.per_row else COMMON
             self.lanes[key] = Lanes(state, common, table, federation, self.memory, self.streams)
         lanes = self.lanes[key]
-        lanes.take(table)
+        lanes.load_table(table)
         for mask in dict.fromkeys(masks):
             leaves, per_row = trainable(model, mask), start.per_row
             program = StepProgram(stage.algorithm, model, stage.local, federation, leaves, True, per_row)
             lanes.prepare(mask, partial(step_from_table, program))
-        lanes.load(state)
-        lanes.run(masks)
+        lanes.load_state(state)
+        lanes.replay(masks)
         return lanes.carry()
 
     def run_end(
@@ -115,12 +115,12 @@ class Captured:
         shapes = tuple(v.shape for v in tree_leaves(given) if isinstance(v, Tensor))
         if shapes not in self.ends:
             addresses = [v for lanes in self.lanes.values() for v in lanes.tensors()]
-            self.ends[shapes] = Replayed(partial(stacked_end, program), self.memory, still=addresses)
+            self.ends[shapes] = Replayed(partial(stacked_end, program), self.memory, static=addresses)
         end: StackEnd = self.ends[shapes](*given)
         return end._replace(totals=tree_map_only(Tensor, torch.clone, end.totals)) if kept else end
 
     def run_once(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Another function of the end of a round, not captured."""
+        """Call `function`, which is not captured."""
         return function(*arguments)
 
 
@@ -131,8 +131,13 @@ def check_device(federation: Federation) -> None:
 
 
 def step_from_table(
-    program: StepProgram, carry: Carry, inputs: dict[str, Any], now: Tensor, pool_x: Tensor, pool_y: Tensor
+    program: StepProgram,
+    carry: Carry,
+    inputs: dict[str, Any],
+    table_row: Tensor,
+    pool_x: Tensor,
+    pool_y: Tensor,
 ) -> Carry:
-    """One step of every row; `now` are the rows of the table for this step."""
-    batch = read_step(now, program.federation.augment, inputs["lr"].dtype)
+    """One step of every row, whose batches are one row of the batch table."""
+    batch = read_step(table_row, program.federation.augment, inputs["lr"].dtype)
     return stacked_step(program, carry, batch, (pool_x, pool_y), StepInputs(**inputs))

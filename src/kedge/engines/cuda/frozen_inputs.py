@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.nn import Parameter
 
-from kedge.engines.cuda.rewriting import again
+from kedge.engines.cuda.rewriting import apply_chain
 from kedge.engines.cuda.rounding import HALF, inputs, roundings
 
 
@@ -20,25 +20,25 @@ def make_frozen_inputs(module: GraphModule) -> list[Tensor]:
     """Make the frozen parameters of the program its last inputs, and return their values."""
     graph = module.graph
     values: list[Tensor] = []
-    given: dict[tuple[int, bool], Node] = {}
+    placeholders: dict[tuple[int, bool], Node] = {}
 
-    def placed(value: Tensor, rounded: bool) -> Node:
+    def input_for(value: Tensor, rounded: bool) -> Node:
         key = id(value), rounded
-        if key not in given:
+        if key not in placeholders:
             with graph.inserting_after(inputs(module)[-1]):
-                given[key] = graph.placeholder(f"frozen_{len(values)}")
+                placeholders[key] = graph.placeholder(f"frozen_{len(values)}")
             values.append(value.detach().to(HALF) if rounded else value.detach())
-        return given[key]
+        return placeholders[key]
 
     for node in read_parameters(module):
-        for use, turns in roundings(node):
-            copy = placed(getattr(module, node.target), True)
-            with graph.inserting_before(use):
-                use.replace_all_uses_with(again(module, turns, copy))
-            graph.erase_node(use)
+        for rounding, transposes in roundings(node):
+            copy = input_for(getattr(module, node.target), True)
+            with graph.inserting_before(rounding):
+                rounding.replace_all_uses_with(apply_chain(module, transposes, copy))
+            graph.erase_node(rounding)
     graph.eliminate_dead_code()
     for node in read_parameters(module):
-        node.replace_all_uses_with(placed(getattr(module, node.target), False))
+        node.replace_all_uses_with(input_for(getattr(module, node.target), False))
         graph.erase_node(node)
     module.recompile()
     return values

@@ -1,8 +1,8 @@
-"""Weights that are computed with in bfloat16 have a copy in it that moves with them.
+"""Store a bfloat16 copy of each float32 weight, which the step that updates the weight also updates.
 
-In mixed precision weights are kept in float32 and rounded for every product. A program that rounds them
-where it moves them, and reads the copies in its next step, need not read all of them once more. The copies
-hold the very numbers that the rounding would give.
+In mixed precision, weights are stored in float32 and rounded to bfloat16 for each product. A step that writes
+the rounded copy together with the weight saves the next step the pass that reads and rounds all weights. The
+copies have exactly the values that rounding would give.
 """
 
 from collections.abc import Sequence
@@ -10,33 +10,34 @@ from collections.abc import Sequence
 import torch
 from torch.fx import GraphModule, Node
 
-from kedge.engines.cuda.rewriting import again, aten, calls
+from kedge.engines.cuda.rewriting import apply_chain, aten, calls
 
 HALF = torch.bfloat16
-TURNS = {aten.permute.default, aten.transpose.int, aten.t.default}
+TRANSPOSES = {aten.permute.default, aten.transpose.int, aten.t.default}
 
 
-def rounded(module: GraphModule, first: int) -> list[int]:
-    """The numbers of those of the first inputs that are rounded."""
-    return [number for number, own in enumerate(inputs(module)[:first]) if roundings(own)]
+def rounded_inputs(module: GraphModule, first: int) -> list[int]:
+    """The positions of the inputs, among the first `first`, that the program rounds to bfloat16."""
+    return [number for number, node in enumerate(inputs(module)[:first]) if roundings(node)]
 
 
-def reading_copies(module: GraphModule, which: Sequence[int]) -> GraphModule:
-    """The same program of these inputs' copies, too, which come after all other inputs."""
-    graph, given = module.graph, inputs(module)
-    moved = {node.args[0]: node for node in calls(module, aten.copy_.default)}
-    last = given[-1]
+def read_copies(module: GraphModule, which: Sequence[int]) -> GraphModule:
+    """Append the bfloat16 copies of the inputs `which` as inputs, which the program reads and updates."""
+    graph, placeholders = module.graph, inputs(module)
+    updates = {node.args[0]: node for node in calls(module, aten.copy_.default)}
+    last = placeholders[-1]
     for number in which:
-        own = given[number]
+        weight = placeholders[number]
         with graph.inserting_after(last):
-            last = copy = graph.placeholder(f"copy_of_{own.name}")
-        for node, turns in roundings(own):
+            last = copy = graph.placeholder(f"copy_of_{weight.name}")
+        for node, transposes in roundings(weight):
             with graph.inserting_before(node):
-                node.replace_all_uses_with(again(module, turns, copy))
+                node.replace_all_uses_with(apply_chain(module, transposes, copy))
             graph.erase_node(node)
-        if own in moved:
-            with graph.inserting_after(moved[own]):
-                value = graph.call_function(aten._to_copy.default, (moved[own].args[1],), {"dtype": HALF})
+        if weight in updates:
+            update = updates[weight]
+            with graph.inserting_after(update):
+                value = graph.call_function(aten._to_copy.default, (update.args[1],), {"dtype": HALF})
             with graph.inserting_after(value):
                 graph.call_function(aten.copy_.default, (copy, value))
     graph.eliminate_dead_code()
@@ -44,17 +45,17 @@ def reading_copies(module: GraphModule, which: Sequence[int]) -> GraphModule:
     return module
 
 
-def roundings(own: Node) -> list[tuple[Node, list[Node]]]:
-    """Where this is rounded, and how it is turned before, the last turn first."""
+def roundings(node: Node) -> list[tuple[Node, list[Node]]]:
+    """The users of `node` that round it to bfloat16, each with the transposes before it, the last first."""
     found: list[tuple[Node, list[Node]]] = []
-    for node in own.users:
-        if node.target is aten._to_copy.default and dict(node.kwargs).get("dtype") == HALF:
-            found.append((node, []))
-        elif node.target in TURNS:
-            found += [(end, [*turns, node]) for end, turns in roundings(node)]
+    for user in node.users:
+        if user.target is aten._to_copy.default and dict(user.kwargs).get("dtype") == HALF:
+            found.append((user, []))
+        elif user.target in TRANSPOSES:
+            found += [(rounding, [*transposes, user]) for rounding, transposes in roundings(user)]
     return found
 
 
 def inputs(module: GraphModule) -> list[Node]:
-    """The program's inputs, in order."""
+    """The placeholders of the graph, in order."""
     return list(module.graph.find_nodes(op="placeholder"))

@@ -46,7 +46,7 @@ class SideStream:
         return torch.cuda.current_stream().record_event()
 
     def report_busy(self, since: Any) -> None:
-        """Call `on_busy`; what it launches waits for the event `since`, and not for later work."""
+        """Call `on_busy`; work that it launches waits for the event `since`, and not for later work."""
         self.stream.wait_event(since)
         with torch.cuda.stream(self.stream):
             self.on_busy()

@@ -1,13 +1,14 @@
-"""Into how many stacks, side by side on a GPU, the rows of a round are best split: measured, and kept.
+"""Choose the number of CUDA streams for the rows of a round, by a trial whose result is stored.
 
-One stack is best where its kernels fill the GPU; several where they are many and small (lanes.py). Trying a
-number means compiling for it, so it is tried only before work that repays this, and what was found is kept in
-the cache folder, by GPU, network, batch, rows and precision.
+One stack is fastest if its kernels fill the GPU; several, each on its own stream, if its kernels are many and
+small (lanes.py). A trial compiles programs, so it runs only before long work. Its result is stored in the
+cache folder by GPU, network, batch, rows and precision.
 """
 
 import json
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,49 +18,54 @@ from kedge.core.model import Model
 from kedge.data.download.cache import cache_folder
 from kedge.data.federation import Federation
 
-REPAID = 10  # times what the trial costs: the work must take that long
-BRANCHES = 16  # rows up to which one stream for each is tried
-Seconds = Callable[[int], float]  # number of streams -> time of the same work
+WORTHWHILE = 10  # the work must take this many times as long as the trial
+MOST_STREAMS = 16  # one stream for each row is a candidate up to this number of rows
 
 
-def best(
-    model: Model, federation: Federation, stage: Stage, rows: int, precision: str,
-    seconds: Seconds, to_come: Callable[[], float], cost: float, say: Callable[[str], None],
-) -> int:  # fmt: skip
-    """The number for this work: known, tried now if the seconds to come repay `cost` a try, or one."""
-    key = name(model, federation, stage, rows, precision)
+@dataclass(frozen=True)
+class StreamTrial:
+    """A trial of several numbers of streams, not yet run."""
+
+    seconds: Callable[[int], float]  # measures the same work on a number of streams
+    remaining: Callable[[], float]  # estimates the seconds of training that remain
+    cost: float  # seconds to compile and measure one candidate
+
+
+def best_streams(key: str, rows: int, trial: StreamTrial, say: Callable[[str], None]) -> int:
+    """The number of streams for `rows` rows: stored under `key`, or measured if that is worthwhile, or 1."""
     file = cache_folder() / "streams.json"
-    known = read(file, say)
+    known = read_cache(file, say)
     if key in known:
         return known[key]
-    some = tried(rows)
-    if to_come() < REPAID * cost * len(some):
+    counts = candidates(rows)
+    cost = trial.cost * len(counts)
+    if trial.remaining() < WORTHWHILE * cost:
         return 1
-    say(f"trying {', '.join(map(str, some))} streams, about {cost * len(some):.0f} s")
-    taken = {count: seconds(count) for count in some}
-    found = min(taken, key=taken.__getitem__)
-    keep(file, {**read(file, say), key: found})
-    return found
+    say(f"trying {', '.join(map(str, counts))} streams, about {cost:.0f} s")
+    seconds = {count: trial.seconds(count) for count in counts}
+    fastest = min(seconds, key=seconds.__getitem__)
+    write_cache(file, {**read_cache(file, say), key: fastest})
+    return fastest
 
 
-def tried(rows: int) -> list[int]:
-    """Numbers of streams worth a try: one, two, and one for each of a few rows."""
-    return sorted({1, 2 if rows % 2 == 0 else 1, rows if rows <= BRANCHES else 1})
+def candidates(rows: int) -> list[int]:
+    """The numbers of streams to try: one, two, and one for each of a few rows."""
+    return sorted({1, 2 if rows % 2 == 0 else 1, rows if rows <= MOST_STREAMS else 1})
 
 
-def name(model: Model, federation: Federation, stage: Stage, rows: int, precision: str) -> str:
-    """What a finding holds for."""
+def cache_key(model: Model, federation: Federation, stage: Stage, rows: int, precision: str) -> str:
+    """The work that a measured number of streams is valid for."""
     params, _ = model.init(0)
     shapes = "+".join(f"{'x'.join(map(str, v.shape))}" for v in params.values())
     if model.frozen:
         shapes += " frozen " + "+".join("x".join(map(str, v.shape)) for v in model.frozen.values())
     gpu = torch.cuda.get_device_name(federation.pool.x.device)
-    what = gpu, torch.__version__, precision, shapes, stage.local.batch, rows, stage.algorithm.name
-    return "; ".join(map(str, what))
+    parts = gpu, torch.__version__, precision, shapes, stage.local.batch, rows, stage.algorithm.name
+    return "; ".join(map(str, parts))
 
 
-def read(file: Path, say: Callable[[str], None]) -> dict[str, int]:
-    """What was found before."""
+def read_cache(file: Path, say: Callable[[str], None]) -> dict[str, int]:
+    """The numbers of streams that were measured before."""
     if not file.is_file():
         return {}
     try:
@@ -70,8 +76,8 @@ def read(file: Path, say: Callable[[str], None]) -> dict[str, int]:
     return known
 
 
-def keep(file: Path, known: dict[str, int]) -> None:
-    """Write all at once, so that no reader sees half of it."""
+def write_cache(file: Path, known: dict[str, int]) -> None:
+    """Replace the file at once, so that no other process reads half of it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(f".{os.getpid()}")
     part.write_text(json.dumps(known, indent=1))

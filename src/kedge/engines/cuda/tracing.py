@@ -1,8 +1,8 @@
-"""A function of trees of tensors as one compiled program that changes its first argument in place.
+"""Compile a function of trees of tensors into one program that updates its first argument in place.
 
-The function is run once on shapes alone and what it does is written down, operator by operator, with vmap and
-gradients already carried out; that list is compiled. Nothing is guarded: the caller hands in tensors of
-the same shapes and layouts every time.
+The function is traced once with fake tensors. The traced graph has ATen operators only: vmap and autograd are
+resolved. Inductor compiles this graph without guards, so the caller must pass tensors of the same shapes and
+strides at every call.
 """
 
 import warnings
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from kedge.engines.cuda.frozen_inputs import make_frozen_inputs
-from kedge.engines.cuda.rewriting import rewritten
+from kedge.engines.cuda.rewriting import rewrite
 from kedge.torch_private import (
     FakeTensorMode,
     TracingContext,
@@ -30,32 +30,34 @@ from kedge.torch_private import (
 ADVICE = r"\s*Online softmax is disabled", "TensorFloat32 tensor cores", r"`torch\.jit\."
 
 
-def without_advice() -> None:
-    """Do not show what torch's compiler advises: on its own code, on ours, or on the precision asked for."""
+def hide_compiler_advice() -> None:
+    """Hide the warnings in which torch's compiler gives advice."""
     for message in ADVICE:
         warnings.filterwarnings("ignore", message)
 
 
-def traced(function: Callable[..., Any], *arguments: Any, repeatable: bool = True) -> Callable[..., None]:
-    """A program of arguments like these: the first one's tensors become those of function(*arguments)."""
-    return compiled(written_down(function, *arguments), *arguments, repeatable=repeatable)
+def trace_program(
+    function: Callable[..., Any], *arguments: Any, repeatable: bool = True
+) -> Callable[..., None]:
+    """Compile `function` for arguments like these; the program writes the result into its first argument."""
+    return compile_operators(trace_operators(function, *arguments), *arguments, repeatable=repeatable)
 
 
-def written_down(function: Callable[..., Any], *arguments: Any) -> GraphModule:
-    """The operators of it, one after another."""
-    flat, form = tree_flatten(arguments)
+def trace_operators(function: Callable[..., Any], *arguments: Any) -> GraphModule:
+    """The graph of the operators that `function` calls, and of the copies into its first argument."""
+    leaves, structure = tree_flatten(arguments)
 
-    def written(*values: Tensor) -> tuple[()]:
-        own = tree_unflatten(values, form)
-        after = function(*own)
-        before, shape = tree_flatten(own[0])
-        new, other = tree_flatten(after)
-        assert shape == other
-        for old, fresh in zip(before, new, strict=True):
-            old.copy_(fresh)
+    def update_first(*values: Tensor) -> tuple[()]:
+        own = tree_unflatten(values, structure)
+        result = function(*own)
+        targets, expected = tree_flatten(own[0])
+        sources, found = tree_flatten(result)
+        assert found == expected
+        for target, source in zip(targets, sources, strict=True):
+            target.copy_(source)
         return ()
 
-    return rewritten(operator_graph(written, flat))
+    return rewrite(operator_graph(update_first, leaves))
 
 
 def compares_floats(graph: GraphModule) -> bool:
@@ -70,23 +72,22 @@ def compares_floats(graph: GraphModule) -> bool:
     return any(value is None or value.is_floating_point() for value in values)
 
 
-def compiled(graph: GraphModule, *arguments: Any, repeatable: bool = True) -> Callable[..., None]:
-    """The operators as a program.
+def compile_operators(graph: GraphModule, *arguments: Any, repeatable: bool = True) -> Callable[..., None]:
+    """Compile the graph with Inductor.
 
-    `repeatable`: sums are cut as the shapes say, not as a trial of the moment finds fastest, so that every
-    process gets the same bits.
+    `repeatable`: kernels are configured by shape and not by timing, so every process gets the same bits.
     """
-    # Here and not above: a program that compiles nothing need not wait for torch's compiler to be read in.
+    # Imported here, because a run that compiles nothing should not wait for this import.
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    # With an (empty) environment of shapes, without which torch does not keep programs on disk.
+    # Without a shape environment, torch does not store compiled programs on disk.
     shapes = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True, allow_non_fake_inputs=True)
     frozen = make_frozen_inputs(graph)
     like: list[Any] = [shapes.from_tensor(v) for v in (*tree_leaves(arguments), *frozen)]
     settings = compiler_options(deterministic=repeatable, emulate_precision_casts=compares_floats(graph))
     with warnings.catch_warnings(), tracing(TracingContext(shapes)), settings:
-        warnings.simplefilter("ignore", DeprecationWarning)  # of torch, about its own deprecated parts
-        without_advice()
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch's own
+        hide_compiler_advice()
         program = compile_graph(graph, like)
 
     def run(*own: Any) -> None:

@@ -65,9 +65,9 @@ class JointPlanner:
     def prepare_ahead(
         self, waiting: Sequence[PendingRound], rows: list[StackRows], averages: Sequence[Leaves]
     ) -> JointRows | None:
-        """Prepare these rows of the next round, unless there are none.
+        """Prepare these rows of the next round, if `rows` is not empty.
 
-        If every run has one row, the rows of its shared leaves, too: most servers only average.
+        If every run has one row, also prepare the rows of its shared leaves: most servers only average.
         """
         numbers = tuple(one.number for one in waiting)
         self.ahead = {runs: one for runs, one in self.ahead.items() if not set(runs) & set(numbers)}

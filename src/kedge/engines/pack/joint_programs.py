@@ -1,6 +1,6 @@
-"""Methods whose steps are the same program train in one stack: FedAvg beside FedAvgM and FedExP.
+"""Joint programs: methods whose steps are equal train in one stack, such as FedAvg, FedAvgM and FedExP.
 
-The stack computes the uploads of all of its methods for every row; each run takes those of its own method.
+The stack computes the uploads of all its methods for every row; each run uses those of its own method.
 """
 
 from dataclasses import replace
@@ -45,7 +45,7 @@ class JointPrograms:
 
 
 def program_of(stage: Stage) -> Program:
-    """The stage but for what is a tensor in a step: the learning rate."""
+    """The stage without its learning rate, which is an input of the program."""
     local, optimizer = stage.local, stage.local.optimizer
     if isinstance(optimizer, SGD | Adam):
         local = replace(local, optimizer=replace(optimizer, lr=1.0, decay=1.0))

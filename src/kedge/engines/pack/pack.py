@@ -252,5 +252,5 @@ class Pack:
         self.stacks = [
             *self.stacks[-most:],
             (kind, width, stack),
-        ]  # runs of stages do not return to older ones
+        ]  # a run does not return to an earlier stage
         return stack

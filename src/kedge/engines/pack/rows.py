@@ -1,7 +1,7 @@
-"""How many rows the stacks of a pack have: few different numbers, since every program is made for one.
+"""The numbers of rows of a pack's stacks: only a few, because each number needs programs of its own.
 
-Where clients join by chance, the number of clients differs from round to round. Stacks are padded to a number
-that suffices for most rounds, and a round with more clients is trained in halves.
+With random participation, the number of clients differs from round to round. Stacks are padded to a number
+that suffices for most rounds; a round with more clients is trained in halves.
 """
 
 import sys
@@ -10,11 +10,11 @@ from collections.abc import Hashable, Sequence
 from kedge.engines.planner import Participants
 from kedge.engines.programs import bucket
 
-FORESEEN = 75  # rounds, from the first on, whose participants say how many rows a stack needs
+FORESEEN = 75  # rounds whose participants determine the usual number of rows
 
 
 class RowCounts:
-    """The numbers of rows that programs were made for, by kind of program."""
+    """The numbers of rows for which a pack has compiled programs, by kind of program."""
 
     def __init__(self, participants: Sequence[Participants], most: int = 0) -> None:
         """`participants` gives a run's clients of a later round; no stack has more rows than `most`."""
@@ -25,11 +25,11 @@ class RowCounts:
 
     @property
     def limited(self) -> bool:
-        """Whether memory has no room for all rows."""
+        """Whether the rows of all runs do not fit into memory at once."""
         return self.most < sys.maxsize
 
     def halve(self, rows: int) -> None:
-        """A stack of `rows` rows did not fit into memory: none has more than half as many from now on."""
+        """Limit stacks to half of `rows`, after a stack of `rows` rows ran out of memory."""
         self.most = -(-rows // 2)
         self.known.clear()
 
