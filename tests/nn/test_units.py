@@ -1,4 +1,4 @@
-"""units_of: what schedules freeze, at each granularity. Lists and layers are also in test_from_module.py."""
+"""units_of: the units that schedules freeze, at each granularity. See also test_from_module.py."""
 
 from collections.abc import Callable
 from dataclasses import replace

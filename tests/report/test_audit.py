@@ -87,7 +87,7 @@ def test_a_failure_is_red_counted_and_told() -> None:
 
 def test_formulas_are_listed_below_each_once() -> None:
     shown = printed(formula_table(methods(found())), 200).splitlines()
-    prox = "each client minimises f_i(w) + μ/2 ‖w − wᵗ‖²"
+    prox = "each client minimizes f_i(w) + μ/2 ‖w − wᵗ‖²"
     assert re.split(r"\s{2,}", next(line for line in shown if line.startswith("fedprox")))[1].strip() == prox
     assert sum("μ/2 ‖w − wᵗ‖²" in line for line in shown) == 1
     narrow = printed(formula_table(methods(found())), 80).splitlines()

@@ -54,7 +54,7 @@ class MethodEntry:
 
 @dataclass(frozen=True)
 class ScheduleEntry:
-    """A schedule: its factory, and with which arguments and over which methods audit and tests run it."""
+    """A schedule: its factory, and the arguments and methods with which audit and contract tests run it."""
 
     factory: Callable[..., Schedule]
     example: Arguments = field(default_factory=dict)
@@ -82,7 +82,7 @@ METHOD_REGISTRY: dict[str, MethodEntry] = {
     ),
     "scaffold": MethodEntry(scaffold),
     "fedpvr": MethodEntry(fedpvr),
-    # With these arguments they converge within the rounds of the audit.
+    # With these arguments, server momentum and server Adam converge within the rounds of the audit.
     "fedavgm": MethodEntry(fedavgm, {"": {"beta": 0.5}}),
     "fedadam": MethodEntry(fedadam, {"": {"lr": 0.7, "beta1": 0.5, "beta2": 0.9, "tau": 0.5}}),
     "fedexp": MethodEntry(fedexp, {"": {"epsilon": 0.2}}),

@@ -1,4 +1,4 @@
-"""Every unit trains in every step: the schedule `all`, which a method has if no schedule is named."""
+"""Every unit trains in every step: the schedule `all`, the default of most methods."""
 
 from kedge.core.schedules import Schedule, all_units
 

@@ -1,8 +1,8 @@
 """FedAdam (Reddi et al., 2021): Adam on the server; Δ̄ is the weighted mean of w_i − w.
 
 m ← β₁ m + (1 − β₁) Δ̄, v ← β₂ v + (1 − β₂) Δ̄², w ← w + η m/(√v + τ), without bias correction. v starts at τ²
-(start "tau", the paper's Algorithm 2) or at 0 ("zero", FedDecorr's code). FedExP's code differs: its v
-follows m², its bias factors are constant.
+(start = "tau", the paper's Algorithm 2) or at 0 ("zero", as in FedDecorr's code). FedExP's code differs: it
+averages m² instead of Δ̄², and its bias factors are constant.
 """
 
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ Start = Literal["tau", "zero"]
 
 @dataclass(frozen=True)
 class ServerAdam(Correction):
-    """Every coordinate's step is measured by how much it usually moves."""
+    """Adam's step on the mean update: the mean of past updates, divided by their root mean square."""
 
     lr: float
     beta1: float = 0.9

@@ -1,6 +1,6 @@
 """FedAvgM (Hsu et al., 2019): momentum on the server; Δ̄ is the weighted mean of w_i − w.
 
-form "heavy-ball" (the paper; FedNTD's and FedExP's codes): v ← β v + Δ̄; "ema" (FedDecorr's, MOON's and
+form = "heavy-ball" (the paper; FedNTD's and FedExP's codes): v ← β v + Δ̄; "ema" (FedDecorr's, MOON's and
 FedBug's codes): v ← β v + (1 − β) Δ̄, whose first steps are 1 − β times as long. Then w ← w + v.
 """
 
@@ -20,7 +20,7 @@ Form = Literal["heavy-ball", "ema"]
 
 @dataclass(frozen=True)
 class ServerMomentum(Correction):
-    """The server goes on in the direction it came from."""
+    """The server adds β times its last step to the mean update."""
 
     beta: float
     form: Form = "heavy-ball"

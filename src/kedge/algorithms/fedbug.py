@@ -1,8 +1,8 @@
 """FedBug (Kao et al., 2023): bottom-up gradual unfreezing inside every round.
 
-In local step k = 1…K the units 1…min(M, ⌈k·M / (ratio·K)⌉) train, counted from the input side; the rest
-is frozen at the server's values. The released code uses the period ⌊ratio·K/M⌋, which opens units earlier
-when it does not divide; we follow the paper. It is a schedule, so it applies to any method.
+In local step k = 1…K the units 1…min(M, ⌈k·M / (ratio·K)⌉) train, counted from the input side; the others
+are frozen at the server's values. The released code opens a unit every ⌊ratio·K/M⌋ steps, which is earlier
+if the division has a remainder; we follow the paper. FedBug is a schedule, so it applies to any method.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ Ratio = Annotated[
 def open_units(ratio: float, clock: Clock, units: int) -> int:
     """The number of units that train in this local step: min(M, ⌈k·M / (ratio·K)⌉).
 
-    The ceiling is taken in rational arithmetic; in floating point it errs for M=5, ratio=0.7, K=250, k=35.
+    The ceiling is computed with integers; in floating point it is wrong for M=5, ratio=0.7, K=250, k=35.
     """
     share, whole = exact_fraction(ratio)
     thaw = share * clock.steps
@@ -47,7 +47,7 @@ class BottomUp:
 
 
 def bottom_up(ratio: float = 0.4) -> Schedule:
-    """FedBug's schedule: one more unit from the input side every (ratio · steps / units) local steps."""
+    """FedBug's schedule: every (ratio · steps / units) local steps one more unit trains."""
     return BottomUp(ratio)
 
 

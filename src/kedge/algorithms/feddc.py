@@ -2,10 +2,10 @@
 
 Client: min f_i(w_i) + α/2 ‖w_i − (w − h_i)‖² + ⟨w_i, g − g_i⟩, all inside the clip; after K steps
 h_i += w_i − w and g_i⁺ = g_i − g − (w_i − w)/(K η_t). Server: g += (1/m) Σ_S (g_i⁺ − g_i);
-w ← mean_S w_i + mean of h_i over ALL m clients. Means and α are uniform (the code scales both terms by client
-size where sizes differ). η_t is the learning rate of this round (the code divides by the undecayed one),
-Kη_t is summed per leaf over the steps in which it trained; a leaf frozen all round keeps its h_i and g_i.
-Without g it is FedDyn.
+w ← mean_S w_i + mean of h_i over ALL m clients. Means and α are uniform (the authors' code scales both terms
+by client size). η_t is the learning rate of this round (the code divides by the initial one). K η_t is summed
+for each leaf over the steps in which it trained; a leaf that is frozen for a whole round keeps its h_i and
+g_i. Without g it is FedDyn.
 """
 
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import Field
 
 from kedge.algorithms.fedavg import fedavg
-from kedge.algorithms.scaffold import refreshed
+from kedge.algorithms.scaffold import new_control_variate
 from kedge.core.algorithm import Algorithm, LocalTraining, equal
 from kedge.core.correction import Cohort, Correction, End, Step
 from kedge.core.errors import RequestError
@@ -53,7 +53,7 @@ class Drift(Correction):
         return {k: v + self.alpha * away[k] + lean[k] for k, v in grads.items()}
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
-        new = refreshed(end.state["g"], end.broadcast["g"], end)
+        new = new_control_variate(end.state["g"], end.broadcast["g"], end)
         return {"h": add(end.state["h"], end.delta), "g": new}, {"g": sub(new, end.state["g"])}
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
@@ -69,5 +69,5 @@ class Drift(Correction):
 def feddc(
     alpha: Annotated[float, Field(gt=0, description="the authors' CIFAR-10 script has 0.01")] = 0.01,
 ) -> Algorithm:
-    """Clients learn how far they drift and correct for it, in the objective and in the average."""
+    """Clients learn their drift, and correct the objective and the average by it."""
     return replace(fedavg("uniform"), name="feddc", corrections=(Drift(alpha),))

@@ -1,9 +1,9 @@
-"""FedDecorr (Shi et al., 2023): each client minimises f_i(w) + β·L_dec, which keeps features from collapsing.
+"""FedDecorr (Shi et al., 2023): each client minimizes f_i(w) + β·L_dec, which keeps features from collapsing.
 
-Z are the features of a batch of N samples before the classifier, centred per feature and divided by
-√(1e-8 + unbiased variance); L_dec = mean over j ≠ k of ((ZᵀZ)_jk)² / N, 0 for one sample. This is the
-authors' code: ((N−1)²/N)·mean r² over the off-diagonal correlations. The paper's ‖R‖²_F/d² is about N times
-smaller and counts the diagonal, so that β belongs to a form and a batch size.
+Z are the features of a batch of N samples, centered and divided by √(1e-8 + unbiased variance).
+L_dec = mean over j ≠ k of ((ZᵀZ)_jk)² / N, and 0 for one sample. This is the authors' code:
+((N−1)²/N)·mean r² over the correlations r of different features. The paper's ‖R‖²_F/d² is about N times
+smaller and includes the diagonal, so a value of β is meaningful only with the formula and the batch size.
 """
 
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ class Decorrelation(Correction):
 
 
 def decorrelation(features: Tensor, weight: Tensor) -> Tensor:
-    """L_dec of the rows of weight 1."""
+    """L_dec of the samples with weight 1."""
     count, width = weight.sum(), features.shape[1]
     rows = weight[:, None]
     centered = rows * (features - (rows * features).sum(0) / count)
@@ -48,6 +48,6 @@ def decorrelation(features: Tensor, weight: Tensor) -> Tensor:
 def feddecorr(
     beta: Annotated[float, Field(ge=0, description="0 is FedAvg")] = 0.1, weights: Weights = "size"
 ) -> Algorithm:
-    """A loss term that decorrelates the features a client learns."""
+    """A loss term that decorrelates a client's features."""
     own = (Decorrelation(beta),)
     return replace(fedavg(weights), name="feddecorr", corrections=own, adapt=NeedsFeatures("feddecorr"))

@@ -2,9 +2,9 @@
 
 Client: min f_i(w) − ⟨g_i, w⟩ + α/2 ‖w − θ‖² with g_i = −α u_i; after training u_i ← u_i + (w_i − θ).
 Server: γ = mean of the participants, u = mean of u_i over ALL m clients, θ ← γ + u (that is γ − h/α).
-As in the authors' code α·w stands outside the clip and α(u_i − θ) inside. scaling="data" is that code's
-α_i = α / (n_i·m/Σn), weaker for larger clients; means stay unweighted. Running statistics never enter u.
-Its ablations are α = 0 and correct=False (`feddyn_ablations.py`).
+As in the authors' code, the gradient is clipped with α(u_i − θ) and before α·w is added. scaling = "data" is
+the code's α_i = α / (n_i·m/Σn), weaker for larger clients; means stay unweighted. Batch norm statistics are
+not part of u. α = 0 and correct=False are the ablations (`feddyn_ablations.py`).
 """
 
 from dataclasses import dataclass, replace
@@ -68,5 +68,5 @@ def feddyn(
     alpha: Annotated[float, Field(gt=0, description="for no regularizer use fedavg or feddyn-no-reg")] = 0.01,
     scaling: Literal["uniform", "data"] = "uniform",
 ) -> Algorithm:
-    """A dynamic regulariser per client that makes local optima agree with the global one."""
+    """A dynamic regularizer for each client, which makes local optima agree with the global optimum."""
     return replace(fedavg("uniform"), name="feddyn", corrections=(DynamicRegularizer(alpha, scaling),))

@@ -1,9 +1,9 @@
-"""FedDyn (Acar et al., 2021): its two halves, each without the other, as in FedDyn→FedAvg's appendix A.8.
+"""FedDyn (Acar et al., 2021): its client part and its server part alone (FedDyn→FedAvg's appendix A.8).
 
-Without the regulariser: clients train as in FedAvg, the server goes on as in FedDyn, θ ← γ + u. α cancels: it
-is FedDyn with α = 0 in the form of `feddyn.py`, a server momentum whose memory is Σ Δ_i / m.
-Without h: clients train and remember as in FedDyn, θ ← γ; u is kept, and used by no one.
-Both share FedDyn's slot and kind, so that a stage of one goes on with the memory of another.
+Without the regularizer: clients train as in FedAvg, the server updates as in FedDyn, θ ← γ + u. α cancels, so
+it is `feddyn.py` with α = 0: a server momentum with the memory Σ Δ_i / m.
+Without h: clients train and keep u_i as in FedDyn, θ ← γ. The server updates u but does not use it.
+Both have FedDyn's correction and slot, so a stage of one continues with the memory of the other.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ from kedge.core.ranges import checked
 
 
 def feddyn_no_reg() -> Algorithm:
-    """FedDyn's server over FedAvg's clients."""
+    """FedDyn's server with FedAvg's clients."""
     return replace(fedavg("uniform"), name="feddyn-no-reg", corrections=(DynamicRegularizer(0.0),))
 
 
@@ -26,6 +26,6 @@ def feddyn_no_reg() -> Algorithm:
 def feddyn_no_h(
     alpha: Annotated[float, Field(gt=0, description="for no regularizer use fedavg")] = 0.01,
 ) -> Algorithm:
-    """FedDyn's clients under a server that only averages."""
+    """FedDyn's clients with a server that only averages."""
     correction = DynamicRegularizer(alpha, correct=False)
     return replace(fedavg("uniform"), name="feddyn-no-h", corrections=(correction,))

@@ -1,10 +1,10 @@
 """FedExP (Jhunjhunwala et al., 2023): the server extrapolates the mean update, w ← w + η_g Δ̄.
 
-Δ_i = w_i − w of the P participants, Δ̄ and mean ‖Δ_i‖² under the same weights; η_g is
-"paper": max(1, mean ‖Δ_i‖² / (2 (‖Δ̄‖² + ε))); "official-code": the same with P·ε for ε; "fedbug-code":
-max(1, mean ‖Δ_i‖² / (‖Δ̄‖² + P)), where ε is not used. With one participant all are FedAvg. In round t,
-from 0, ε is epsilon·epsilon_decayᵗ (the authors: the square of the learning rate's decay). The view
-"last-two" is the average of the last two iterates, which the authors evaluate.
+Δ_i = w_i − w of the P participants; Δ̄ and mean ‖Δ_i‖² have the same weights. With rule = "paper",
+η_g = max(1, mean ‖Δ_i‖² / (2 (‖Δ̄‖² + ε))); "official-code" has P·ε instead of ε; "fedbug-code" is
+max(1, mean ‖Δ_i‖² / (‖Δ̄‖² + P)), without ε. With one participant all three are FedAvg. In round t = 0, 1, … ε
+is epsilon · epsilon_decayᵗ (the authors use the square of the learning rate's decay). The view "last-two" is
+the mean of the last two distributed models, which the authors evaluate.
 """
 
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ Rule = Literal["paper", "official-code", "fedbug-code"]
 
 @dataclass(frozen=True)
 class Extrapolation(Correction):
-    """The more the clients disagree, the longer the step."""
+    """A server step that is longer if clients disagree more."""
 
     epsilon: float
     rule: Rule = "paper"
@@ -62,6 +62,6 @@ def fedexp(
     epsilon_decay: Annotated[float, Field(gt=0, le=1, description="1 keeps epsilon")] = 1.0,
     weights: Weights = "size",
 ) -> Algorithm:
-    """Averaging with a server step that grows with the clients' disagreement."""
+    """Averaging with a longer server step if clients disagree more."""
     correction = Extrapolation(epsilon, rule, epsilon_decay)
     return replace(fedavg(weights), name="fedexp", corrections=(correction,))

@@ -1,9 +1,9 @@
-"""FedNova (Wang et al., 2020): clients count by the direction they went in, not by how many steps they took.
+"""FedNova (Wang et al., 2020): averages clients' updates per local step, so more steps give no more weight.
 
-d_i = (w_i − w)/a_i, w ← w + τ_eff Σ p_i d_i with τ_eff = Σ p_i a_i. a_i is K_i steps of plain SGD, with
-momentum ρ (K − ρ(1−ρᴷ)/(1−ρ))/(1−ρ). It is taken leaf by leaf over the steps in which the leaf trained; a
-leaf that trained nowhere on a client has d_i = 0 there. Where all a_i are equal it is FedAvg. The rule
-replaces the mean update: put it before other server rules.
+d_i = (w_i − w)/a_i, w ← w + τ_eff Σ p_i d_i with τ_eff = Σ p_i a_i. a_i is the number of steps K for plain
+SGD, and (K − ρ(1−ρᴷ)/(1−ρ))/(1−ρ) for momentum ρ. It is computed for each leaf, over the steps in which the
+leaf trained; a leaf that never trained on a client has d_i = 0. If all a_i are equal, it is FedAvg. The rule
+replaces the mean update, so it must be the first server rule.
 """
 
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from kedge.core.tree import Leaves, Tree
 
 @dataclass(frozen=True)
 class NormalizedAveraging(Correction):
-    """The mean of the updates per step, times the mean number of steps."""
+    """The mean update per step, times the mean number of steps."""
 
     name = "normalized"
 
@@ -41,5 +41,5 @@ class NormalizedAveraging(Correction):
 
 
 def fednova(weights: Weights = "size") -> Algorithm:
-    """Averaging of updates per local step, so that clients with more steps do not pull harder."""
+    """Averaging of updates per local step, so that more steps give a client no more weight."""
     return replace(fedavg(weights), name="fednova", corrections=(NormalizedAveraging(),))

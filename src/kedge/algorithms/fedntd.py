@@ -1,8 +1,8 @@
-"""FedNTD (Lee et al., 2022): distil the global model's logits of the classes that are not the label.
+"""FedNTD (Lee et al., 2022): distills the global model's logits of the classes that are not the label.
 
-Each client minimises f_i(w) + β·τ²·KL(softmax(z_g[≠y]/τ) ‖ softmax(z[≠y]/τ)): the label's logit is left out
-of both, z_g are the logits of the model as it was sent. z_g is a constant, taken in evaluation mode (the
-authors' code does not set the mode); batch norm then uses the running statistics that were sent.
+Each client minimizes f_i(w) + β·τ²·KL(softmax(z_g[≠y]/τ) ‖ softmax(z[≠y]/τ)). Both softmaxes leave out the
+label's logit. z_g are the logits of the server's model. They are constant and computed in evaluation mode,
+with the batch norm statistics that were sent (the authors' code does not set the mode).
 """
 
 from dataclasses import dataclass, replace
@@ -30,16 +30,16 @@ class NotTrueDistillation(Correction):
 
     def loss(self, step: Step) -> Tensor:
         y, tau = step.batch.y, self.temperature
-        there = not_true(step.at(step.anchor).logits / tau, y)
-        here = not_true(step.out.logits / tau, y)
-        divergence = (there.exp() * (there - here)).sum(1)
+        sent = not_true_log_probabilities(step.at(step.anchor).logits / tau, y)
+        local = not_true_log_probabilities(step.out.logits / tau, y)
+        divergence = (sent.exp() * (sent - local)).sum(1)
         return self.beta * tau**2 * weighted_mean(divergence, step.batch)
 
 
-def not_true(logits: Tensor, y: Tensor) -> Tensor:
-    """The log-probabilities among the classes that are not the label; the label's is the lowest number.
+def not_true_log_probabilities(logits: Tensor, y: Tensor) -> Tensor:
+    """Log-probabilities among the classes that are not the label; the label's entry is the lowest number.
 
-    It is the same constant for both models, so that its term is exp(lowest)·0 = 0 and has no gradient.
+    This entry is the same for both models, so its term in the divergence is exp(lowest)·0 = 0.
     """
     label = torch.arange(logits.shape[1], device=logits.device) == y[:, None]
     lowest = torch.finfo(logits.dtype).min
@@ -52,5 +52,5 @@ def fedntd(
     temperature: Annotated[float, Field(gt=0, description="the paper has 1")] = 1.0,
     weights: Weights = "size",
 ) -> Algorithm:
-    """A loss term that preserves what the global model knows of the other classes."""
+    """A loss term that preserves the global model's predictions for the classes that are not the label."""
     return replace(fedavg(weights), name="fedntd", corrections=(NotTrueDistillation(beta, temperature),))

@@ -1,7 +1,7 @@
 """FedPer (Arivazhagan et al., 2019): the last units stay with the client, the base is averaged.
 
-Base and head train together; the head is kept between participations, and a client that was never asked has
-the common initial one. A client is evaluated with the newest base and its own head.
+Base and head train together. A client keeps its head between participations; before the first, it has the
+common initial head. A client's own model, for evaluation, is the newest base with its own head.
 """
 
 from dataclasses import replace

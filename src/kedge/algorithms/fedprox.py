@@ -1,6 +1,6 @@
-"""FedProx (Li et al., 2020): each client minimises f_i(w) + μ/2 ‖w − wᵗ‖².
+"""FedProx (Li et al., 2020): each client minimizes f_i(w) + μ/2 ‖w − wᵗ‖².
 
-The term is part of the objective, hence inside the clip. Some codes omit the ½ and so double μ.
+The term is part of the loss, so its gradient is clipped. Some codes omit the ½, which doubles μ.
 """
 
 from dataclasses import dataclass, replace
@@ -31,5 +31,5 @@ class Proximal(Correction):
 def fedprox(
     mu: Annotated[float, Field(ge=0, description="0 is FedAvg")] = 1e-4, weights: Weights = "size"
 ) -> Algorithm:
-    """Local training held near the server's model by a quadratic term."""
+    """A quadratic loss term that keeps clients' models near the server's."""
     return replace(fedavg(weights), name="fedprox", corrections=(Proximal(mu),))

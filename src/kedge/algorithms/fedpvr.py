@@ -1,8 +1,8 @@
 """FedPVR (Li et al., 2023): SCAFFOLD's control variates on the last units only.
 
-There c and c_i are SCAFFOLD's, elsewhere they are 0 and clients train as in FedAvg; means are uniform. The
-authors' code corrects the parameters from an index on: the classifier of ResNet-8 (last = 1), the three
-fully connected layers of VGG-11 (last = 3).
+On the last units c and c_i are SCAFFOLD's. The other units have none and train as in FedAvg. Means are
+uniform. The authors' code corrects the classifier of ResNet-8 (last = 1) and the three linear layers of
+VGG-11 (last = 3).
 """
 
 from dataclasses import replace

@@ -1,9 +1,8 @@
-"""FedRep (Collins et al., 2021): a round trains the client's own head first, then the shared base.
+"""FedRep (Collins et al., 2021): in each round a client trains its own head first, then the shared base.
 
-In the first head_share of the local steps the last units train and the base rests, in the others the
-reverse; the base is averaged, the head kept. PFLlib's one epoch of each is epochs = 2 and head_share =
-0.5, the authors' 10 + 5 epochs are epochs = 15 and head_share = 2/3. One optimizer serves both phases, as
-in the authors' code.
+The head trains in the share `head_share` of the local steps, the base in the others. The server averages the
+base; clients keep their heads. epochs = 2 with head_share = 0.5 is PFLlib's one epoch of each; epochs = 15
+with head_share = 2/3 is the authors' 10 and 5 epochs. One optimizer trains both, as in the authors' code.
 """
 
 from dataclasses import dataclass, replace

@@ -1,11 +1,11 @@
-"""FedROD (Chen and Chao, 2022): a generic head for everybody, and a personal one on top of it.
+"""FedROD (Chen and Chao, 2022): one generic head for all clients, and each client's personal head on top.
 
-Generic: CE(a + log n_y, y), a = head(φ), n_y the client's class counts (balanced softmax); it trains base
-and generic head, which are averaged. Personal: CE(stop(a) + ψ_i(stop(φ)), y) trains ψ_i alone, which
-starts as a copy of the generic head and stays with the client. stop() separates the two, so one backward
-pass serves both. Counts are of the whole local training set (PFLlib's leave the last short batch out); a
-class the client lacks has log 10⁻⁹ instead of −∞. The global model answers with a, a client with a +
-ψ_i(φ).
+Generic: CE(a + log n_y, y) with the logits a = head(φ) and the client's class counts n_y (balanced softmax).
+It trains the base and the generic head, which are averaged. Personal: CE(stop(a) + ψ_i(stop(φ)), y) trains
+only the head ψ_i, which starts as a copy of the generic head and stays with the client. stop() detaches, so
+one backward pass computes both gradients. n_y counts the whole local training set (PFLlib leaves out the last
+short batch); for a class without samples, 10⁻⁹ replaces n_y. The global model predicts with a, a client
+with a + ψ_i(φ).
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ PERSONAL = ("personal.weight", "personal.bias")
 
 
 def with_personal_head(model: Model) -> Model:
-    """The model with a second classifier on its features."""
+    """The model with a second classifier on its features, the personal head."""
     require_features(model.classifier, "fedrod")
     if all(k in model.frozen for k in model.classifier):
         raise RequestError(
@@ -57,7 +57,7 @@ def copied(model: Model, leaves: Leaves) -> Leaves:
 
 
 def balanced(step: Step) -> Tensor:
-    """Balanced softmax for the generic head, plain cross-entropy for the personal one."""
+    """The loss: balanced softmax for the generic head, plus cross-entropy for the personal head."""
     prior = step.facts["class_counts"].clamp_min(1e-9).log()
     generic = F.cross_entropy(step.out.logits + prior, step.batch.y, reduction="none")
     personal = F.cross_entropy(step.out.extra["personal"], step.batch.y, reduction="none")
@@ -65,17 +65,17 @@ def balanced(step: Step) -> Tensor:
 
 
 def generic_part(model: Model) -> frozenset[str]:
-    """All leaves but the personal head's."""
+    """All leaves except those of the personal head."""
     return frozenset(k for unit in model.units for k in unit)
 
 
 def personal_logits(out: Output) -> Tensor:
-    """What a client answers."""
+    """The logits of a client's own model."""
     return out.extra["personal"]
 
 
 def fedrod(weights: Weights = "size") -> Algorithm:
-    """A balanced generic head that is averaged, and every client's own head on top of it."""
+    """A balanced generic head that is averaged, and each client's personal head on top of it."""
     return replace(
         fedavg(weights),
         name="fedrod",

@@ -1,12 +1,12 @@
 """FedTR (Chen et al.): global feature tracking and released client drift, each usable alone.
 
-Client: min f_i(w) + λ_R·mean_j ‖φ(x_j) − C_{y_j}‖² + λ_G·‖d_i + w − wᵗ‖², φ the features, C the global
-class centroids, d_i the client's drift. drift="gradient" (Algorithm 1): after every step d_i ← d_i −
-η_g·2(d_i + w − wᵗ); "accumulate" (the rule of its proof, FedDC's): once, d_i ← d_i + (w_i − wᵗ). The
-client sends w_i + d_i and its class means c_ij of φ over all its samples. Server: w ← Σ λ_i (w_i + d_i),
-λ_i = n_i/Σn; C_j ← Σ n_ij c_ij / Σ n_ij. R is a mean over the batch (the paper's sum depends on its size),
-0 for a class without a centroid, hence in the first round. The gradient rule draws the upload back to wᵗ,
-the other doubles the update: see the docs.
+Client: min f_i(w) + λ_R·mean_j ‖φ(x_j) − C_{y_j}‖² + λ_G·‖d_i + w − wᵗ‖², with the features φ, the global
+class centroids C and the client's drift d_i. drift = "gradient" (Algorithm 1): after every step d_i ← d_i −
+η_g·2(d_i + w − wᵗ); "accumulate" (the rule of the paper's proof, and FedDC's): after the last step d_i ← d_i
++ (w_i − wᵗ). The client sends w_i + d_i and its class means c_ij of φ over all its samples. Server: w ← Σ λ_i
+(w_i + d_i), λ_i = n_i/Σn; C_j ← Σ n_ij c_ij / Σ n_ij. The feature term is a mean over the batch (the paper's
+sum depends on the batch size). It is 0 for a class without a centroid, and therefore in the first round. The
+gradient rule moves the upload back toward wᵗ, the other rule doubles the update (docs/methods/fedtr.md).
 """
 
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ from kedge.core.tree import Leaves, Tree, add, sqnorm, sub, zeros
 
 @dataclass(frozen=True)
 class ReleasedDrift(Correction):
-    """λ ‖d_i + w − wᵗ‖²; d_i learns the client's drift instead of forbidding it."""
+    """λ ‖d_i + w − wᵗ‖², where d_i estimates the client's drift, and is added to the upload."""
 
     strength: float
     rule: Literal["gradient", "accumulate"]
@@ -61,7 +61,7 @@ class ReleasedDrift(Correction):
 
 @dataclass(frozen=True)
 class TrackedFeatures(Correction):
-    """λ · mean_j ‖φ(x_j) − C_{y_j}‖²; C_j are the global class centroids."""
+    """λ · mean_j ‖φ(x_j) − C_{y_j}‖² with the global class centroids C_j."""
 
     strength: float
     name = "centroids"
@@ -90,10 +90,10 @@ class TrackedFeatures(Correction):
         return end.state, {"mean": share[:, None] * end.class_means.mean, "share": share}
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
-        there = mean["share"] > 0
-        fresh = mean["mean"] / torch.where(there, mean["share"], 1.0)[:, None]
-        centroids = torch.where(there[:, None], fresh, state["mean"])
-        return update, {"mean": centroids, "known": torch.where(there, 1.0, state["known"])}
+        present = mean["share"] > 0
+        fresh = mean["mean"] / torch.where(present, mean["share"], 1.0)[:, None]
+        centroids = torch.where(present[:, None], fresh, state["mean"])
+        return update, {"mean": centroids, "known": torch.where(present, 1.0, state["known"])}
 
 
 Strength = Annotated[float, Field(ge=0, description="a strength of 0 leaves that correction out")]
@@ -107,7 +107,7 @@ def fedtr(
     drift_rate: Annotated[float, Field(ge=0)] = 0.1,
     weights: Weights = "size",
 ) -> Algorithm:
-    """Features are held near global class centroids, and clients learn their drift and send it along."""
+    """A loss term that keeps features near global class centroids, and client drift, learned and sent."""
     features = (TrackedFeatures(strength_features),) if strength_features else ()
     released = (ReleasedDrift(strength_drift, drift, drift_rate),) if strength_drift else ()
     return replace(fedavg(weights), name="fedtr", corrections=(*features, *released))

@@ -1,7 +1,7 @@
-"""Fix-last (Kao et al., 2023): the classifier stays at its random start, FedBug's comparison.
+"""Fix-last (Kao et al., 2023): the classifier keeps its random initial weights; a baseline of FedBug's paper.
 
-With one unit it is FedBABU without fine-tuning; with two, fc2 and fc3 of the standard CNN. A schedule, so it
-applies to any method.
+With one unit it is FedBABU without fine-tuning. With two units it freezes fc2 and fc3 of the standard CNN. It
+is a schedule, so it applies to any method.
 """
 
 from kedge.core.schedules import FixLast, Schedule

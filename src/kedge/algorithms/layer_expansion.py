@@ -1,10 +1,10 @@
-"""Layer-expansion (Jang and Choi, 2024): Vanilla and Anti scheduling, base layers join round by round.
+"""Layer-expansion (Jang and Choi, 2024): Vanilla and Anti scheduling: base units join round by round.
 
-The head is the last unit, b_1…b_K the units below it. Vanilla: b_k trains from round thaw[k] on; Anti:
-b_{K−k+1} does. Nothing freezes again. Rounds are counted from 1. The default is the algorithm's t ≥ t_k;
-strict is the text's t > t_k, which makes the phases of thaw = (0, 100, 200) exactly 100 rounds long. The
-head is the host's affair: over fedbabu it stays frozen, as in the paper's text; over a method that trains
-it, it trains in every round.
+The head is the last unit, b_1…b_K are the units below it. Vanilla: b_k trains from round thaw[k] on; Anti:
+b_{K−k+1} does. No unit is frozen again. Rounds are counted from 1. By default b_k trains if t ≥ t_k, as in
+the paper's algorithm; with strict = true if t > t_k, as in its text, so that the phases of thaw = (0, 100,
+200) have exactly 100 rounds. The schedule always opens the head. With fedbabu the head stays frozen, as in
+the paper's text; with other methods it trains in every round.
 """
 
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from kedge.core.schedules import Clock, Mask, Schedule
 
 @dataclass(frozen=True)
 class Thaw:
-    """The k-th base unit trains from round thaw[k] on, rounds counted from 1; the head (last unit) always.
+    """The k-th base unit trains from round thaw[k] on, counted from 1; the head (the last unit) always does.
 
-    Base units are counted from the input side, or from_top from the head's side. Open means round ≥ thaw[k],
-    strict round > thaw[k].
+    Base units are counted from the input side, or from the head's side if `from_top`. A unit trains if
+    round ≥ thaw[k], or if round > thaw[k] with `strict`.
     """
 
     thaw: tuple[int, ...]
@@ -43,10 +43,10 @@ class Thaw:
 
 
 def vanilla(thaw: tuple[int, ...] = (0, 100, 200), strict: bool = False) -> Schedule:
-    """Base units thaw round by round from the input side; one entry of thaw per base unit."""
+    """Base units start to train one after another, from the input side; one entry of `thaw` for each."""
     return Thaw(thaw, from_top=False, strict=strict)
 
 
 def anti(thaw: tuple[int, ...] = (0, 100, 200), strict: bool = False) -> Schedule:
-    """Base units thaw round by round from the head's side; one entry of thaw per base unit."""
+    """Base units start to train one after another, from the head's side; one entry of `thaw` for each."""
     return Thaw(thaw, from_top=True, strict=strict)

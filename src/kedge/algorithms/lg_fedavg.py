@@ -1,9 +1,9 @@
 """LG-FedAvg (Liang et al., 2020): the base stays with the client, the last units are averaged.
 
-The authors share the last two layers of their CIFAR-10 network, average uniformly and start from a model
-trained by FedAvg (here: "fedavg -> lg-fedavg"); PFLlib shares the head alone, by size and from scratch, as
-the default here. Their script keeps every client's best model on its test set, which is optimistic; here
-the last one counts.
+The authors share the last two layers of their CIFAR-10 network, average uniformly, and start from a model
+that FedAvg trained (here: "fedavg -> lg-fedavg"). PFLlib shares only the head, weights clients by size and
+starts from scratch; this is the default here. The authors' script reports each client's best model on its
+test set, which is optimistic; kedge reports the last model.
 """
 
 from dataclasses import replace

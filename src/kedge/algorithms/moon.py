@@ -1,11 +1,11 @@
 """MOON (Li et al., 2021): features stay near the global model's and away from the client's previous model's.
 
-Each client minimises f_i(w) + μ·ℓ, ℓ = −log(e^{cos(z, z_g)/τ} / (e^{cos(z, z_g)/τ} + e^{cos(z, z_p)/τ})),
-with z, z_g, z_p the features of the model in training, of the one that was sent and of the client's own of
-its last round; the latter two are constants, in evaluation mode and with the batch-norm statistics that
-were sent. A client without a previous model has ℓ = 0 (the authors' pool is empty then too). projection >
-0 is the authors' network: the classifier sits on Linear–ReLU–Linear of that width, so no stage of another
-method can follow; projection = 0 contrasts the features of the network as it is.
+Each client minimizes f_i(w) + μ·ℓ, ℓ = −log(e^{cos(z, z_g)/τ} / (e^{cos(z, z_g)/τ} + e^{cos(z, z_p)/τ})),
+with the features z of the model in training, z_g of the server's model and z_p of the client's model after
+its last round. z_g and z_p are constants, computed in evaluation mode with the batch norm statistics that
+were sent. A client without a previous model has ℓ = 0, as in the authors' code. projection > 0 is the
+authors' network: Linear–ReLU–Linear of this width before the classifier, so no stage of another method can
+follow. projection = 0 uses the features of the network as it is.
 """
 
 import copy
@@ -42,12 +42,12 @@ class Contrast(Correction):
     def loss(self, step: Step) -> Tensor:
         z: Tensor = step.out.features
         known: Tensor = step.state["known"]
-        # Weights of all zeros may have features that are not finite, and 0 · NaN is NaN.
+        # Without a previous model its leaves are zeros. Their features may be NaN, and 0 · NaN is NaN.
         previous = {k: torch.where(known > 0, v, step.anchor[k]) for k, v in step.state["previous"].items()}
         near = F.cosine_similarity(z, step.at(step.anchor).features)
         far = F.cosine_similarity(z, step.at(previous).features)
         lead = (far - near) / self.temperature
-        term = weighted_mean(F.softplus(lead, threshold=40.0), step.batch)  # from there on it is linear
+        term = weighted_mean(F.softplus(lead, threshold=40.0), step.batch)  # linear above the threshold
         return self.mu * known * term
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
@@ -56,7 +56,7 @@ class Contrast(Correction):
 
 @dataclass(frozen=True)
 class Projected:
-    """The network with Linear–ReLU–Linear before a new classifier, in the place of its last linear layer."""
+    """A function that replaces a network's last linear layer by Linear–ReLU–Linear and a new classifier."""
 
     width: int
 
@@ -82,7 +82,7 @@ def moon(
     projection: Annotated[int, Field(ge=0, description="0 keeps the network as it is")] = 256,
     weights: Weights = "size",
 ) -> Algorithm:
-    """A loss term that holds features near the global model's and away from the client's previous ones."""
+    """A loss term: features near the global model's and away from those of the client's previous model."""
     base = replace(
         fedavg(weights), name="moon", corrections=(Contrast(mu, temperature),), adapt=NeedsFeatures("moon")
     )

@@ -1,10 +1,10 @@
 """SCAFFOLD (Karimireddy et al., 2020), option II.
 
-Client: gradient ∇f_i(w) − c_i + c; after K steps c_i⁺ = c_i − c + (x − w_i)/(K η_t). Server: x ← x +
-mean(w_i − x); c ← c + (1/m) Σ_S (c_i⁺ − c_i), m = all clients. Means are uniform. η_t is the learning
-rate of this round (the FedDyn and FedDC codes divide by the undecayed one). Kη_t is summed per leaf over
-the steps in which it trained; a leaf frozen all round keeps its c_i. The refresh presumes plain SGD:
-momentum is refused unless asked for, and then enters the divisor exactly.
+Client: gradient ∇f_i(w) − c_i + c; after K steps c_i⁺ = c_i − c + (x − w_i)/(K η_t). Server: x ← x + mean(w_i
+− x); c ← c + (1/m) Σ_S (c_i⁺ − c_i), m = all clients. Means are uniform. η_t is the learning rate of this
+round (FedDyn's and FedDC's codes divide by the initial one). K η_t is summed for each leaf over the steps in
+which it trained; a leaf that is frozen for a whole round keeps its c_i. The formula of c_i⁺ holds for plain
+SGD, so momentum is refused. With allow_momentum = true, the divisor is the exact one for momentum.
 """
 
 from dataclasses import dataclass, replace
@@ -21,8 +21,8 @@ from kedge.core.selections import Last
 from kedge.core.tree import Leaves, Tree, axpy, sub, zeros
 
 
-def refreshed(own: Leaves, common: Leaves, end: End) -> Leaves:
-    """c_i − c − (w_i − x)/(Kη): the mean gradient of the round; a leaf frozen all round keeps its value."""
+def new_control_variate(own: Leaves, common: Leaves, end: End) -> Leaves:
+    """The new control variate c_i − c − (w_i − x)/(Kη); a leaf frozen for the whole round keeps its value."""
     new = dict(own)
     for k in own.keys() & end.lr_time.keys():
         time = end.lr_time[k]
@@ -33,10 +33,10 @@ def refreshed(own: Leaves, common: Leaves, end: End) -> Leaves:
 
 @dataclass(frozen=True)
 class ControlVariates(Correction):
-    """Every local gradient is moved by c − c_i, or only those of the last units."""
+    """Adds c − c_i to every local gradient; if `last` is given, only to gradients of the last units."""
 
     allow_momentum: bool = False
-    last: int | None = None  # None: all
+    last: int | None = None  # None: all units
     method: str = "scaffold"
     name = "control"
     weight = equal
@@ -71,7 +71,7 @@ class ControlVariates(Correction):
         return {k: g + (c[k] - c_i[k]) if k in c else g for k, g in grads.items()}
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
-        new = refreshed(end.state["c"], end.broadcast["c"], end)
+        new = new_control_variate(end.state["c"], end.broadcast["c"], end)
         return {"c": new}, {"c": sub(new, end.state["c"])}
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
@@ -82,5 +82,5 @@ class ControlVariates(Correction):
 
 
 def scaffold(allow_momentum: bool = False) -> Algorithm:
-    """Control variates: every client's gradient is corrected by how it differs from all clients'."""
+    """Control variates: a client's gradient is corrected by its difference from the mean gradient."""
     return replace(fedavg("uniform"), name="scaffold", corrections=(ControlVariates(allow_momentum),))

@@ -1,6 +1,6 @@
-"""Top-down (Kao et al., 2023): gradual unfreezing from the output side, FedBug's comparison.
+"""Top-down (Kao et al., 2023): gradual unfreezing from the output side; a baseline of FedBug's paper.
 
-In local step k = 1…K the last min(M, ⌈k·M / (ratio·K)⌉) units train. It is not in the released code. A
+In local step k = 1…K the last min(M, ⌈k·M / (ratio·K)⌉) units train. It is not in the released code. It is a
 schedule, so it applies to any method.
 """
 
@@ -24,5 +24,5 @@ class TopDown:
 
 
 def top_down(ratio: float = 0.4) -> Schedule:
-    """FedBug's schedule from the output side: a unit every (ratio · steps / units) local steps."""
+    """FedBug's schedule from the output side: every (ratio · steps / units) local steps one more unit."""
     return TopDown(ratio)
