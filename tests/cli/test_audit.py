@@ -10,7 +10,7 @@ import pytest
 from tests.cli.command import kedge
 
 METHOD = '''
-"""Mine (Me, 2025): each client minimises f_i(w) + μ/2 ‖w − wᵗ‖²."""
+"""Mine (Me, 2025): each client minimizes f_i(w) + μ/2 ‖w − wᵗ‖²."""
 from dataclasses import dataclass, replace
 import kedge
 from kedge.core.correction import Correction
@@ -106,7 +106,7 @@ def test_a_method_of_the_user_s_own_passes_beside_one_of_kedge(file: Path) -> No
     own = answer.json()["methods"][-1]
     assert (own["method"], own["formula"]) == (
         "my_method.py:mine",
-        "each client minimises f_i(w) + μ/2 ‖w − wᵗ‖²",
+        "each client minimizes f_i(w) + μ/2 ‖w − wᵗ‖²",
     )
     asked = {kind for kind, cell in own["kinds"].items() if cell}
     assert asked == {"reduction", "gradient", "engines", "frozen", "resume", "value"}

@@ -124,7 +124,7 @@ def test_a_method_s_entry_counts_its_checks_and_failures_and_keeps_the_largest_e
 def test_every_method_has_a_formula_and_it_is_its_module_s() -> None:
     for method in AUDITED:
         assert formula(method), method
-    assert formula("fedprox") == "each client minimises f_i(w) + μ/2 ‖w − wᵗ‖²"
+    assert formula("fedprox") == "each client minimizes f_i(w) + μ/2 ‖w − wᵗ‖²"
     assert formula("feddyn(data)").startswith("Client: min f_i(w) − ⟨g_i, w⟩")
     assert "Server: γ = mean of the participants" in formula("feddyn")
     assert formula("fedadam").startswith("m ← β₁ m")
