@@ -1,4 +1,4 @@
-"""Features and units' outputs are what the module itself computes."""
+"""Features and unit outputs are equal to the outputs of the module's layers."""
 
 import torch
 from tests.contract.problem import network
@@ -19,10 +19,10 @@ class Bare(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(4, 3)
-        self.held = nn.ParameterList([torch.ones(3, 2)])
+        self.uncalled = nn.ParameterList([torch.ones(3, 2)])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = F.relu(self.first(x), inplace=True) @ self.held[0]
+        out: torch.Tensor = F.relu(self.first(x), inplace=True) @ self.uncalled[0]
         return out
 
 
@@ -36,7 +36,7 @@ def test_features_are_the_classifiers_input_whatever_the_chunks() -> None:
 
 
 def test_a_unit_s_output_is_that_of_its_last_layer() -> None:
-    """A convolution and its norm are one unit; the norm's output is told, and the last is the logits."""
+    """A unit of convolution and norm has the norm's output; the last unit has the logits."""
     torch.manual_seed(0)
     norm = nn.BatchNorm2d(2)
     norm.register_buffer("running_mean", torch.full((2,), 0.3))
@@ -60,7 +60,7 @@ def test_a_unit_without_a_layer_is_not_there_and_nothing_stays_hooked() -> None:
     found = unit_outputs(model, params, buffers, x, same)
     first = {n for n, unit in enumerate(model.units) if "first.weight" in unit}
     assert set(found) == first
-    with torch.no_grad():  # taken before the activation wrote into it
+    with torch.no_grad():  # the output before the activation changed it in place
         assert torch.allclose(found[next(iter(first))], module.first(x), atol=1e-6)
     nn.Linear(2, 2)(torch.randn(1, 2))
     assert len(found) == 1

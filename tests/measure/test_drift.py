@@ -1,4 +1,4 @@
-"""Diversity and cosines against pairs written out, laws, and degenerate vectors."""
+"""Diversity and cosines against sums over pairs in numpy, their laws, and degenerate vectors."""
 
 import math
 from itertools import combinations
@@ -33,7 +33,7 @@ def leaves(*values: float) -> Leaves:
 
 @given(VECTORS)
 def test_diversity_and_cosine_are_what_the_vectors_say(vectors: np.ndarray) -> None:
-    """Written out over the vectors and over the pairs, in numpy."""
+    """Compare with sums over vectors and over pairs in numpy."""
     together = float(np.square(vectors.sum(0)).sum())
     found = gradient_diversity([leaves(*v) for v in vectors])
     if together > 1e-6:

@@ -1,4 +1,4 @@
-"""Evaluation of several models side by side is that of each alone."""
+"""Several models in one stack have the same scores as each model alone."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from kedge.nn.from_module import from_module, seeded
 @pytest.mark.parametrize("norm", ["none", "batch"])
 @pytest.mark.parametrize(("at_once", "padding"), [(2, 1), (3, 1), (20, 1), (20, 64)])
 def test_models_side_by_side_answer_as_each_alone(at_once: int, padding: int, norm: str) -> None:
-    """However far their tests are padded."""
+    """For every padding of the tests."""
     source = synthetic(200, 4, (1, 8, 8))
     sizes = np.cumsum([5, 40, 12, 60, 9])[:-1]
     count = 5 + 40 + 12 + 60 + 9
@@ -45,9 +45,10 @@ def test_models_side_by_side_answer_as_each_alone(at_once: int, padding: int, no
         tests = EvaluationSets(data)
         found: dict[int, ClientScore] = {}
         tests.padding = padding
-        for some in groups(models(), at_once):
-            clients = [client for client, _, _ in some]
-            found |= rows_by_client(client_model_scores(model, logits, some, tests), clients, tests.sizes)
+        for group in groups(models(), at_once):
+            clients = [client for client, _, _ in group]
+            scores = client_model_scores(model, logits, group, tests)
+            found |= rows_by_client(scores, clients, tests.sizes)
             assert tests.padded(tuple(clients)).shape[1] % padding == 0
         return found
 

@@ -1,4 +1,4 @@
-"""The interaction tensor on features whose clusters can be told beforehand, and what is no feature."""
+"""The interaction tensor of features with known clusters, and columns that are not features."""
 
 import time
 
@@ -16,7 +16,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 
 def rotated(features: Tensor, seed: int) -> Tensor:
-    """The same features in another basis, each sign free."""
+    """The same features in another orthonormal basis."""
     q, _ = torch.linalg.qr(normal(features.shape[1], features.shape[1], seed=seed))
     return torch.matmul(features, q)
 
@@ -43,7 +43,7 @@ def test_models_of_independent_features_share_none() -> None:
 
 
 def test_the_greedy_reading_takes_what_resembles_the_opener_and_components_take_the_chain() -> None:
-    """a, a+b, b with a and b orthogonal: |ρ| of neighbours is √½, of a and b 0."""
+    """a, a+b, b with a and b orthogonal: |ρ| of neighbors is √½, of a and b 0."""
     a, b = torch.linalg.qr(normal(200, 3) - normal(200, 3).mean(0))[0].T[:2]
     a, b = a - a.mean(), b - b.mean()
     b = b - a * (a @ b) / (a @ a)
@@ -74,7 +74,7 @@ def test_the_tensor_marks_samples_strictly_above_the_quantile() -> None:
 
 
 def test_centred_features_are_the_principal_components() -> None:
-    """Far from the origin the first singular vector is the mean, unless the features are centred."""
+    """Far from the origin the first singular vector is the mean, unless the features are centered."""
     cloud = graded(300, 3) + 1000
     assert interaction([cloud, rotated(cloud - 1000, 1)], Clusters(3, 0.9)).clusters > 3
     assert interaction([cloud, rotated(cloud - 1000, 1)], Clusters(3, 0.9, centered=True)).clusters == 3
@@ -122,7 +122,7 @@ def test_features_that_cannot_be_compared_are_refused() -> None:
 
 
 def test_twelve_models_of_ten_thousand_samples_take_less_than_a_minute() -> None:
-    """The ResNet-20 of FedDyn→FedAvg has d = 64; the standard CNN 192, four times the bound's room."""
+    """The standard CNN has d = 192, the ResNet-20 of FedDyn→FedAvg only 64."""
     models = [normal(10_000, 192, seed=seed).float() for seed in range(12)]
     start = time.perf_counter()
     found = interaction(models, Clusters(20))

@@ -1,4 +1,4 @@
-"""The heterogeneity of a deal against hand-made cases, and its parts against every deal there is."""
+"""The heterogeneity of partitions against cases by hand, and its terms against all partitions of a kind."""
 
 from itertools import permutations
 from random import Random
@@ -12,9 +12,9 @@ from hypothesis.extra.numpy import arrays
 from kedge.core.errors import RequestError
 from kedge.measure.heterogeneity import Counts, chance_distance, distances, heterogeneity
 
-DEALS = arrays(np.int64, st.tuples(st.integers(1, 6), st.integers(1, 6)), elements=st.integers(0, 30)).filter(
-    lambda counts: counts.sum() > 0
-)
+PARTITIONS = arrays(
+    np.int64, st.tuples(st.integers(1, 6), st.integers(1, 6)), elements=st.integers(0, 30)
+).filter(lambda counts: counts.sum() > 0)
 
 
 def test_one_class_each_is_one() -> None:
@@ -42,7 +42,7 @@ def test_equal_clients_are_more_even_than_chance() -> None:
 
 
 def test_the_distance_is_the_share_to_be_exchanged() -> None:
-    """The whole is even; 3 of the first client's 10 samples, and 3 of the other's 50, are too many."""
+    """Both classes are equally frequent; 3 of 10 and 3 of 50 samples would need the other class."""
     counts = np.array([[8, 2], [22, 28]])
     assert distances(counts) == pytest.approx([0.3, 0.06], abs=1e-12)
     assert heterogeneity(counts).distance == pytest.approx((10 * 0.3 + 50 * 0.06) / 60, abs=1e-12)
@@ -70,7 +70,7 @@ def test_chance_is_the_mean_over_all_deals(labels: tuple[int, ...], sizes: tuple
 
 
 def test_a_random_deal_of_many_small_clients_is_near_zero() -> None:
-    """6 samples of 10 classes can never look like the whole: the distance is large, the number is not."""
+    """With 6 samples of 10 classes the distance is large for every partition; the value is not."""
     labels = np.random.default_rng(0).permutation(np.arange(60_000) % 10)
     counts = np.array([np.bincount(own, minlength=10) for own in labels.reshape(10_000, 6)])
     found = heterogeneity(counts)
@@ -106,13 +106,13 @@ def test_a_client_without_samples_changes_nothing() -> None:
     assert distances(np.vstack([counts, [[0, 0]]]))[2] == 0
 
 
-@given(DEALS, st.randoms(use_true_random=False))
+@given(PARTITIONS, st.randoms(use_true_random=False))
 def test_the_order_of_clients_and_classes_does_not_matter(counts: Counts, chance: Random) -> None:
     rows, columns = (chance.sample(range(size), size) for size in counts.shape)
     assert heterogeneity(counts[rows][:, columns]) == pytest.approx(heterogeneity(counts), abs=1e-9)
 
 
-@given(DEALS)
+@given(PARTITIONS)
 def test_no_deal_exceeds_one_class_each(counts: Counts) -> None:
     found = heterogeneity(counts)
     assert found.value <= 1 + 1e-9

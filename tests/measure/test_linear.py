@@ -1,4 +1,4 @@
-"""The linear laboratory against autograd, small steps, brute force, and what must hold exactly."""
+"""The linear model against autograd, small steps and brute force, and its exact identities."""
 
 import math
 from itertools import permutations
@@ -41,7 +41,7 @@ def at(n: list[float], v: float) -> Point:
 
 
 class TwoLayers(nn.Module):
-    """x → (x·n)·v, as torch has it."""
+    """x → (x·n)·v as a PyTorch module."""
 
     def __init__(self, n: Tensor, v: Tensor) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class TwoLayers(nn.Module):
 
 
 class OneLayer(nn.Module):
-    """x → x·n + v, as torch has it."""
+    """x → x·n + v as a PyTorch module."""
 
     def __init__(self, n: Tensor, v: Tensor) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class OneLayer(nn.Module):
 
 
 def trained_by_torch(module: nn.Module, client: int, training: Training) -> list[Tensor]:
-    """A client's parameters after torch.optim.SGD on (f − 1)², the second of them frozen at first."""
+    """A client's parameters after torch.optim.SGD on (f − 1)², with the second frozen in the first steps."""
     first, second = module.parameters()
     x = torch.eye(first.numel(), dtype=torch.float64)[client : client + 1]
     optimizer = torch.optim.SGD(module.parameters(), lr=training.lr)
@@ -88,7 +88,7 @@ def trained_by_torch(module: nn.Module, client: int, training: Training) -> list
 @pytest.mark.parametrize("frozen", [0, 1, 7, NEVER])
 @BOTH
 def test_three_rounds_are_those_of_torch_s_autograd_and_sgd(network: Network, frozen: float) -> None:
-    """Whole models are averaged here, so that a client's unmoved numbers are counted by hand."""
+    """Whole models are averaged here, also the numbers that a client does not train."""
     training = Training(lr=0.1, steps=20, frozen=frozen)
     module = TwoLayers if network is MULTIPLICATIVE else OneLayer
     start = random_start(3, 4)
@@ -105,7 +105,7 @@ def test_three_rounds_are_those_of_torch_s_autograd_and_sgd(network: Network, fr
 @pytest.mark.parametrize("frozen", [0, 3, NEVER])
 @BOTH
 def test_gradient_flow_is_where_small_steps_lead(network: Network, frozen: float) -> None:
-    """Runge and Kutta's fourth order, 8000 steps; starts of either sign, one of them v = 0."""
+    """Compare with 8000 Runge–Kutta steps of fourth order, from both signs and from v = 0."""
     n = torch.tensor([[0.5, 1.5, -0.3], [-0.7, -1.2, -0.1], [1.3, 0.4, 2.0]], dtype=torch.float64)
     v = torch.tensor([1.0, -0.4, 0.0], dtype=torch.float64)
     training = Training(lr=0.1, frozen=frozen, gradient=2.0, flow=True)
@@ -115,7 +115,7 @@ def test_gradient_flow_is_where_small_steps_lead(network: Network, frozen: float
         error = network.output(now[0], now[1]) - 1
         return -2.0 * torch.stack([error * of_n, free * error * of_v])
 
-    def walked(now: Tensor, time: float, steps: int, free: float) -> Tensor:
+    def integrate(now: Tensor, time: float, steps: int, free: float) -> Tensor:
         h = time / steps
         for _ in range(steps):
             first = motion(now, free)
@@ -125,15 +125,15 @@ def test_gradient_flow_is_where_small_steps_lead(network: Network, frozen: float
         return now
 
     now = torch.stack([n, v[:, None].expand_as(n)])
-    now = walked(now, 0.1 * frozen if frozen < NEVER else 80.0, 2000, 0.0)
+    now = integrate(now, 0.1 * frozen if frozen < NEVER else 80.0, 2000, 0.0)
     if frozen < NEVER:
-        now = walked(now, 20.0, 8000, 1.0)
+        now = integrate(now, 20.0, 8000, 1.0)
     got = torch.stack(gradient_flow(network, Point(n, v), training))
     torch.testing.assert_close(got, now, rtol=1e-9, atol=1e-9)
 
 
 def test_descent_with_ever_smaller_steps_becomes_the_flow() -> None:
-    """The error of explicit Euler is of first order: a tenth of the step, a tenth of it."""
+    """Explicit Euler is of first order: a tenth of the step has a tenth of the error."""
     start = random_start(20, 3)
     for frozen, time in ((0, 60.0), (4, 60.0)):
         goal = next_round(MULTIPLICATIVE, start, Training(frozen=frozen, flow=True)).n
@@ -152,7 +152,7 @@ def test_flow_from_the_ridge_between_both_signs_ends_in_the_saddle() -> None:
 
 
 def test_the_minimum_keeps_its_digits_far_out() -> None:
-    """At n = 10⁴ the printed difference of roots would leave v* = 0 or half its digits."""
+    """At n = 10⁴ the paper's difference of roots would lose half of the digits of v* or all."""
     n, v = MULTIPLICATIVE.minimum(torch.tensor(1e4, dtype=torch.float64), torch.tensor(0.0).double())
     assert float(n * v) == pytest.approx(1.0, rel=1e-15)
     n, v = paper_minimum(torch.tensor(1e4, dtype=torch.float64), torch.tensor(0.0).double())
@@ -181,7 +181,7 @@ def test_ratios_stop_at_the_first_discrepancy_that_is_rounding_or_not_finite() -
 
 @pytest.mark.parametrize("clients", [2, 5])
 def test_frozen_v_contracts_exactly_as_theory_says_wherever_it_starts(clients: int) -> None:
-    """n_j − 1/v falls by 1 − g·η·v² a step, for every client alike; with small v that is slow, far from ½."""
+    """In a step, n_j − 1/v shrinks by 1 − g·η·v² for every client; with small v the ratio is far from ½."""
     start = random_start(50, clients)
     for network in NETWORKS.values():
         for training in (
@@ -199,7 +199,7 @@ def test_frozen_v_contracts_exactly_as_theory_says_wherever_it_starts(clients: i
 
 @pytest.mark.parametrize("flow", [False, True])
 def test_the_additive_model_contracts_as_theory_says_wherever_it_starts(flow: bool) -> None:
-    """Its trajectories are straight, so that (m − ½)/m and its FedBug variant are exact once f = 1."""
+    """Its trajectories are straight, so (m − ½)/m and its FedBug variant are exact when f has reached 1."""
     for clients in (2, 3, 6):
         start = random_start(30, clients)
         for frozen in (0, 1, 4):
@@ -215,7 +215,7 @@ def test_the_additive_model_contracts_as_theory_says_wherever_it_starts(flow: bo
 @pytest.mark.parametrize("frozen", [0, 1, 5])
 @pytest.mark.parametrize("flow", [False, True])
 def test_theory_holds_the_better_the_nearer_the_minimum(flow: bool, frozen: int) -> None:
-    """The error of r falls in proportion to the distance from n·v = 1; the paper's form is not that near."""
+    """The error of r is proportional to the distance from n·v = 1; the error of the paper's form is not."""
     training = Training(steps=400, frozen=frozen, flow=flow)
     errors = []
     for near in (1e-2, 1e-3, 1e-4):
@@ -239,7 +239,7 @@ def test_the_printed_ratio_is_the_true_one_for_two_clients_and_half_the_gradient
 
 
 def test_angles() -> None:
-    """30°: n = √3, v = 1 has cos²θ = ¾; additive always ½; nothing moves at 0, which has no angle."""
+    """n = √3, v = 1 has cos²θ = ¾; the additive model always ½; at 0 nothing moves, and the angle is NaN."""
     assert float(mean_cosine(MULTIPLICATIVE, at([math.sqrt(3)], 1.0))) == pytest.approx(0.75, rel=1e-15)
     assert float(mean_cosine(ADDITIVE, at([7.0, -2.0], 0.0))) == 0.5
     assert mean_cosine(MULTIPLICATIVE, at([0.0, 0.0], 0.0)).isnan()

@@ -1,4 +1,4 @@
-"""The laboratory's comparison of methods: statistics by hand, gaps, and what the paper claims."""
+"""The comparison of methods in the linear model: statistics by hand, missing values, claims of the paper."""
 
 import json
 import math
@@ -50,7 +50,7 @@ def test_a_share_freezes_the_whole_steps_of_its_first_half(share: float, steps: 
 
 
 def test_the_study_tells_what_the_formulas_say() -> None:
-    """Seed by seed and round by round, with plain Python."""
+    """Compute every seed and round again in plain Python."""
     found = study(MULTIPLICATIVE, {"fedavg": Training(), "P": Training(frozen=10)}, 5, 3, 6)
     first, second = found["methods"]
     for entry, training in ((first, Training()), (second, Training(frozen=10))):
@@ -85,11 +85,11 @@ def test_the_study_tells_what_the_formulas_say() -> None:
 def test_the_paper_s_simulation_is_quick_and_its_claims_hold_where_they_do() -> None:
     """Theory and simulation correlate; FedBug contracts faster over a run, not in every first round.
 
-    FedBABU's ½ holds where v does not start near 0: some seeds contract more slowly than under FedAvg.
+    FedBABU's ½ holds unless v starts near 0: some seeds contract more slowly than under FedAvg.
     """
-    began = time.perf_counter()
+    start = time.perf_counter()
     average, one, share, babu = study(MULTIPLICATIVE, PAPER, 50, 2, 80)["methods"]
-    assert time.perf_counter() - began < 10
+    assert time.perf_counter() - start < 10
     assert average["correlation"]["rounds"] > 0.99
     assert average["correlation"]["seeds"] > 0.999
     assert average["correlation"]["first_round"] < 0.7
@@ -112,12 +112,12 @@ def test_with_m_clients_the_corrected_ratio_holds_and_the_printed_one_does_not()
 
 
 def test_the_printed_minimum_keeps_rounds_of_flow_away_from_the_solution() -> None:
-    """Its rounds rest where n·v = ¼ for every client: a loss of 9/16."""
+    """Its rounds end at n·v = ¼ for every client, with a loss of 9/16."""
     flowing = {"fedavg": Training(flow=True)}
-    told = study(MULTIPLICATIVE, flowing, 10, 2, 200)
-    assert told["printed_flow"]["product"] == pytest.approx(0.25, rel=1e-14)
-    assert told["printed_flow"]["final_loss"] == pytest.approx(9 / 16, rel=1e-9)
-    assert told["methods"][0]["final_loss"] < 1e-20
+    found = study(MULTIPLICATIVE, flowing, 10, 2, 200)
+    assert found["printed_flow"]["product"] == pytest.approx(0.25, rel=1e-14)
+    assert found["printed_flow"]["final_loss"] == pytest.approx(9 / 16, rel=1e-9)
+    assert found["methods"][0]["final_loss"] < 1e-20
     assert study(ADDITIVE, flowing, 3, 2, 2)["printed_flow"] is None
     assert study(MULTIPLICATIVE, {"fedavg": Training()}, 3, 2, 2)["printed_flow"] is None
 

@@ -1,4 +1,4 @@
-"""Local drift out of clients' memories, against the vectors themselves."""
+"""Local drift from clients' memories, compared with the diversity of the vectors."""
 
 import math
 from dataclasses import replace
@@ -23,11 +23,11 @@ def vector(seed: int) -> Leaves:
     return {k: torch.randn(4, generator=chance, dtype=torch.float64) for k in ("a", "b")}
 
 
-def told(algorithm: Algorithm, memories: dict[str, Any]) -> dict[str, float | None]:
-    """What is told of a method's memories."""
-    own = drift_correction(algorithm)
-    assert own is not None
-    return local_drift(own, memories, FACTS, UNITS)
+def metrics(algorithm: Algorithm, memories: dict[str, Any]) -> dict[str, float | None]:
+    """The metrics of local drift of a method's memories."""
+    correction = drift_correction(algorithm)
+    assert correction is not None
+    return local_drift(correction, memories, FACTS, UNITS)
 
 
 VECTORS = {0: vector(0), 2: vector(1), 3: vector(2)}  # client 1 never took part
@@ -45,7 +45,7 @@ VECTORS = {0: vector(0), 2: vector(1), 3: vector(2)}  # client 1 never took part
 )
 def test_it_is_the_diversity_of_what_clients_remember(algorithm: Algorithm, slot: str, key: str) -> None:
     memories = {str(c): {"slots": {slot: {key: v}}, "local": {}} for c, v in VECTORS.items()}
-    found = told(algorithm, memories)
+    found = metrics(algorithm, memories)
     whole, first = [*VECTORS.values()], [{"a": v["a"]} for v in VECTORS.values()]
     assert found["drift.local.diversity"] == pytest.approx(gradient_diversity(whole), rel=1e-12)
     assert found["drift.local.diversity.unit0"] == pytest.approx(gradient_diversity(first), rel=1e-12)
@@ -53,11 +53,11 @@ def test_it_is_the_diversity_of_what_clients_remember(algorithm: Algorithm, slot
 
 
 def test_feddyn_s_alpha_counts_where_it_is_a_client_s_own() -> None:
-    """g_i = −α u_i / (n_i·m/Σn): the small client's is larger."""
+    """g_i = −α u_i / (n_i·m/Σn): larger for a small client."""
     memories = {str(c): {"slots": {"dynamic": {"u": v}}} for c, v in VECTORS.items()}
     g = [{k: -0.1 / float(FACTS["relative_size"][c]) * t for k, t in v.items()} for c, v in VECTORS.items()]
     lengths = [math.sqrt(sum(float((t**2).sum()) for t in v.values())) for v in g]
-    found = told(feddyn(0.1, "data"), memories)
+    found = metrics(feddyn(0.1, "data"), memories)
     assert found["drift.local.diversity"] == pytest.approx(gradient_diversity(g), rel=1e-12)
     assert found["drift.local.norm"] == pytest.approx(sum(lengths) / 3, rel=1e-12)
 
@@ -65,8 +65,8 @@ def test_feddyn_s_alpha_counts_where_it_is_a_client_s_own() -> None:
 def test_methods_without_a_drift_and_memories_without_one_say_nothing() -> None:
     for algorithm in (fedavg(), fedprox(0.1), replace(fedavg(), corrections=(LastModels(),))):
         assert drift_correction(algorithm) is None
-    assert told(feddyn(0.1), {"0": {"slots": {"all": {"e": vector(0)}}}}) == {}
-    assert told(feddyn(0.1), {}) == {}
+    assert metrics(feddyn(0.1), {"0": {"slots": {"all": {"e": vector(0)}}}}) == {}
+    assert metrics(feddyn(0.1), {}) == {}
 
 
 def test_drifts_that_cancel_or_are_zero_have_no_finite_value() -> None:
@@ -74,4 +74,4 @@ def test_drifts_that_cancel_or_are_zero_have_no_finite_value() -> None:
     for memory, want in (({k: -v for k, v in one.items()}, math.inf), (None, None)):
         pair = [one, memory] if memory else [{k: 0 * v for k, v in one.items()}] * 2
         memories = {str(c): {"slots": {"control": {"c": v}}} for c, v in enumerate(pair)}
-        assert told(scaffold(), memories)["drift.local.diversity"] == want
+        assert metrics(scaffold(), memories)["drift.local.diversity"] == want

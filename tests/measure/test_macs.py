@@ -16,21 +16,21 @@ SHAPES = {"shallow-cnn": (1, 28, 28), "standard-cnn": (3, 32, 32), "lenet5": (1,
 
 
 def step(module: nn.Module, x: Tensor) -> None:
-    """One pass forward and back, for the parameters that ask for it."""
+    """A forward pass, and a backward pass if a parameter needs a gradient."""
     total = module(x).sum()
     if total.requires_grad:
         total.backward()
 
 
-def torchs(module: nn.Module, x: Tensor) -> int:
-    """The same by torch's counter."""
+def macs_by_torch(module: nn.Module, x: Tensor) -> int:
+    """Multiply-adds of a step by torch's counter."""
     with FlopCounterMode(display=False) as counter:
         step(module, x)
     return int(counter.get_total_flops()) // 2
 
 
-def opened(module: nn.Module, names: list[str]) -> nn.Module:
-    """The module in which these layers train."""
+def with_trainable(module: nn.Module, names: list[str]) -> nn.Module:
+    """The module, in which only the layers `names` train."""
     for name, layer in module.named_modules():
         for p in layer.parameters(recurse=False):
             p.requires_grad_(name in names)
@@ -44,9 +44,9 @@ def test_every_choice_of_trainable_layers_costs_what_torch_counts_and_what_the_f
     module, x = MODELS[name](SHAPES[name], 10), torch.zeros(2, *SHAPES[name])
     forward = forward_macs(module, x)
     for flags in product((False, True), repeat=len(forward)):
-        chosen = opened(module, [k for k, flag in zip(forward, flags, strict=True) if flag])
+        chosen = with_trainable(module, [k for k, flag in zip(forward, flags, strict=True) if flag])
         seen = count_macs(partial(step, chosen, x))[0]
-        assert seen == torchs(chosen, x) == chain_macs(list(forward.values()), flags), flags
+        assert seen == macs_by_torch(chosen, x) == chain_macs(list(forward.values()), flags), flags
 
 
 def test_a_residual_network_without_convolutions_in_its_shortcuts_is_a_chain() -> None:
@@ -57,19 +57,19 @@ def test_a_residual_network_without_convolutions_in_its_shortcuts_is_a_chain() -
     for lowest in range(20):
         flags = [number >= lowest for number in range(20)]
         names = [k for k, flag in zip(products, flags, strict=True) if flag]
-        seen = count_macs(partial(step, opened(module, names), x))[0]
+        seen = count_macs(partial(step, with_trainable(module, names), x))[0]
         assert seen == chain_macs(list(products.values()), flags)
-        assert seen == torchs(module, x)
+        assert seen == macs_by_torch(module, x)
 
 
 def test_a_convolution_in_a_shortcut_costs_no_input_gradient_beside_the_lowest_layer() -> None:
-    """There the formula for a chain is too high; what is counted is what autograd runs."""
+    """The formula for a chain is too high here; the counter counts the operators that autograd runs."""
     module, x = MODELS["resnet18"]((3, 32, 32), 10), torch.zeros(1, 3, 32, 32)
     forward = {k: n for k, n in forward_macs(module, x).items() if n}
     lowest = "layer2.0.conv1"
     names = list(forward)[list(forward).index(lowest) :]
-    seen = count_macs(lambda: step(opened(module, names), x))[0]
-    assert seen == torchs(module, x)
+    seen = count_macs(lambda: step(with_trainable(module, names), x))[0]
+    assert seen == macs_by_torch(module, x)
     shortcut = next(k for k in names if "layer2.0.downsample" in k or "layer2.0.shortcut" in k)
     assert chain_macs(list(forward.values()), [k in names for k in forward]) == seen + forward[shortcut]
 
@@ -82,8 +82,8 @@ def test_each_gradient_of_a_grouped_convolution_costs_as_much_as_forward(groups:
     forward = 8 * 4 // groups * 9 * 16
     assert forward_macs(nn.Sequential(layer), x.detach()) == {"0": forward}
     assert count_macs(lambda: step(layer, x))[0] == 3 * forward
-    # torch takes the weight gradient as if there were no groups; where it no longer does, ours can go
-    assert torchs(layer, x) == 2 * forward + groups * forward
+    # torch ignores the groups in the weight gradient; when it no longer does, delete our formula
+    assert macs_by_torch(layer, x) == 2 * forward + groups * forward
 
 
 @pytest.mark.parametrize("needs", list(product((False, True), repeat=2)), ids=str)
@@ -93,7 +93,7 @@ def test_convolutions_agree_with_torch_in_every_mode(transposed: bool, needs: tu
     layer = kind(3, 5, (3, 2), stride=2, padding=1, dilation=(1, 2))
     layer.weight.requires_grad_(needs[0])
     x = torch.zeros(2, 3, 9, 8, requires_grad=needs[1])
-    assert count_macs(lambda: step(layer, x))[0] == torchs(layer, x) > 0
+    assert count_macs(lambda: step(layer, x))[0] == macs_by_torch(layer, x) > 0
 
 
 def test_attention_on_a_cpu_is_counted() -> None:
@@ -103,7 +103,9 @@ def test_attention_on_a_cpu_is_counted() -> None:
     both = count_macs(lambda: torch.autograd.grad(F.scaled_dot_product_attention(q, k, v).sum(), (q, k, v)))[
         0
     ]
-    assert both == (2 + 5) * (2 * 7 * 7 * 4)  # backward takes the scores once more, and four gradients
+    assert both == (2 + 5) * (
+        2 * 7 * 7 * 4
+    )  # the backward pass computes the scores again, and four gradients
 
 
 def test_counting_leaves_torch_s_chance_as_it_was() -> None:

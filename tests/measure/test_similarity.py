@@ -13,7 +13,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 
 def test_it_is_the_form_in_features() -> None:
-    """‖YᵀX‖² / (‖XᵀX‖ ‖YᵀY‖) of the centred features (Kornblith et al., section 3)."""
+    """‖YᵀX‖² / (‖XᵀX‖ ‖YᵀY‖) of the centered features (Kornblith et al., section 3)."""
     x, y = normal(30, 4), normal(30, 7, seed=1) + normal(30, 1) @ normal(1, 7)
     a, b = x.numpy() - x.numpy().mean(0), y.numpy() - y.numpy().mean(0)
     want = np.square(b.T @ a).sum() / (np.linalg.norm(a.T @ a) * np.linalg.norm(b.T @ b))
@@ -39,7 +39,7 @@ def test_images_of_features_are_flattened() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_constant_features_have_no_similarity(dtype: torch.dtype) -> None:
-    """0.1 has no exact mean in binary: what is left after centring is rounding."""
+    """0.1 has no exact mean in binary: after centering, rounding errors remain."""
     flat = torch.full((50, 3), 0.1, dtype=dtype)
     assert linear_cka(flat, normal(50, 3).to(dtype)) is None
     assert cka(gram(flat), gram(flat)) is None

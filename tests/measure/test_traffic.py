@@ -1,4 +1,4 @@
-"""Bytes by what trains: names of leaves wherever they stand, and what is about no leaf."""
+"""Bytes of a round: tensors of leaves that train, and tensors that belong to no leaf."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The correction that looks at updates, against the updates themselves."""
+"""The correction that measures updates, compared with numbers from the updates themselves."""
 
 import math
 from itertools import combinations
@@ -16,24 +16,24 @@ UNITS = (("unit0", ("a.weight", "a.bias")), ("unit1", ("b.weight",)))
 WATCH = Updates(UNITS)
 
 
-def drawn(seed: int, factor: float = 1.0, dtype: torch.dtype = torch.float64) -> Leaves:
+def random_update(seed: int, factor: float = 1.0, dtype: torch.dtype = torch.float64) -> Leaves:
     chance = torch.Generator().manual_seed(seed)
     shapes = {"b.weight": (2, 3), "a.weight": (3, 2), "a.bias": (3,), "added": (2,)}
     return {k: factor * torch.randn(s, generator=chance, dtype=dtype) for k, s in shapes.items()}
 
 
-def ended(delta: Leaves, state: Any) -> End:
+def end_of_round(delta: Leaves, state: Any) -> End:
     one = torch.ones((), dtype=next(iter(delta.values())).dtype)
     return End(delta, {}, delta, one, one, {}, state, {}, {})
 
 
-def told(*rounds: list[Leaves]) -> dict[str, float]:
-    """What is measured after rounds in which the same clients made these updates."""
+def metrics(*rounds: list[Leaves]) -> dict[str, float]:
+    """The metrics after `rounds`, each with the updates of the same clients."""
     like = rounds[0][0]
     memories = [WATCH.init_client(like) for _ in rounds[0]]
     state = WATCH.init_server(like)
     for updates in rounds:
-        done = [WATCH.finish(ended(delta, own)) for delta, own in zip(updates, memories, strict=True)]
+        done = [WATCH.finish(end_of_round(delta, own)) for delta, own in zip(updates, memories, strict=True)]
         memories = [memory for memory, _ in done]
         mean = tree_map(lambda v: v.mean(0), stack([upload for _, upload in done]))
         update = {"w": torch.zeros(1)}
@@ -49,9 +49,12 @@ def part(leaves: Leaves, name: str) -> Leaves:
 
 @pytest.mark.parametrize("name", ["", ".unit0", ".unit1"])
 def test_every_number_is_that_of_the_updates(name: str) -> None:
-    """Norm, moved, diversity and the pairs' cosine, and each client's cosine with its update before."""
-    before, now = [drawn(s) for s in range(4)], [drawn(10 + s, factor=1 + s) for s in range(4)]
-    found = told(before, now)
+    """Norms, diversity, the cosine of pairs, and the cosine of each update with the client's previous one."""
+    before, now = (
+        [random_update(s) for s in range(4)],
+        [random_update(10 + s, factor=1 + s) for s in range(4)],
+    )
+    found = metrics(before, now)
     own, past = [part(v, name) for v in now], [part(v, name) for v in before]
     lengths = [math.sqrt(sum(float((t**2).sum()) for t in v.values())) for v in own]
     middle = {k: torch.stack([v[k] for v in own]).mean(0) for k in own[0]}
@@ -67,39 +70,39 @@ def test_every_number_is_that_of_the_updates(name: str) -> None:
 
 
 def test_updates_that_are_zero_have_no_direction() -> None:
-    """Client 1 stands still in the first round, client 2 in the second: only client 0 has both updates."""
-    still = {k: torch.zeros_like(v) for k, v in drawn(0).items()}
-    before, now = [drawn(1), still, drawn(2)], [drawn(3), drawn(4), still]
-    found = told(before, now)
+    """The update of client 1 is zero in the first round, of client 2 in the second; client 0 has both."""
+    still = {k: torch.zeros_like(v) for k, v in random_update(0).items()}
+    before, now = [random_update(1), still, random_update(2)], [random_update(3), random_update(4), still]
+    found = metrics(before, now)
     assert found["drift.cosine.rounds"] == pytest.approx(cosine(now[0], before[0]), abs=1e-12)
     assert found["drift.cosine.clients"] == pytest.approx(cosine(now[0], now[1]), abs=1e-12)
 
 
 def test_gaps_are_nan_here_and_norms_are_zero() -> None:
-    """NaN is what the history writes as null."""
-    like = drawn(0)
+    """The history writes NaN as null."""
+    like = random_update(0)
     still = {k: torch.zeros_like(v) for k, v in like.items()}
-    nothing = told([still, still])
+    nothing = metrics([still, still])
     assert nothing["drift.norm"] == nothing["drift.moved.unit0"] == 0
     assert all(math.isnan(v) for k, v in nothing.items() if "norm" not in k and "moved" not in k)
-    alone = told([like])
+    alone = metrics([like])
     assert alone["drift.diversity"] == pytest.approx(1, abs=1e-12)
     assert math.isnan(alone["drift.cosine.clients"])
     assert math.isnan(alone["drift.cosine.rounds"])
-    against = told([like, {k: -v for k, v in like.items()}])
+    against = metrics([like, {k: -v for k, v in like.items()}])
     assert against["drift.diversity"] == math.inf
     assert against["drift.cosine.clients"] == pytest.approx(-1, abs=1e-12)
     frozen = {k: v if k == "b.weight" else torch.zeros_like(v) for k, v in like.items()}
-    assert math.isnan(told([frozen, frozen])["drift.diversity.unit0"])
-    assert told([frozen, frozen])["drift.diversity.unit1"] == pytest.approx(0.5, abs=1e-12)
+    assert math.isnan(metrics([frozen, frozen])["drift.diversity.unit0"])
+    assert metrics([frozen, frozen])["drift.diversity.unit1"] == pytest.approx(0.5, abs=1e-12)
 
 
 @pytest.mark.parametrize("factor", [1e25, 1e-30])
 def test_no_finite_update_makes_an_upload_that_is_not(factor: float) -> None:
-    """In single precision ‖Δ‖² overflows beyond 1e19: such a client must not be left out for it."""
-    huge = drawn(0, factor, torch.float32)
-    memory, upload = WATCH.finish(ended(huge, WATCH.init_client(huge)))
-    memory, upload = WATCH.finish(ended(huge, memory))
+    """In single precision ‖Δ‖² overflows beyond 1e19: such an upload must not be rejected for it."""
+    huge = random_update(0, factor, torch.float32)
+    memory, upload = WATCH.finish(end_of_round(huge, WATCH.init_client(huge)))
+    memory, upload = WATCH.finish(end_of_round(huge, memory))
     whole = stack([{"memory": memory, "upload": upload}] * 3)
     assert all(v.isfinite().all() for v in flat(whole))
     _, state = WATCH.server({}, tree_map(lambda v: v.sum(0) / 3, whole["upload"]), {}, Cohort(0, 3, 3, huge))

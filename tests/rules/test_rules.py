@@ -1,4 +1,4 @@
-"""The rules that end a stage, each by itself: Proposition 1 and its estimates, the plateau, the threshold."""
+"""The rules that end a stage: Proposition 1 and its estimates, the plateau, the threshold."""
 
 import json
 from dataclasses import replace
@@ -22,7 +22,7 @@ each_engine = pytest.mark.parametrize("kind", ENGINES)
 
 
 def drifting(values: list[float]) -> list[dict[str, Any]]:
-    """A history whose C_t are these, as ‖h‖² and as the clients' spread."""
+    """A history with these C_t, in both estimates."""
     return [{"round": t, "drift.h": v**0.5, "drift.spread": v} for t, v in enumerate(values, 1)]
 
 
@@ -30,7 +30,7 @@ def drifting(values: list[float]) -> list[dict[str, Any]]:
 def test_proposition_1_is_met_where_the_oracle_s_bound_stops_falling(estimate: Any) -> None:
     """D_T = (ζ + η Σ_{t<T} C_t)/T, computed from the definition; the first D_T ≤ D_{T+1} is at T = 4.
 
-    C_0 stands in the first line of a history, so C_T in line T + 1: the stage ends after five rounds."""
+    C_0 is in the first line of a history, so C_T in line T + 1: the stage ends after five rounds."""
     c, zeta, eta = ORACLE["inputs"]["C_0..C_6"], ORACLE["inputs"]["zeta"], ORACLE["inputs"]["eta"]
     bound = [(zeta + eta * sum(c[:t])) / t for t in range(1, len(c) + 1)]
     assert bound == pytest.approx(ORACLE["expected"]["D_1..D_7"])
@@ -38,7 +38,7 @@ def test_proposition_1_is_met_where_the_oracle_s_bound_stops_falling(estimate: A
     assert first == ORACLE["expected"]["first_T_with_D_T<=D_{T+1}"] == 4
     rule = Proposition1(zeta / eta, estimate, smooth=1)
     sides = ORACLE["expected"]["lhs_T1..T6 = T*eta*(C_T-mean(C_0..C_{T-1}))"]
-    assert [eta * side for side in rule.reached(drifting(c))] == pytest.approx(sides)
+    assert [eta * side for side in rule.criterion(drifting(c))] == pytest.approx(sides)
     met = [rule(drifting(c)[:rounds]) for rounds in range(1, len(c) + 1)]
     assert met.index(True) + 1 == first + 1
 
@@ -47,8 +47,8 @@ def test_estimates_are_smoothed_over_the_rounds_before() -> None:
     """Means of three: 2, 3, 5; the first can be compared after four rounds."""
     rule = Proposition1(smooth=3)
     history = drifting([1, 2, 3, 4, 8])
-    assert [len(rule.reached(history[:n])) for n in range(6)] == [0, 0, 0, 0, 1, 2]
-    assert rule.reached(history) == pytest.approx([3 - 2, 2 * 5 - (2 + 3)])
+    assert [len(rule.criterion(history[:n])) for n in range(6)] == [0, 0, 0, 0, 1, 2]
+    assert rule.criterion(history) == pytest.approx([3 - 2, 2 * 5 - (2 + 3)])
     assert rule(history[:4])
     assert not replace(rule, threshold=1.1)(history[:4])
     assert replace(rule, threshold=5.0 - 1e-9)(history)
@@ -56,13 +56,13 @@ def test_estimates_are_smoothed_over_the_rounds_before() -> None:
 
 def test_a_norm_that_overflowed_is_infinite() -> None:
     history = drifting([1, 1, 1])
-    history[-1]["drift.h"] = None  # as the history writes what is not finite
+    history[-1]["drift.h"] = None  # null, as the history writes numbers that are not finite
     assert Proposition1(1e300, smooth=1)(history)
 
 
 @each_engine
 def test_the_estimate_by_h_is_alpha_times_the_mean_of_all_clients_memories(kind: Kind) -> None:
-    """‖h‖² with h = −α (1/m) Σ u_i over all m clients; u_i of one never asked is 0."""
+    """‖h‖² with h = −α (1/m) Σ u_i over all m clients; u_i is 0 if client i never took part."""
     rule = Proposition1(smooth=1)
     task = task_of((rule.with_measurements(feddyn(0.1)), 4))
     engine = kind(task.model, task.federation)
@@ -77,8 +77,9 @@ def test_the_estimate_by_h_is_alpha_times_the_mean_of_all_clients_memories(kind:
 @pytest.mark.parametrize("scaling", ["uniform", "data"])
 @each_engine
 def test_the_estimate_by_clients_is_the_mean_spread_over_all_of_them(kind: Kind, scaling: Any) -> None:
-    """g_k = −α_k Σ (w_k − θ), its mean ḡ_k over the rounds client k took part in, ‖g_k − ḡ_k‖², the mean over
-    all m clients: who rests keeps its value, client 4 was never asked and has 0. θ and w_k by a witness."""
+    """The mean of ‖g_k − ḡ_k‖² over all m clients, with g_k = −α_k Σ (w_k − θ) and ḡ_k its mean over the
+    rounds of client k. A client that rests keeps its value; client 4 never takes part and has 0. A correction
+    records w_k."""
     rule = Proposition1(estimate="clients", smooth=1)
     algorithm = also(rule.with_measurements(feddyn(0.1, scaling)), Witness())
     alphas = [0.1 * (sum(SIZES) / len(SIZES) / n if scaling == "data" else 1.0) for n in SIZES]
@@ -96,7 +97,7 @@ def test_the_estimate_by_clients_is_the_mean_spread_over_all_of_them(kind: Kind,
         sent = progress.server.shared
         by_hand.append(sum(spread(own) for own in past) / len(SIZES))
     assert rule.estimates(progress.history) == pytest.approx(by_hand, rel=1e-10)
-    assert by_hand[0] == 0  # everybody's first is its own mean
+    assert by_hand[0] == 0  # the first g_k is its own mean
     assert by_hand[-1] > 0
 
 
@@ -143,7 +144,8 @@ def test_a_plateau_of_what_the_history_has_not_is_refused_at_the_first_evaluatio
     assert not rule(accuracies(None, None))
     with pytest.raises(RequestError, match=r"all\.global.*no such metric.*distributed\.global\.accuracy"):
         rule(accuracies(None, 0.5, None))
-    assert not Plateau("personal.local.accuracy.tuned", 1)(accuracies(0.5, 0.5))  # may come in a later one
+    # Tuned models may be measured in a later evaluation.
+    assert not Plateau("personal.local.accuracy.tuned", 1)(accuracies(0.5, 0.5))
 
 
 def test_threshold_of_says_where_there_is_none() -> None:

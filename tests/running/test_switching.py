@@ -46,7 +46,7 @@ RULE = "proposition1(smooth=2, threshold={})"
 
 def a_threshold() -> tuple[float, int]:
     """A threshold that ends FedDyn inside the run, and the round after which it does."""
-    reached = Proposition1(smooth=2).reached(small(method="feddyn(alpha=0.1)"))
+    reached = Proposition1(smooth=2).criterion(small(method="feddyn(alpha=0.1)"))
     top = max(range(len(reached)), key=lambda t: reached[t])
     return reached[top], top + 3
 

@@ -1,7 +1,7 @@
 """Client drift: gradient diversity and cosine similarity of clients' updates or other vectors.
 
 Gradient diversity (Yin et al., 2018) of v_1 … v_n is Σ_k ‖v_k‖² / ‖Σ_k v_k‖². It is 1/n for equal vectors, 1
-for orthogonal ones, infinite if their sum is zero, and undefined if all are zero. For updates Δ_k = w_k − θ
+if they are orthogonal, infinite if their sum is zero, undefined if all are zero. For updates Δ_k = w_k − θ
 it is called pseudo-gradient diversity, for FedDyn's g_k or SCAFFOLD's c_k local-drift diversity. Multiplying
 all v_k by the same number does not change it.
 

@@ -1,4 +1,4 @@
-"""Rules that end a stage. RULES names the factories whose signatures are the configuration."""
+"""Rules that end a stage. RULES has their factories, whose arguments are the keys of a configuration."""
 
 from collections.abc import Callable
 

@@ -1,8 +1,8 @@
-"""How far every client's gradient at its own model is from its mean over the rounds; for Proposition 1.
+"""The mean squared distance of clients' gradients from their means over the rounds, for Proposition 1.
 
-Follows FedDyn's g_k = −α u_k and its running mean ḡ_k on each client. The server keeps the mean of ‖g_k −
-ḡ_k‖² over ALL clients, stale ones included: each sends by how much its own changed. ḡ_k counts the rounds
-client k took part in; one that has taken part once, or never, has 0.
+Client k stores FedDyn's g_k = −α u_k and ḡ_k, the mean of its g_k over the rounds in which it took part. It
+uploads the change of ‖g_k − ḡ_k‖², so that the server has the mean over ALL clients, also over clients that
+took part long ago. A client that took part at most once has 0.
 """
 
 from dataclasses import dataclass
@@ -18,17 +18,17 @@ from kedge.core.tree import Leaves, Tree, add, axpy, sqnorm, sub, zeros
 
 @dataclass(frozen=True)
 class GradientSpread(Correction):
-    """Follows g_k = −α u_k and its mean ḡ_k on every client; the server keeps the mean of ‖g_k − ḡ_k‖²."""
+    """Measures the mean of ‖g_k − ḡ_k‖²; changes nothing in training."""
 
     alpha: float
-    scaling: Literal["uniform", "data"] = "uniform"  # as FedDyn's: with "data" α is a client's own
+    scaling: Literal["uniform", "data"] = "uniform"  # FedDyn's: with "data" each client has its own α
     name = "spread"
     weight = equal
     rests = False
 
     def init_client(self, shared: Leaves) -> Tree:
-        none = next(iter(shared.values())).new_zeros(())
-        return {"g": zeros(shared), "mean": zeros(shared), "rounds": none, "spread": none}
+        zero = next(iter(shared.values())).new_zeros(())
+        return {"g": zeros(shared), "mean": zeros(shared), "rounds": zero, "spread": zero}
 
     def init_server(self, shared: Leaves) -> Tree:
         return {"spread": next(iter(shared.values())).new_zeros(())}
@@ -37,10 +37,10 @@ class GradientSpread(Correction):
         rounds = end.state["rounds"] + 1
         alpha = DynamicRegularizer(self.alpha, self.scaling).strength(end.facts)
         g = axpy(-alpha, end.delta, end.state["g"])
-        middle = add(end.state["mean"], {k: v / rounds for k, v in sub(g, end.state["mean"]).items()})
-        spread = sqnorm(sub(g, middle))
+        mean = add(end.state["mean"], {k: v / rounds for k, v in sub(g, end.state["mean"]).items()})
+        spread = sqnorm(sub(g, mean))
         upload = {"spread": spread - end.state["spread"]}
-        return {"g": g, "mean": middle, "rounds": rounds, "spread": spread}, upload
+        return {"g": g, "mean": mean, "rounds": rounds, "spread": spread}, upload
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
         return update, {"spread": state["spread"] + cohort.size / cohort.population * mean["spread"]}

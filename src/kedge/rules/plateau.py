@@ -1,4 +1,4 @@
-"""A stage ends where a metric of its history has stopped getting better."""
+"""Plateau: a stage ends when a metric of its history no longer improves."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from kedge.core.errors import RequestError, nearest
 from kedge.core.ranges import checked
 
 History = Sequence[Mapping[str, Any]]
-KINDS = ("accuracy", "loss")  # more is better, less is better
-SOMETIMES = ("tuned", "seen", "unseen")  # not measured in every evaluation
+KINDS = ("accuracy", "loss")
+OCCASIONAL = ("tuned", "seen", "unseen")  # not measured in every evaluation
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Plateau:
             )
 
     def with_measurements(self, algorithm: Algorithm) -> Algorithm:
-        """The method as it is."""
+        """The algorithm unchanged: the history has accuracies and losses anyway."""
         return algorithm
 
     def check(self, names: Sequence[str]) -> None:
-        """Raise where the metric is none of these: the rule would never be met."""
+        """Raise if the metric is not in `names`: the stage would never end."""
         if self.metric not in names:
             raise RequestError(
                 f"plateau(metric={self.metric!r}): the history has no such metric."
@@ -43,10 +43,11 @@ class Plateau:
             )
 
     def __call__(self, history: History) -> bool:
-        evaluated = [line for line in history if any(k.endswith(".accuracy") for k in line)]
-        if evaluated and self.metric.split(".")[-1] not in SOMETIMES:
-            self.check([k for k in evaluated[-1] if any(part in KINDS for part in k.split("."))])
-        sign = -1 if "loss" in self.metric.split(".") else 1
+        parts = self.metric.split(".")
+        evaluated = [line for line in history if any(name.endswith(".accuracy") for name in line)]
+        if evaluated and parts[-1] not in OCCASIONAL:
+            self.check([name for name in evaluated[-1] if any(part in KINDS for part in name.split("."))])
+        sign = -1 if "loss" in parts else 1
         values = [sign * line[self.metric] for line in history if line.get(self.metric) is not None]
         before, last = values[: -self.patience], values[-self.patience :]
         return bool(before) and max(last) <= max(before) + self.by
@@ -58,5 +59,5 @@ def plateau(
     patience: Annotated[int, Field(ge=1)] = 10,
     by: Annotated[float, Field(ge=0)] = 0.0,
 ) -> Plateau:
-    """A metric has stopped getting better: for `patience` evaluations no gain of more than `by`."""
+    """A metric no longer improves: in `patience` evaluations it gained at most `by`."""
     return Plateau(metric, patience, by)

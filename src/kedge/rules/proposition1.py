@@ -1,12 +1,17 @@
-"""FedDyn→FedAvg (anonymous, under review): when FedDyn has given what it can, judged by its history.
+"""FedDyn→FedAvg (anonymous, under review): the round from which FedDyn no longer helps, from its history.
 
-Proposition 1: with C_t = (1/m) Σ_k E‖∇L_k(θ_k^t) − ∇L_k(θ*)‖², switch at the first T with T·(C_T −
-mean(C_0…C_{T−1})) ≥ ζ/η. ζ/η is one threshold: its constants are undefined for the small α that is used (a
-theorem's κ_0 would need α > 26.9 L). C_t has two estimates. "h": ‖h^t‖² ≤ C_t, on the server and free.
-"clients": ∇L_k(θ_k^t) ≈ g_k and ∇L_k(θ*) ≈ ḡ_k, the mean of client k's g_k so far; C_t ≈ the mean of ‖g_k
-− ḡ_k‖² over all m clients, stale ones included; it costs two models of memory a client. Both are taken at
-the end of a round and smoothed over `smooth` rounds; C_0 is the first value, so that C_T is known after
-smooth + T rounds.
+Proposition 1: with C_t = (1/m) Σ_k E‖∇L_k(θ_k^t) − ∇L_k(θ*)‖², switch to FedAvg at the first T with
+
+    T·(C_T − mean(C_0…C_{T−1})) ≥ ζ/η
+
+ζ/η is a threshold of the user: the paper defines its constants only for α > 26.9 L, far above the α in use.
+C_t has two estimates, taken at the end of each round:
+
+    "h"        ‖h^t‖² ≤ C_t, which the server has anyway
+    "clients"  the mean of ‖g_k − ḡ_k‖² over all m clients (gradient_spread.py); each stores two models
+
+In the second, g_k estimates ∇L_k(θ_k^t), and ḡ_k, the mean of client k's g_k so far, estimates ∇L_k(θ*). Both
+are smoothed over `smooth` rounds. C_0 is the first smoothed value, so C_T is known after smooth + T rounds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,43 +33,43 @@ History = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Proposition1:
-    """FedDyn has given what it can: T·(C_T − mean of the earlier C) ≥ threshold."""
+    """The end of FedDyn: T·(C_T − mean of the earlier C) ≥ threshold."""
 
     threshold: float = 0.0
     estimate: Literal["h", "clients"] = "h"
     smooth: int = 10
 
     def with_measurements(self, algorithm: Algorithm) -> Algorithm:
-        """The method with what the rule has to see."""
-        own = [c for c in algorithm.corrections if isinstance(c, DynamicRegularizer) and c.alpha]
-        if not own:
+        """The algorithm; for the second estimate with the correction that measures it."""
+        dynamic = [c for c in algorithm.corrections if isinstance(c, DynamicRegularizer) and c.alpha]
+        if not dynamic:
             raise RequestError(
                 f"proposition1 is about FedDyn: {algorithm.name} has neither h nor g_k. "
                 "Use plateau, or a round."
             )
         if self.estimate == "h":
             return algorithm
-        spread = GradientSpread(own[0].alpha, own[0].scaling)
+        spread = GradientSpread(dynamic[0].alpha, dynamic[0].scaling)
         return replace(algorithm, corrections=(*algorithm.corrections, spread))
 
     def __call__(self, history: History) -> bool:
-        reached = self.reached(history)
-        return bool(reached) and reached[-1] >= self.threshold
+        values = self.criterion(history)
+        return bool(values) and values[-1] >= self.threshold
 
-    def reached(self, history: History) -> list[float]:
-        """T·(C_T − mean(C_0…C_{T−1})) for T = 1, 2, …; what a threshold is compared with."""
-        raw, s = self.estimates(history), self.smooth
-        c = [sum(raw[t - s : t]) / s for t in range(s, len(raw) + 1)]
+    def criterion(self, history: History) -> list[float]:
+        """T·(C_T − mean(C_0…C_{T−1})) for T = 1, 2, …, which the rule compares with the threshold."""
+        raw, width = self.estimates(history), self.smooth
+        c = [sum(raw[t - width : t]) / width for t in range(width, len(raw) + 1)]
         return [t * c[t] - before for t, before in enumerate(accumulate(c[:-1]), 1)]
 
     def estimates(self, history: History) -> list[float]:
-        """C_t of every round, not smoothed; a norm that has overflowed is infinite."""
+        """The estimate of C_t in every round, not smoothed; infinite if a norm overflowed."""
         key, power = ("drift.h", 2) if self.estimate == "h" else ("drift.spread", 1)
         without = next((line["round"] for line in history if key not in line), None)
         if without is not None:
             raise RequestError(
                 f"proposition1(estimate={self.estimate!r}): round {without} of the history has no {key}. "
-                "FedDyn's rounds have drift.h; drift.spread is there where the rule itself asked for it."
+                "FedDyn's rounds have drift.h; for drift.spread, use this rule or measure.spread = true."
             )
         return [inf if line[key] is None else float(line[key]) ** power for line in history]
 
@@ -75,17 +80,17 @@ def proposition1(
     estimate: Literal["h", "clients"] = "h",
     smooth: Annotated[int, Field(ge=1)] = 10,
 ) -> Proposition1:
-    """FedDyn's estimated C_t has risen above its mean so far by enough (Proposition 1)."""
+    """FedDyn's estimated C_t is above its mean so far by enough (Proposition 1)."""
     return Proposition1(threshold, estimate, smooth)
 
 
 def threshold_of(
     history: History, share: float = 0.75, estimate: Literal["h", "clients"] = "h", smooth: int = 10
 ) -> float:
-    """The threshold with which proposition1 would have ended this run of FedDyn at that share of its rounds.
+    """The threshold with which proposition1 would have ended this run of FedDyn after `share` of its rounds.
 
-    It lies halfway between what was reached there and the most that was reached before. It belongs to this
-    model, these data and this α; nothing says that it carries over to others.
+    It is halfway between the value of the criterion in that round and the largest value before it. Other
+    models, data and α may need another threshold.
     """
     rule = proposition1(0.0, estimate, smooth)
     at = round(share * len(history)) if 0 < share < 1 else 0
@@ -94,15 +99,22 @@ def threshold_of(
             f"threshold_of(share={share}, smooth={smooth}) of {len(history)} rounds: "
             f"need 0 < share < 1 and more than {smooth} rounds before the switch."
         )
-    *before, there = rule.reached(history[:at])
+    *before, value = rule.criterion(history[:at])
     most = max([*before, -inf])
-    if there < 0 or there <= most:
-        tops = zip(before, accumulate(before, max, initial=-inf), strict=False)
-        can = [str(smooth + t) for t, (value, top) in enumerate(tops, 1) if value > top and value >= 0]
+    if value < 0 or value <= most:
         raise RequestError(
             f"threshold_of(share={share}): no threshold ≥ 0 ends this run after round {at}: "
-            f"T·(C_T − mean) is {there:.4g} there and was up to {most:.4g} before. "
-            f"The nearest rounds that one can give: {', '.join(can[-5:]) or 'none'}."
+            f"T·(C_T − mean) is {value:.4g} in that round and was up to {most:.4g} before. "
+            f"The nearest earlier rounds that a threshold can give: "
+            f"{', '.join(str(smooth + t) for t in new_maxima(before)[-5:]) or 'none'}."
         )
-    middle = (max(most, 0.0) + there) / 2
-    return middle if middle > most else there
+    middle = (max(most, 0.0) + value) / 2
+    return middle if middle > most else value  # rounding may make them equal
+
+
+def new_maxima(values: Sequence[float]) -> list[int]:
+    """The positions, from 1, of values ≥ 0 that exceed all values before them."""
+    tops = accumulate(values, max, initial=-inf)
+    return [
+        t for t, (value, top) in enumerate(zip(values, tops, strict=False), 1) if value > top and value >= 0
+    ]

@@ -56,7 +56,7 @@ def proposition1(rule: Proposition1) -> Finding:
     rule = replace(rule, threshold=zeta / eta)
     d = bounds(c, zeta, eta)
     pairs = [Pair(f"D_{t}", *both) for t, both in enumerate(zip(want["D_1..D_7"], d, strict=True), 1)]
-    reached = rule.reached(history_of(c))
+    reached = rule.criterion(history_of(c))
     pairs.append(Pair("values of T", len(want[LHS]), len(reached)))
     for t, (value, got) in enumerate(zip(want[LHS], reached, strict=False), 1):
         pairs.append(Pair(f"T·η·(C_T − mean) at T = {t}", value, eta * got))
