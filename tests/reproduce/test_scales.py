@@ -79,8 +79,8 @@ def test_layers_thaw_after_a_tenth_of_the_rounds_in_every_stage() -> None:
     short = small(
         an_experiment(method="vanilla(thaw=[0, 50, 100]) + fedavg -> anti(thaw=[0, 100, 200]) + fedavg@200")
     )
-    assert short.schedule["thaw"] == [0, 5, 10]
-    assert short.then[0]["schedule"]["thaw"] == [0, 10, 20]
+    assert short.schedule["thaw"] == (0, 5, 10)
+    assert short.then[0]["schedule"]["thaw"] == (0, 10, 20)
     assert (short.schedule["name"], short.then[0]["schedule"]["name"]) == ("vanilla", "anti")
 
 

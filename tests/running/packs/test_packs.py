@@ -16,6 +16,7 @@ from kedge.core.errors import Diverged, RequestError
 from kedge.data.federation import Federation
 from kedge.engines.choose import Choice
 from kedge.engines.pack.pack import Pack
+from kedge.engines.trial import Work
 from kedge.running import engine_settings
 from kedge.running.engine_settings import read_engine_settings
 from kedge.running.execute import execute, run_is_finished
@@ -253,8 +254,8 @@ def test_where_stacking_does_not_pay_runs_go_one_after_another(
 ) -> None:
     asked: list[int] = []
 
-    def choose(model: Any, data: Any, stage: Any, per_round: int, *rest: Any) -> Choice:
-        asked.append(per_round)
+    def choose(work: Work, *rest: Any) -> Choice:
+        asked.append(work.per_round)
         return Choice("sequential", False, 0, "as if measured")
 
     monkeypatch.setattr(engine_settings, "choose", choose)
