@@ -44,8 +44,9 @@ def rounds(
     observer = observer or Observer()
     saving = Saving(folder, checkpoint_every, engine_settings)
     start = start_run(task, engine, folder, observer.say)
-    progress = start.progress
-    with Recorder(task, engine, start, saving, observer) as recorder:
+    progress, recorder = start.progress, Recorder(task, engine, start, saving, observer)
+    del start  # it would keep the first model in memory
+    with recorder:
         while not is_finished(task, progress):
             if stage_is_over(task, progress):
                 progress = next_stage(task, engine, progress)

@@ -26,7 +26,7 @@ class JointRows(NamedTuple):
     """The rows of several runs in one stack, prepared, possibly one round ahead."""
 
     stages: list[Stage]  # of each run
-    rows: list[StackRows]
+    rows: list[StackRows]  # the order of each has its numbers, and no tensors
     plans: list[Plan]
     prepared: Prepared  # of the whole stack
     averages: Sequence[Leaves] = ()  # the shared leaves of each run's next order, if its server only averages
@@ -60,7 +60,11 @@ class JointPlanner:
             for one, stage, some in zip(waiting, stages, rows, strict=True)
         ]
         counts, offsets = [len(some.clients) for some in rows], [self.offsets[one.number] for one in waiting]
-        return JointRows(stages, rows, [one.plan for one in own], join_prepared(own, counts, offsets))
+        # Without tensors: until the next round ends, they would keep the model that was sent in this one.
+        numbered = [
+            some._replace(order=some.order._replace(shared={}, buffers={}, broadcast={})) for some in rows
+        ]
+        return JointRows(stages, numbered, [one.plan for one in own], join_prepared(own, counts, offsets))
 
     def prepare_ahead(
         self, waiting: Sequence[PendingRound], rows: list[StackRows], averages: Sequence[Leaves]

@@ -16,7 +16,7 @@ from kedge.config.task import Task
 from kedge.core.errors import Diverged
 from kedge.core.server import Reply
 from kedge.core.tree import finite
-from kedge.engines.engine import Assignment, Engine, Order, Rounds
+from kedge.engines.engine import Assignment, Engine, Rounds
 from kedge.engines.overlap import do_nothing, overlap_of
 from kedge.measure.evaluation import EvaluationSets
 from kedge.measure.settings import Measure
@@ -34,7 +34,7 @@ class FinishedRound(NamedTuple):
     """A round whose server update is done, before it is evaluated and written."""
 
     progress: Progress  # after the round
-    order: Order
+    place: Place  # not its order: the model that the server sent is free while the next round trains
     line: dict[str, Any]
     reply: Reply
     before: BeforeRound
@@ -108,7 +108,8 @@ class Recorder:
         """Record a round now or during the next one; raise Interrupted if the observer stops the run."""
         seconds = time.perf_counter() - self.began - self.before.seconds
         line = self.line_of(progress.stage, assignment, reply)
-        done = FinishedRound(progress, assignment.order, line, reply, self.before, seconds)
+        place = Place(progress.stage, assignment.order.round, assignment.order.stage_round)
+        done = FinishedRound(progress, place, line, reply, self.before, seconds)
         if self.can_overlap(progress):
             stop = self.observer.stop()
             if not stop:
@@ -181,8 +182,7 @@ class Recorder:
             "train_seconds": done.train_seconds,
             "samples_per_second": samples / done.train_seconds,
         }
-        place = Place(progress.stage, done.order.round, done.order.stage_round)
-        cost = self.costs.count_round(place, clients, len(line["rejected"]))
+        cost = self.costs.count_round(done.place, clients, len(line["rejected"]))
         self.history.add(UnfinishedLine(line, evaluated, seconds, cost), overlapped)
         late = self.overlap.overlaps and evaluated is not None
         if self.due(progress) or not late or stage.until or stage_is_over(task, progress):
