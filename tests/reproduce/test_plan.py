@@ -140,6 +140,14 @@ def test_different_runs_are_those_with_another_method_schedule_or_model() -> Non
     ]
     every = [run for one in others for run in runs_of(table_of("digits-table1", one), "full", [0], Path())]
     assert len(one_run_per_program(runs() + every)) == 2 * (1 + len(others))
+    ratios = [
+        run
+        for ratio in (0.2, 0.8)
+        for run in runs_of(
+            table_of("digits-table1", {"schedule": f"fedbug(ratio={ratio})"}), "full", [0], Path()
+        )
+    ]
+    assert len(one_run_per_program(ratios)) == 2  # methods that differ in numbers count once
 
 
 def names_of(*filters: str) -> list[str]:

@@ -99,12 +99,21 @@ def missing_runs(runs: Iterable[Run], records: Iterable[Record]) -> list[Run]:
 
 
 def one_run_per_program(runs: Iterable[Run]) -> list[Run]:
-    """One run for each method, schedule and model."""
+    """One run for each method, schedule and model; methods that differ only in numbers count once."""
     found: dict[str, Run] = {}
     for run in runs:
         stages = [(method, schedule, rule) for method, schedule, _, rule in run.experiment.stages]
-        found.setdefault(json.dumps([run.experiment.model, stages], sort_keys=True), run)
+        found.setdefault(json.dumps([run.experiment.model, without_numbers(stages)], sort_keys=True), run)
     return list(found.values())
+
+
+def without_numbers(value: Any) -> Any:
+    """A value of a config in which every number is None."""
+    if isinstance(value, Mapping):
+        return {key: without_numbers(own) for key, own in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_numbers(own) for own in value]
+    return None if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def select_cells(table: Table, filters: Sequence[str]) -> Table:
