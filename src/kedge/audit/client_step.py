@@ -38,20 +38,20 @@ def step_arguments(algorithm: Algorithm) -> StepArguments:
     server = train_all_clients(
         algorithm, LocalTraining(2, 5, SGD(0.3), clip=1.0), 2, data, model, engine
     ).server
-    own = engine.memories.of(CLIENT, server.shared, server.buffers)
+    memory = engine.memories.of(CLIENT, server.shared, server.buffers)
     rows = torch.from_numpy(data.clients[CLIENT])
     x, y = data.prepare(data.pool.x[rows]), data.pool.y[rows]
     batch = Batch(x, y, torch.ones(len(y), dtype=x.dtype), torch.zeros(2, dtype=torch.int64))
     fixed = {
         "anchor": server.shared,
-        "buffers": own["buffers"],
+        "buffers": memory["buffers"],
         "broadcast": broadcast(algorithm, server),
         "facts": {k: v[CLIENT] for k, v in data.facts().items()},
         "lr": torch.ones((), dtype=x.dtype),
         "round": torch.tensor(2),
     }
     return StepArguments(
-        model, add(own["params"], random_leaves(own["params"], 2)), own["slots"], batch, fixed
+        model, add(memory["params"], random_leaves(memory["params"], 2)), memory["slots"], batch, fixed
     )
 
 

@@ -168,7 +168,7 @@ WRONG: dict[str, Callable[[], Finding]] = {
     "fedtr is feddyn only uniform": partial(reductions.methods_agree, BY_SIZE, feddyn(0.1), local=UNCLIPPED),
     "fedtr is feddyn only for 2λ": partial(reductions.methods_agree, UNIFORM, feddyn(0.05), local=UNCLIPPED),
     "fedpvr over |S|": partial(
-        oracle_scaffold.parts, having(fedpvr(), ByParticipants(last=1)), fedavg("uniform"), scaffold()
+        oracle_scaffold.parts_match, having(fedpvr(), ByParticipants(last=1)), fedavg("uniform"), scaffold()
     ),
     "fedpvr everywhere": partial(oracle_scaffold.fedpvr, scaffold()),
     "fedpvr by size": partial(oracle_scaffold.fedpvr, replace(fedpvr(), weight=by_size)),

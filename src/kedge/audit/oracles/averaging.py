@@ -27,8 +27,8 @@ def local_steps(algorithm: Algorithm, oracle: str) -> Finding:
     pairs = []
     for name, (state,) in run_bed_q(algorithm, local_q()).items():
         for client, path in enumerate(expected):
-            got = state.models(client)["w"][:, 0].tolist()
-            for step, (want, have) in enumerate(zip(path[1:], got, strict=True), 1):
+            actual = state.models(client)["w"][:, 0].tolist()
+            for step, (want, have) in enumerate(zip(path[1:], actual, strict=True), 1):
                 pairs.append(Pair(f"{name}, client {client}, step {step}", want, have))
     return compare_numbers(pairs, TOLERANCE)
 

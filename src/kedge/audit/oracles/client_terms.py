@@ -36,7 +36,7 @@ def feddecorr(algorithm: Algorithm) -> Finding:
     value = oracle["expected"]["loss_official_code mean_offdiag((Zs^T Zs)^2)/N"]
     padded = torch.cat([rows, 7 * rows[:2] - 3])
     pairs = []
-    for what, features, real, want in (
+    for name, features, real, expected in (
         ("four rows", rows, len(rows), value),
         ("four rows and padding", padded, len(rows), value),
         ("one row", rows[:1], 1, 0.0),
@@ -45,8 +45,8 @@ def feddecorr(algorithm: Algorithm) -> Finding:
         out = Output(features, features)
         pairs.append(
             Pair(
-                what,
-                want,
+                name,
+                expected,
                 float(loss_term(algorithm, step_with_outputs(out, out, [0] * len(features), real))),
             )
         )
@@ -72,8 +72,8 @@ def fedntd(algorithm: Algorithm, case: str) -> Finding:
             pairs.append(Pair(f"{where}, sum", expected["total_tau1"], float(total.detach())))
             slopes = torch.autograd.grad(value, here)[0]
             pairs += [
-                Pair(f"{where}, slope of logit {number}", want, float(got))
-                for number, (want, got) in enumerate(
+                Pair(f"{where}, slope of logit {number}", want, float(actual))
+                for number, (want, actual) in enumerate(
                     zip(expected["d_ntd/d_local_logits_tau1"], slopes[0], strict=True)
                 )
             ]
@@ -86,20 +86,20 @@ def feddc(algorithm: Algorithm) -> Finding:
     pairs = []
     for name, engine in ENGINES.items():
         states = record_rounds(bed_q(), [(algorithm, len(rounds))], local_q(), [[0, 1]] * len(rounds), engine)
-        for number, (want, state) in enumerate(zip(rounds, states, strict=True), 1):
+        for number, (expected, state) in enumerate(zip(rounds, states, strict=True), 1):
             where, server = f"{name}, round {number}", state.server
-            for client, row in state.memories.items():
-                own = row["slots"]["drift"]
-                for what, got in (
+            for client, memory in state.memories.items():
+                drift = memory["slots"]["drift"]
+                for key, actual in (
                     ("client_models", state.models(int(client))["w"][-1]),
-                    ("h_i", own["h"]["w"]),
-                    ("g_i", own["g"]["w"]),
+                    ("h_i", drift["h"]["w"]),
+                    ("g_i", drift["g"]["w"]),
                 ):
-                    pairs.append(Pair(f"{where}, {what} {client}", want[what][int(client)], float(got)))
+                    pairs.append(Pair(f"{where}, {key} {client}", expected[key][int(client)], float(actual)))
             pairs += [
-                Pair(f"{where}, g", want["g_server"], float(server.slots["drift"]["g"]["w"])),
-                Pair(f"{where}, average", want["avg_model"], float(server.average["w"])),
-                Pair(f"{where}, w", want["w_next"], float(server.shared["w"])),
+                Pair(f"{where}, g", expected["g_server"], float(server.slots["drift"]["g"]["w"])),
+                Pair(f"{where}, average", expected["avg_model"], float(server.average["w"])),
+                Pair(f"{where}, w", expected["w_next"], float(server.shared["w"])),
             ]
     return compare_numbers(pairs, TOLERANCE)
 

@@ -46,9 +46,9 @@ def plan_of_client(schedule: Schedule, units: int, steps: int) -> Plan:
     return plan([np.arange(steps)], [0], LocalTraining(batch=1), schedule, units, 0, 0, 0)
 
 
-def open_units(own: Plan) -> list[int]:
+def open_units(steps: Plan) -> list[int]:
     """The number of units that train in each step; −1 if a later unit trains and an earlier one does not."""
-    return [sum(mask) if tuple(sorted(mask, reverse=True)) == mask else -1 for mask in own.masks]
+    return [sum(mask) if tuple(sorted(mask, reverse=True)) == mask else -1 for mask in steps.masks]
 
 
 def compare_sequences(expected: Sequence[int], actual: Sequence[int]) -> Finding:
@@ -60,15 +60,17 @@ def compare_sequences(expected: Sequence[int], actual: Sequence[int]) -> Finding
 def schedule_case(schedule: Schedule, case: str) -> Finding:
     """The step in which each unit first trains, and the number of steps in which it trains."""
     units, _, steps = CASES[case]
-    want = ORACLES["fedbug_schedule"]["cases"][case]
-    own = plan_of_client(schedule, units, steps)
-    masks = np.array(own.masks)
-    first = want["first_iteration_each_module_is_trainable_paper (1-based)"]
+    expected = ORACLES["fedbug_schedule"]["cases"][case]
+    client_plan = plan_of_client(schedule, units, steps)
+    masks = np.array(client_plan.masks)
+    first = expected["first_iteration_each_module_is_trainable_paper (1-based)"]
     pairs = [
         Pair(f"unit {u + 1} opens in step", k, int(masks[:, u].argmax()) + 1) for u, k in enumerate(first)
     ]
-    trained = want["module_iterations_trained_paper"]
-    pairs += [Pair(f"unit {u + 1} trains for", k, int(own.trained[0, u])) for u, k in enumerate(trained)]
+    trained = expected["module_iterations_trained_paper"]
+    pairs += [
+        Pair(f"unit {u + 1} trains for", k, int(client_plan.trained[0, u])) for u, k in enumerate(trained)
+    ]
     return compare_numbers(pairs, 0.0)
 
 
@@ -120,6 +122,6 @@ def update(algorithm: Algorithm, key: str) -> Finding:
         (state,) = record_rounds(bed, [(algorithm, 1)], local, [[0]], engine, steps=steps)
         for step, values in enumerate(ORACLES["fedbug_update"]["expected"][key]):
             for leaf, value in zip(("s", "p"), values, strict=True):
-                got = float(state.models(0)[leaf][step])
-                pairs.append(Pair(f"{name}, {leaf} after step {step + 1}", value, got))
+                actual = float(state.models(0)[leaf][step])
+                pairs.append(Pair(f"{name}, {leaf} after step {step + 1}", value, actual))
     return compare_numbers(pairs, TOLERANCE)

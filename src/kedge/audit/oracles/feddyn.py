@@ -25,31 +25,35 @@ def feddyn(algorithm: Algorithm, case: str, form: str = "feddyn") -> Finding:
     """Client models, γ, h, every g_i and θ after each round of `case`. `form` names FedDyn or an ablation."""
     oracle = ORACLES[form]
     alpha, rounds = oracle.get("alpha_for_h_and_drift", oracle["alpha"]), oracle["expected"][case]
-    cohorts = [one["participants"] for one in rounds]
+    cohorts = [expected["participants"] for expected in rounds]
     pairs = []
     for name, engine in ENGINES.items():
         states = record_rounds(bed_q(), [(algorithm, len(rounds))], local_q(), cohorts, engine)
-        for number, (want, state) in enumerate(zip(rounds, states, strict=True), 1):
+        for number, (expected, state) in enumerate(zip(rounds, states, strict=True), 1):
             where = f"{name}, round {number}"
-            pairs += model_pairs(where, want, state)
+            pairs += model_pairs(where, expected, state)
             pairs.append(
-                Pair(f"{where}, h", want["h_server"], -alpha * float(state.server.slots["dynamic"]["u"]["w"]))
+                Pair(
+                    f"{where}, h",
+                    expected["h_server"],
+                    -alpha * float(state.server.slots["dynamic"]["u"]["w"]),
+                )
             )
-            for client, value in enumerate(want["client_drift_grad"]):
+            for client, value in enumerate(expected["client_drift_grad"]):
                 memory = state.memories.get(str(client))
                 u = float(memory["slots"]["dynamic"]["u"]["w"]) if memory else 0.0
                 pairs.append(Pair(f"{where}, g_{client}", value, -alpha * u))
     return compare_numbers(pairs, TOLERANCE)
 
 
-def model_pairs(where: str, want: dict[str, Any], state: RoundState) -> list[Pair]:
+def model_pairs(where: str, expected: dict[str, Any], state: RoundState) -> list[Pair]:
     """Expected and actual models: the clients', their average γ and the distributed θ."""
     clients = [
         Pair(f"{where}, client {client}", value, float(state.models(int(client))["w"][-1]))
-        for client, value in want["client_models"].items()
+        for client, value in expected["client_models"].items()
     ]
-    gamma = Pair(f"{where}, γ", want["gamma_avg_model"], float(state.server.average["w"]))
-    theta = Pair(f"{where}, θ", want["theta_next"], float(state.server.shared["w"]))
+    gamma = Pair(f"{where}, γ", expected["gamma_avg_model"], float(state.server.average["w"]))
+    theta = Pair(f"{where}, θ", expected["theta_next"], float(state.server.shared["w"]))
     return [*clients, gamma, theta]
 
 
@@ -60,9 +64,9 @@ def to_fedavg(first: Algorithm, second: Algorithm) -> Finding:
     stages = [(first, before), (second, len(rounds) - before)]
     pairs = []
     for name, engine in ENGINES.items():
-        states = record_rounds(bed_q(), stages, local_q(), [one["participants"] for one in rounds], engine)
-        for number, (want, state) in enumerate(zip(rounds, states, strict=True), 1):
-            pairs += model_pairs(f"{name}, round {number}", want, state)
+        states = record_rounds(bed_q(), stages, local_q(), [row["participants"] for row in rounds], engine)
+        for number, (expected, state) in enumerate(zip(rounds, states, strict=True), 1):
+            pairs += model_pairs(f"{name}, round {number}", expected, state)
             kept = "dynamic" in state.server.slots
             pairs.append(Pair(f"{name}, round {number}, h is kept", float(number <= before), float(kept)))
     return compare_numbers(pairs, TOLERANCE)

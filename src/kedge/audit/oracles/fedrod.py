@@ -65,10 +65,13 @@ def loss_and_slopes(
 
 def fedrod(algorithm: Algorithm) -> Finding:
     """Both losses, alone and together, and their slopes. Each loss has slopes only for its own head."""
-    given, want = ORACLES["fedrod"]["inputs"], ORACLES["fedrod"]["expected"]
+    given, expected = ORACLES["fedrod"]["inputs"], ORACLES["fedrod"]["expected"]
     a, psi, counts, y = (given[k] for k in ("generic_logits", "personal_logits", "class_counts", "label"))
     sure = [CERTAIN if c == y else -CERTAIN for c in range(len(a))]
-    generic, personal = want["balanced_softmax_loss"], want["personal_loss CE(generic(detached)+personal)"]
+    generic, personal = (
+        expected["balanced_softmax_loss"],
+        expected["personal_loss CE(generic(detached)+personal)"],
+    )
     others = [p + logit - s for p, logit, s in zip(psi, a, sure, strict=True)]  # the same sum with `sure`
     pairs = []
     for name, way in WAYS.items():
@@ -86,7 +89,7 @@ def fedrod(algorithm: Algorithm) -> Finding:
         ):
             pairs += [
                 Pair(f"{name}, slope of {leaf}[{c}]", v, float(slopes[leaf][c]))
-                for c, v in enumerate(want[key])
+                for c, v in enumerate(expected[key])
             ]
     return compare_numbers(pairs, TOLERANCE)
 
@@ -102,8 +105,8 @@ def absent_class(algorithm: Algorithm) -> Finding:
         loss, slopes = loss_and_slopes(algorithm, [1.0, 2.0], [CERTAIN, -CERTAIN], [9.0, 0.0], 0, way)
         pairs.append(Pair(f"{name}, loss", math.log1p(odds), loss))
         for c, sign in enumerate((-1, 1)):
-            want = sign * odds / (1 + odds)
-            pairs.append(Pair(f"{name}, slope of weight[{c}]", want, float(slopes["weight"][c])))
+            expected = sign * odds / (1 + odds)
+            pairs.append(Pair(f"{name}, slope of weight[{c}]", expected, float(slopes["weight"][c])))
             pairs.append(Pair(f"{name}, slope of personal[{c}]", 0.0, float(slopes["personal.weight"][c])))
     return compare_numbers(pairs, TOLERANCE)
 
@@ -119,8 +122,8 @@ def predictions(algorithm: Algorithm) -> Finding:
         "weight": classifier(given["generic_logits"]),
         "personal.weight": classifier(given["personal_logits"]),
     }
-    one = torch.ones(1, 1, dtype=torch.float64)
-    batch = Batch(one, torch.tensor([0]), one[0], torch.zeros(2, dtype=torch.int64))
+    x = torch.ones(1, 1, dtype=torch.float64)
+    batch = Batch(x, torch.tensor([0]), torch.ones(1, dtype=torch.float64), torch.zeros(2, dtype=torch.int64))
     out, _ = model.apply(w, {}, batch, False)
     for c, (a, psi) in enumerate(zip(given["generic_logits"], given["personal_logits"], strict=True)):
         pairs.append(Pair(f"generic logit {c}", a, float(out.logits[0, c])))

@@ -36,17 +36,19 @@ def drift(algorithm: Algorithm, case: str) -> Finding:
     pairs = []
     for name, engine in ENGINES.items():
         states = record_rounds(bed_q(), [(algorithm, len(rounds))], local_q(), [[0, 1]] * len(rounds), engine)
-        for number, (want, state) in enumerate(zip(rounds, states, strict=True), 1):
+        for number, (expected, state) in enumerate(zip(rounds, states, strict=True), 1):
             where = f"{name}, round {number}"
             for client in range(2):
                 w = float(state.models(client)["w"][-1])
                 d = float(state.memories[str(client)]["slots"]["released-drift"]["d"]["w"])
                 pairs += [
-                    Pair(f"{where}, w_{client}", want["w_i"][client], w),
-                    Pair(f"{where}, d_{client}", want["d_i"][client], d),
-                    Pair(f"{where}, w_{client} + d_{client}", want["uploads"][client], w + d),
+                    Pair(f"{where}, w_{client}", expected["w_i"][client], w),
+                    Pair(f"{where}, d_{client}", expected["d_i"][client], d),
+                    Pair(f"{where}, w_{client} + d_{client}", expected["uploads"][client], w + d),
                 ]
-            pairs.append(Pair(f"{where}, w", want["w_next_size_weighted"], float(state.server.shared["w"])))
+            pairs.append(
+                Pair(f"{where}, w", expected["w_next_size_weighted"], float(state.server.shared["w"]))
+            )
     return compare_numbers(pairs, TOLERANCE)
 
 
@@ -54,8 +56,8 @@ def one_participant(algorithm: Algorithm, case: str) -> Finding:
     """With one client in a round, the server's w is that client's upload."""
     (first, _) = ORACLES["fedtr_drift"]["expected"][case]
     pairs = [
-        Pair(f"{name}, client {client}", want, float(state.server.shared["w"]))
-        for client, want in enumerate(first["uploads"])
+        Pair(f"{name}, client {client}", expected, float(state.server.shared["w"]))
+        for client, expected in enumerate(first["uploads"])
         for name, engine in ENGINES.items()
         for state in record_rounds(bed_q(), [(algorithm, 1)], local_q(), [[client]], engine)
     ]
@@ -169,12 +171,12 @@ def centroids(algorithm: Algorithm) -> Finding:
 
     A class without samples among the participants keeps its centroid, if it has one.
     """
-    given, want = ORACLES["fedtr_centroids"]["inputs"], ORACLES["fedtr_centroids"]["expected"]
+    given, expected = ORACLES["fedtr_centroids"]["inputs"], ORACLES["fedtr_centroids"]["expected"]
     clients = [client_of_classes(given[client].values()) for client in ("client1", "client2")]
     data = federation_from_datasets(clients, None).to("cpu", torch.float64)
     model = from_module(nn.Linear(2, 2).double())
     own, nothing = given["client2"]["class0"]["c"], [0.0, 0.0]
-    both = [want["C_class0"], want["C_class1"]]
+    both = [expected["C_class0"], expected["C_class1"]]
     rounds = [([1], [own, nothing], [1, 0]), ([0, 1], both, [1, 1]), ([1], [own, both[1]], [1, 1])]
     participation = FixedCohorts(cohorts=tuple(tuple(cohort) for cohort, _, _ in rounds))
     pairs = []

@@ -44,7 +44,7 @@ def contrast(algorithm: Algorithm, mu: float) -> Finding:
 
     If one of the two features is orthogonal to z, its cosine is 0 and the other cosine is ∓τ log(e^ℓ − 1).
     """
-    given, want = ORACLES["moon"]["inputs"], ORACLES["moon"]["expected"]
+    given, expected = ORACLES["moon"]["inputs"], ORACLES["moon"]["expected"]
     z, sent, before = given["z"], given["z_global"], given["z_prev"]
     tau: float = given["tau"]
     across, ce = [z[1], -z[0]], 0.7
@@ -58,13 +58,13 @@ def contrast(algorithm: Algorithm, mu: float) -> Finding:
         return tau * math.log(math.expm1(value / mu))
 
     pairs = [
-        Pair("cos(z, z_g)", want["cos_pos"], -cosine(loss(sent, across))),
-        Pair("cos(z, z_p)", want["cos_neg"], cosine(loss(across, before))),
-        Pair("z_p = z_g", mu * want["l_con_round1_when_z_prev==z_global"], loss(sent, sent)),
-        Pair("no previous", want["l_con_when_prev_pool_empty"], loss(sent, before, known=0.0)),
-        Pair("with a loss of 0.7", want[f"total_with_ce_0.7_mu_{mu:g}"], ce + loss(sent, before)),
+        Pair("cos(z, z_g)", expected["cos_pos"], -cosine(loss(sent, across))),
+        Pair("cos(z, z_p)", expected["cos_neg"], cosine(loss(across, before))),
+        Pair("z_p = z_g", mu * expected["l_con_round1_when_z_prev==z_global"], loss(sent, sent)),
+        Pair("no previous", expected["l_con_when_prev_pool_empty"], loss(sent, before, known=0.0)),
+        Pair("with a loss of 0.7", expected[f"total_with_ce_0.7_mu_{mu:g}"], ce + loss(sent, before)),
     ]
-    pairs += [Pair(f"{n} rows of padding", mu * want["l_con"], loss(sent, before, n)) for n in (0, 2)]
+    pairs += [Pair(f"{n} rows of padding", mu * expected["l_con"], loss(sent, before, n)) for n in (0, 2)]
     return compare_numbers(pairs, TOLERANCE)
 
 

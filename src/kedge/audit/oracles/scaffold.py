@@ -22,22 +22,22 @@ from kedge.core.optimizers import SGD
 def scaffold(algorithm: Algorithm, case: str) -> Finding:
     """Client models, every c_i, c and x after each round of `case`."""
     rounds = ORACLES["scaffold"]["expected"][case]
-    cohorts = [one["participants"] for one in rounds]
+    cohorts = [expected["participants"] for expected in rounds]
     pairs = []
     for name, engine in ENGINES.items():
         states = record_rounds(bed_q(), [(algorithm, len(rounds))], local_q(), cohorts, engine)
-        for number, (want, state) in enumerate(zip(rounds, states, strict=True), 1):
+        for number, (expected, state) in enumerate(zip(rounds, states, strict=True), 1):
             where = f"{name}, round {number}"
-            for client, value in want["client_models"].items():
+            for client, value in expected["client_models"].items():
                 pairs.append(
                     Pair(f"{where}, client {client}", value, float(state.models(int(client))["w"][-1]))
                 )
-            for client, value in enumerate(want["c_i"]):
+            for client, value in enumerate(expected["c_i"]):
                 memory = state.memories.get(str(client))
                 c_i = float(memory["slots"]["control"]["c"]["w"]) if memory else 0.0
                 pairs.append(Pair(f"{where}, c_{client}", value, c_i))
-            pairs.append(Pair(f"{where}, c", want["c"], float(state.server.slots["control"]["c"]["w"])))
-            pairs.append(Pair(f"{where}, x", want["x_next"], float(state.server.shared["w"])))
+            pairs.append(Pair(f"{where}, c", expected["c"], float(state.server.slots["control"]["c"]["w"])))
+            pairs.append(Pair(f"{where}, x", expected["x_next"], float(state.server.shared["w"])))
     return compare_numbers(pairs, TOLERANCE)
 
 
@@ -49,18 +49,18 @@ def fedpvr(algorithm: Algorithm) -> Finding:
     pairs = []
     for name, engine in ENGINES.items():
         states = record_rounds(bed, [(algorithm, len(rounds))], local_q(), [[0, 1]] * len(rounds), engine)
-        for number, (want, state) in enumerate(zip(rounds, states, strict=True), 1):
+        for number, (expected, state) in enumerate(zip(rounds, states, strict=True), 1):
             where, c = f"{name}, round {number}", state.server.slots["control"]["c"]
             for leaf, part in (("s", "body"), ("p", "head")):
-                got = float(state.server.shared[leaf])
-                pairs.append(Pair(f"{where}, {part}", want[f"{part}_server"], got))
-                for client, value in enumerate(want[f"{part}_clients"]):
-                    got = float(state.models(client)[leaf][-1])
-                    pairs.append(Pair(f"{where}, {part} of client {client}", value, got))
-            for client, value in enumerate(want["c_i_head"]):
+                actual = float(state.server.shared[leaf])
+                pairs.append(Pair(f"{where}, {part}", expected[f"{part}_server"], actual))
+                for client, value in enumerate(expected[f"{part}_clients"]):
+                    actual = float(state.models(client)[leaf][-1])
+                    pairs.append(Pair(f"{where}, {part} of client {client}", value, actual))
+            for client, value in enumerate(expected["c_i_head"]):
                 c_i = state.memories[str(client)]["slots"]["control"]["c"]
                 pairs.append(Pair(f"{where}, c_{client}", value, float(c_i["p"])))
-            pairs.append(Pair(f"{where}, c", want["c_head"], float(c["p"])))
+            pairs.append(Pair(f"{where}, c", expected["c_head"], float(c["p"])))
     return compare_numbers(pairs, TOLERANCE)
 
 
@@ -83,26 +83,26 @@ def mean_gradient(algorithm: Algorithm, corrected: Sequence[str] = ("s", "t")) -
                     # A leaf trained in the steps in which it moved, because a frozen leaf does not move.
                     path = torch.cat([sent.server.shared[leaf], state.models(client)[leaf][:, 0]])
                     trained = path[:-1][path[1:] != path[:-1]]
-                    want = float((a[client] * (trained - b[client][column])).mean())
+                    expected = float((a[client] * (trained - b[client][column])).mean())
                     pairs.append(
-                        Pair(f"{name}, round {number}, c_{client} of {leaf}", want, float(c_i[leaf]))
+                        Pair(f"{name}, round {number}, c_{client} of {leaf}", expected, float(c_i[leaf]))
                     )
     return compare_numbers(pairs, TOLERANCE)
 
 
-def parts(algorithm: Algorithm, elsewhere: Algorithm, corrected: Algorithm) -> Finding:
+def parts_match(algorithm: Algorithm, elsewhere: Algorithm, corrected: Algorithm) -> Finding:
     """`algorithm` trains the parameter s as `elsewhere` does, and t as `corrected` does."""
     bed = quadratic_bed({"s": [1.0], "t": [0.5]}, [(1.0, 0.0, 1.0), (2.0, 3.0, -1.0)], (3, 1))
     local = LocalTraining(4, 10, SGD(0.1, decay=0.5))
     pairs = []
     for name, engine in ENGINES.items():
-        own, *others = (
-            record_rounds(bed, [(one, 3)], local, [[0, 1], [0], [0, 1]], engine)
-            for one in (algorithm, elsewhere, corrected)
+        both, *parts = (
+            record_rounds(bed, [(method, 3)], local, [[0, 1], [0], [0, 1]], engine)
+            for method in (algorithm, elsewhere, corrected)
         )
-        for leaf, states in zip(("s", "t"), others, strict=True):
-            for number, (want, got) in enumerate(zip(states, own, strict=True), 1):
-                values = (float(one.server.shared[leaf]) for one in (want, got))
+        for leaf, states in zip(("s", "t"), parts, strict=True):
+            for number, (expected, actual) in enumerate(zip(states, both, strict=True), 1):
+                values = (float(state.server.shared[leaf]) for state in (expected, actual))
                 pairs.append(Pair(f"{name}, round {number}, {leaf}", *values))
     return compare_numbers(pairs, TOLERANCE)
 
@@ -132,7 +132,7 @@ def momentum(algorithm: Algorithm) -> Finding:
         for number, state in enumerate(states, 1):
             for client, b in enumerate(slopes):
                 c_i = state.memories[str(client)]["slots"]["control"]["c"]
-                for leaf, want in zip(("s", "t"), b, strict=True):
+                for leaf, expected in zip(("s", "t"), b, strict=True):
                     where = f"{name}, round {number}, c_{client} of {leaf}"
-                    pairs.append(Pair(where, want, float(c_i[leaf])))
+                    pairs.append(Pair(where, expected, float(c_i[leaf])))
     return compare_numbers(pairs, TOLERANCE)

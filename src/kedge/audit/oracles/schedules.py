@@ -11,18 +11,18 @@ from kedge.data.batches import plan
 
 def mask_in(schedule: Schedule, units: int, round: int) -> Mask:
     """The units that train in `round`, counted from 1, taken from the round's plan."""
-    own = plan([np.arange(1)], [0], LocalTraining(batch=1), schedule, units, 0, round - 1, round - 1)
-    return own.masks[0]
+    steps = plan([np.arange(1)], [0], LocalTraining(batch=1), schedule, units, 0, round - 1, round - 1)
+    return steps.masks[0]
 
 
 def open_base_units(schedule: Schedule, key: str) -> Finding:
     """The base units that train in the oracle's rounds. The head, unit 4, always trains."""
     pairs = []
-    for when, wanted in ORACLES["vanilla_anti_schedule"]["expected"].items():
+    for when, expected_values in ORACLES["vanilla_anti_schedule"]["expected"].items():
         round = int(when.removeprefix("t="))
         for unit, opened in enumerate(mask_in(schedule, 4, round), 1):
-            want = float(unit in wanted[key] or unit == 4)
-            pairs.append(Pair(f"round {round}, unit {unit} trains", want, float(opened)))
+            expected = float(unit in expected_values[key] or unit == 4)
+            pairs.append(Pair(f"round {round}, unit {unit} trains", expected, float(opened)))
     return compare_numbers(pairs, 0.0)
 
 
@@ -32,7 +32,10 @@ def phase_lengths(schedule: Schedule, lengths: tuple[int, ...]) -> Finding:
     The specification, 3.18 (f): t ≥ t_k gives 99, 100 and 101 rounds, t > t_k exactly 100 each.
     """
     opened = [sum(mask_in(schedule, 4, round)) - 1 for round in range(1, 301)]
-    pairs = [Pair(f"rounds with {n} base units", want, opened.count(n)) for n, want in enumerate(lengths, 1)]
+    pairs = [
+        Pair(f"rounds with {n} base units", expected, opened.count(n))
+        for n, expected in enumerate(lengths, 1)
+    ]
     return compare_numbers(pairs, 0.0)
 
 

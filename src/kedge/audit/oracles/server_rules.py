@@ -38,12 +38,12 @@ def two_mean_updates(algorithm: Algorithm, oracle: str, inputs: str, expected: s
     """The server's model after two mean updates, against the value `expected` of the oracle."""
     given = ORACLES[oracle]["inputs"]
     states = run_with_deltas(algorithm, [given["w0"]], [[d] for d in given[inputs]], [[0], [1]])
-    wanted = ORACLES[oracle]["expected"][expected]
+    expected_values = ORACLES[oracle]["expected"][expected]
     return compare_numbers(
         [
             Pair(f"{name}, round {number}", want, float(state.server.shared["w"]))
             for name, rounds in states.items()
-            for number, (want, state) in enumerate(zip(wanted, rounds, strict=True), 1)
+            for number, (want, state) in enumerate(zip(expected_values, rounds, strict=True), 1)
         ],
         TOLERANCE,
     )
@@ -111,9 +111,9 @@ def momentum_steps(algorithm: Algorithm) -> Finding:
     bed = quadratic_bed({"w": [1.0]}, [(1.0, b) for b in slopes], (10, 30))._replace(loss=linear)
     local = LocalTraining(2, 15, SGD(lr, momentum=rho))
     effective = sum(p * a for p, a in zip(shares, weights, strict=True))
-    want = 1.0 - lr * effective * sum(p * b for p, b in zip(shares, slopes, strict=True))
+    expected = 1.0 - lr * effective * sum(p * b for p, b in zip(shares, slopes, strict=True))
     pairs = []
     for name, engine in ENGINES.items():
         (state,) = record_rounds(bed, [(algorithm, 1)], local, [[0, 1]], engine)
-        pairs.append(Pair(f"{name}, server", want, float(state.server.shared["w"])))
+        pairs.append(Pair(f"{name}, server", expected, float(state.server.shared["w"])))
     return compare_numbers(pairs, TOLERANCE)

@@ -51,16 +51,16 @@ def first_round_met(rule: Proposition1, history: History) -> int:
 
 def proposition1(rule: Proposition1) -> Finding:
     """The rule's left-hand sides for the oracle's C_t, and the first T for which the rule is met."""
-    given, want = ORACLE["inputs"], ORACLE["expected"]
+    given, expected = ORACLE["inputs"], ORACLE["expected"]
     c, zeta, eta = given["C_0..C_6"], given["zeta"], given["eta"]
     rule = replace(rule, threshold=zeta / eta)
     d = bounds(c, zeta, eta)
-    pairs = [Pair(f"D_{t}", *both) for t, both in enumerate(zip(want["D_1..D_7"], d, strict=True), 1)]
+    pairs = [Pair(f"D_{t}", *both) for t, both in enumerate(zip(expected["D_1..D_7"], d, strict=True), 1)]
     reached = rule.criterion(history_of(c))
-    pairs.append(Pair("values of T", len(want[LHS]), len(reached)))
-    for t, (value, got) in enumerate(zip(want[LHS], reached, strict=False), 1):
-        pairs.append(Pair(f"T·η·(C_T − mean) at T = {t}", value, eta * got))
-    pairs.append(Pair("first T", want[FIRST], first_round_met(rule, history_of(c))))
+    pairs.append(Pair("values of T", len(expected[LHS]), len(reached)))
+    for t, (value, actual) in enumerate(zip(expected[LHS], reached, strict=False), 1):
+        pairs.append(Pair(f"T·η·(C_T − mean) at T = {t}", value, eta * actual))
+    pairs.append(Pair("first T", expected[FIRST], first_round_met(rule, history_of(c))))
     return compare_numbers(pairs, TOLERANCE)
 
 
@@ -104,8 +104,8 @@ def estimates(rule: Proposition1, algorithm: Algorithm) -> Finding:
                 found[client].append(-alpha / share[client] * u[str(client)])
             apart = [(own[-1] - sum(own) / len(own)) ** 2 if own else 0.0 for own in found]
             slots = state.server.slots
-            got = spread.measures(slots["spread"])["drift.spread"]
-            pairs.append(Pair(f"{name}, round {number}, spread", sum(apart) / len(apart), float(got)))
+            actual = spread.measures(slots["spread"])["drift.spread"]
+            pairs.append(Pair(f"{name}, round {number}, spread", sum(apart) / len(apart), float(actual)))
             h = alpha * abs(sum(u.values())) / len(sizes)
             length = float(dynamic.measures(slots["dynamic"])["drift.h"])
             pairs.append(Pair(f"{name}, round {number}, ‖h‖", h, length))
@@ -120,7 +120,7 @@ def runner_switches(rule: Proposition1, first: Algorithm, second: Algorithm) -> 
     """
     cohorts = ((0, 1), (0, 1), (0,), (0,), (0,), (1,), (0,), (0,), (1,), (1,), (1,), (1,))
     rounds, given, bed = len(cohorts), FixedCohorts(cohorts=cohorts), bed_q()
-    before, after = (Stage(replace(one, loss=bed.loss), rounds, local_q()) for one in (first, second))
+    before, after = (Stage(replace(method, loss=bed.loss), rounds, local_q()) for method in (first, second))
     pairs = []
     for name, engine in ENGINES.items():
 
@@ -130,14 +130,16 @@ def runner_switches(rule: Proposition1, first: Algorithm, second: Algorithm) -> 
             ).history
 
         c = [line["drift.h"] ** 2 for line in history(before)]
-        wanted = []
+        expected_values = []
         for zeta in (0.0, 0.001, 0.007, 0.01):
             d = bounds(c, zeta, 1.0)
-            wanted.append(next((t + 1 for t in range(1, rounds) if d[t - 1] <= d[t]), rounds))
+            expected_values.append(next((t + 1 for t in range(1, rounds) if d[t - 1] <= d[t]), rounds))
             ended = replace(before, until=replace(rule, threshold=zeta))
             states = history(ended, replace(after, rounds=0))
-            got = sum(line["stage"] == 0 for line in states)
-            pairs.append(Pair(f"{name}, ζ/η = {zeta:g}, rounds of the first stage", wanted[-1], got))
+            actual = sum(line["stage"] == 0 for line in states)
+            pairs.append(
+                Pair(f"{name}, ζ/η = {zeta:g}, rounds of the first stage", expected_values[-1], actual)
+            )
             pairs.append(Pair(f"{name}, ζ/η = {zeta:g}, rounds in all", rounds, len(states)))
-        pairs.append(Pair(f"{name}, rounds that differ", 4, len(set(wanted))))
+        pairs.append(Pair(f"{name}, rounds that differ", 4, len(set(expected_values))))
     return compare_numbers(pairs, TOLERANCE)

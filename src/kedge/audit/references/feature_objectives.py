@@ -15,7 +15,7 @@ def moon(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
     """MOON: f − μ · mean log(e^{cos(z, z_g)/τ} / (e^{cos(z, z_g)/τ} + e^{cos(z, z_p)/τ}))."""
     mu: float = known["correction"].mu
     tau: float = known["correction"].temperature
-    z, sent, before = (features(one, known["x"]) for one in (w, anchor, known["state"]["previous"]))
+    z, sent, before = (features(params, known["x"]) for params in (w, anchor, known["state"]["previous"]))
     near, far = (
         ((z * other).sum(1) / (z.norm(dim=1) * other.norm(dim=1) * tau)).exp() for other in (sent, before)
     )

@@ -69,5 +69,5 @@ def fedntd(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tenso
     beta: float = correction.beta
     tau: float = correction.temperature
     keep = torch.arange(CLASSES) != y[:, None]
-    there, here = (logits(one, x)[keep].view(len(y), CLASSES - 1) / tau for one in (anchor, w))
-    return f + beta * tau**2 * F.kl_div(here.log_softmax(1), there.softmax(1), reduction="batchmean")
+    teacher, student = (logits(params, x)[keep].view(len(y), CLASSES - 1) / tau for params in (anchor, w))
+    return f + beta * tau**2 * F.kl_div(student.log_softmax(1), teacher.softmax(1), reduction="batchmean")

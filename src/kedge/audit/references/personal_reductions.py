@@ -49,21 +49,21 @@ def open_head_for_two_epochs(step: int, steps: int) -> Sequence[bool]:
 
 def personal_models(algorithm: Algorithm, local: LocalTraining, data: Federation) -> dict[str, list[Leaves]]:
     """Every client's whole model after three rounds, by engine."""
-    model, found = perceptron(algorithm), {}
-    for name, engine in ENGINES.items():
-        place = engine(model, data)
-        server = train_all_clients(algorithm, local, 3, data, model, place).server
-        everyone = range(len(data.clients))
-        found[name] = [place.personal(client, server.shared, server.buffers)[0] for client in everyone]
-    return found
+    model, models = perceptron(algorithm), {}
+    for name, make in ENGINES.items():
+        engine = make(model, data)
+        server = train_all_clients(algorithm, local, 3, data, model, engine).server
+        clients = range(len(data.clients))
+        models[name] = [engine.personal(client, server.shared, server.buffers)[0] for client in clients]
+    return models
 
 
 def one_client_is_sgd(algorithm: Algorithm, opened: OpenUnits) -> Finding:
     """The shared and the kept part of a single client train together as by torch.optim.SGD."""
     data = federation([SIZE])
-    want = train_by_torch(PLAIN, 3, data, perceptron(), partial(proximal_loss, 0.0), opened)
-    got = {name: one for name, (one,) in personal_models(algorithm, PLAIN, data).items()}
-    return compare_trees(dict.fromkeys(got, want), got, want, TOLERANCE)
+    expected = train_by_torch(PLAIN, 3, data, perceptron(), partial(proximal_loss, 0.0), opened)
+    actual = {name: model for name, (model,) in personal_models(algorithm, PLAIN, data).items()}
+    return compare_trees(dict.fromkeys(actual, expected), actual, expected, TOLERANCE)
 
 
 def frozen_head_isolates_clients(algorithm: Algorithm) -> Finding:
@@ -74,9 +74,9 @@ def frozen_head_isolates_clients(algorithm: Algorithm) -> Finding:
         train_by_torch(PLAIN, 3, data, perceptron(), partial(proximal_loss, 0.0), open_body, client)
         for client in range(len(data.clients))
     ]
-    want = {str(client): one for client, one in enumerate(alone)}
-    got = {name: {str(client): own for client, own in enumerate(rows)} for name, rows in found.items()}
-    return compare_trees(dict.fromkeys(got, want), got, want, TOLERANCE)
+    expected = {str(client): model for client, model in enumerate(alone)}
+    actual = {name: {str(k): model for k, model in enumerate(models)} for name, models in found.items()}
+    return compare_trees(dict.fromkeys(actual, expected), actual, expected, TOLERANCE)
 
 
 def two_head_loss(counts: Tensor, w: Leaves, start: Leaves, x: Tensor, y: Tensor) -> Tensor:
@@ -84,8 +84,8 @@ def two_head_loss(counts: Tensor, w: Leaves, start: Leaves, x: Tensor, y: Tensor
     a, phi = logits(w, x), features(w, x)
     mass = counts * a.exp()
     generic = -(mass.gather(1, y[:, None])[:, 0] / mass.sum(1)).log().mean()
-    own = F.linear(phi.detach(), w["personal.weight"], w["personal.bias"])
-    return generic + F.cross_entropy(a.detach() + own, y)
+    psi = F.linear(phi.detach(), w["personal.weight"], w["personal.bias"])
+    return generic + F.cross_entropy(a.detach() + psi, y)
 
 
 def fedrod_of_one_client(algorithm: Algorithm) -> Finding:
@@ -96,9 +96,9 @@ def fedrod_of_one_client(algorithm: Algorithm) -> Finding:
     """
     local, data = replace(PLAIN, clip=None), federation([SIZE])
     counts = torch.bincount(data.pool.y[data.clients[0]], minlength=CLASSES).clamp(min=1e-9)
-    want = train_by_torch(local, 3, data, perceptron(algorithm), partial(two_head_loss, counts), open_all)
-    got = {name: one for name, (one,) in personal_models(algorithm, local, data).items()}
-    return compare_trees(dict.fromkeys(got, want), got, want, TOLERANCE)
+    expected = train_by_torch(local, 3, data, perceptron(algorithm), partial(two_head_loss, counts), open_all)
+    actual = {name: model for name, (model,) in personal_models(algorithm, local, data).items()}
+    return compare_trees(dict.fromkeys(actual, expected), actual, expected, TOLERANCE)
 
 
 def balanced_loss(step: Step) -> Tensor:
@@ -110,8 +110,8 @@ def balanced_loss(step: Step) -> Tensor:
 
 def fedrod_shares_balanced_fedavg(algorithm: Algorithm) -> Finding:
     """FedROD's shared leaves train as FedAvg with the balanced loss: personal heads do not change them."""
-    want = trained_model(replace(fedavg(), loss=balanced_loss), LOCAL, 3, RAGGED)
-    return compare_trees(want, trained_model(algorithm, LOCAL, 3, RAGGED), want, TOLERANCE)
+    expected = trained_model(replace(fedavg(), loss=balanced_loss), LOCAL, 3, RAGGED)
+    return compare_trees(expected, trained_model(algorithm, LOCAL, 3, RAGGED), expected, TOLERANCE)
 
 
 def head_trains(algorithm: Algorithm, trains: bool) -> Finding:
@@ -122,10 +122,10 @@ def head_trains(algorithm: Algorithm, trains: bool) -> Finding:
     model, data = perceptron(algorithm), federation(RAGGED)
     recorded = replace(algorithm, corrections=(*algorithm.corrections, StepRecorder(1)))
     start, wrong = model.init(0)[0], []
-    for name, engine in ENGINES.items():
-        place = engine(model, data)
-        server = train_all_clients(recorded, LOCAL, 3, data, model, place).server
-        ends = {f"client {k}": last_model(memory) for k, memory in place.save().items()}
+    for name, make in ENGINES.items():
+        engine = make(model, data)
+        server = train_all_clients(recorded, LOCAL, 3, data, model, engine).server
+        ends = {f"client {k}": last_model(memory) for k, memory in engine.save().items()}
         for owner, end in {"server": server.shared, **ends}.items():
             for number, unit in enumerate(model.units, 1):
                 training = trains or number < len(model.units)

@@ -15,9 +15,7 @@ from kedge.data.batches import plan
 from kedge.data.federation import Federation
 
 Loss = Callable[[Leaves, Leaves, Tensor, Tensor], Tensor]  # w, w at the start of the round, x, y
-OpenUnits = Callable[
-    [int, int], Sequence[bool]
-]  # (local step from 1, steps of the round) -> one flag for each unit
+OpenUnits = Callable[[int, int], Sequence[bool]]  # local step from 1, number of steps -> a flag for each unit
 
 
 def open_bottom_up(percent: int, step: int, steps: int) -> Sequence[bool]:
@@ -42,7 +40,7 @@ def train_by_torch(
     client: int = 0,
 ) -> Leaves:
     """Train one client alone by torch.optim. The gradients of frozen parameters are None."""
-    own = data.clients[client]
+    own_rows = data.clients[client]
     params = {k: v.requires_grad_() for k, v in model.init(0)[0].items()}
     sgd = local.optimizer
     assert isinstance(sgd, SGD)
@@ -51,13 +49,13 @@ def train_by_torch(
             params.values(), sgd.rate(round), momentum=sgd.momentum, weight_decay=sgd.weight_decay
         )
         start = {k: v.detach().clone() for k, v in params.items()}
-        index = plan([own], [client], local, fedavg().schedule, 1, 0, round, round)
-        for step, (rows, weight) in enumerate(zip(index.index[:, 0], index.weight[:, 0], strict=True), 1):
+        batches = plan([own_rows], [client], local, fedavg().schedule, 1, 0, round, round)
+        for step, (rows, weight) in enumerate(zip(batches.index[:, 0], batches.weight[:, 0], strict=True), 1):
             chosen = torch.from_numpy(rows[weight > 0])
             optimizer.zero_grad()
             value = loss(params, start, data.prepare(data.pool.x[chosen]), data.pool.y[chosen])
             value.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            for unit, is_open in zip(model.units, opened(step, len(index.index)), strict=True):
+            for unit, is_open in zip(model.units, opened(step, len(batches.index)), strict=True):
                 for k in () if is_open else unit:
                     params[k].grad = None
             clip_gradients(params, local.clip)

@@ -32,8 +32,8 @@ def methods_agree(
     local: LocalTraining = LOCAL,
 ) -> Finding:
     """Two methods train the same model."""
-    want = trained_model(right, local, rounds, sizes)
-    return compare_trees(want, trained_model(left, local, rounds, sizes), want, TOLERANCE)
+    expected = trained_model(right, local, rounds, sizes)
+    return compare_trees(expected, trained_model(left, local, rounds, sizes), expected, TOLERANCE)
 
 
 def fedprox_without_mu() -> Finding:
@@ -62,16 +62,16 @@ def one_client_is_sgd(
     """One client trains as torch.optim.SGD does, with decay, weight decay, clip and short last batches."""
     local = LocalTraining(3, 4, SGD(0.2, momentum, weight_decay=1e-2, decay=0.9), clip=0.5)
     data = federation([10])
-    want = train_by_torch(
+    expected = train_by_torch(
         local, 3, data, perceptron(), partial(proximal_loss, mu), partial(open_bottom_up, percent)
     )
-    return compare_trees(want, trained_model(algorithm, local, 3, [10]), want, TOLERANCE)
+    return compare_trees(expected, trained_model(algorithm, local, 3, [10]), expected, TOLERANCE)
 
 
 def one_step_is_central(algorithm: Algorithm, sizes: Sequence[int] = RAGGED) -> Finding:
     """One full-batch step of every client is gradient descent on the samples of all clients together."""
     local, data = LocalTraining(1, 1000, SGD(0.2, weight_decay=1e-2)), federation([sum(sizes)])
-    want = train_by_torch(
+    expected = train_by_torch(
         local, 3, data, perceptron(), partial(proximal_loss, 0.0), partial(open_bottom_up, 0)
     )
-    return compare_trees(want, trained_model(algorithm, local, 3, sizes), want, TOLERANCE)
+    return compare_trees(expected, trained_model(algorithm, local, 3, sizes), expected, TOLERANCE)

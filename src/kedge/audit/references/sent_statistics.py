@@ -33,8 +33,8 @@ Term = Callable[[Outputs, Outputs, Outputs | None, Tensor], Tensor]
 def fedntd_term(now: Outputs, sent: Outputs, previous: Outputs | None, y: Tensor) -> Tensor:
     """FedNTD's term with β = 0.7 and τ = 2, without the logit of the label."""
     keep = torch.arange(CLASSES) != y[:, None]
-    local, glob = (out[1][keep].view(len(y), -1) / 2.0 for out in (now, sent))
-    return 0.7 * 4.0 * F.kl_div(local.log_softmax(1), glob.softmax(1), reduction="batchmean")
+    student, teacher = (out[1][keep].view(len(y), -1) / 2.0 for out in (now, sent))
+    return 0.7 * 4.0 * F.kl_div(student.log_softmax(1), teacher.softmax(1), reduction="batchmean")
 
 
 def moon_term(now: Outputs, sent: Outputs, previous: Outputs | None, y: Tensor) -> Tensor:

@@ -99,6 +99,6 @@ def reduction_checks() -> Entries:
         (
             "fedpvr",
             "first units are fedavg, last units scaffold",
-            partial(oracle_scaffold.parts, fedpvr(), fedavg("uniform"), scaffold()),
+            partial(oracle_scaffold.parts_match, fedpvr(), fedavg("uniform"), scaffold()),
         ),
     ]

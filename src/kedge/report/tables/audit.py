@@ -29,7 +29,7 @@ MEANINGS = {  # by kind of check
     "resume": "a run that is stopped and resumed equals the uninterrupted run, bit for bit",
     "value": "the method pickles, compares, hashes, prints its arguments, and modifies nothing",
 }
-LEGEND = "A cell has the number of checks, ✓ if all pass, and their largest error if it fits; – is no check."
+LEGEND = "Cells: number of checks, ✓ if all pass, and the largest error if the table has room; – if none."
 LAYOUTS = (  # from wide to narrow
     Layout(True, 2, 9, 60),
     Layout(True, 1, 9, 60),
@@ -79,7 +79,7 @@ def kind_table(methods: Sequence[Mapping[str, Any]]) -> Table:
     """The meaning of each kind of check that at least one method has."""
     table = plain_table()
     table.add_column("kind", no_wrap=True)
-    table.add_column("compares", overflow="fold")
+    table.add_column("meaning", overflow="fold")
     for kind in methods[0]["kinds"]:
         if any(method["kinds"][kind] for method in methods):
             table.add_row(kind, Text(MEANINGS[kind], "dim"))

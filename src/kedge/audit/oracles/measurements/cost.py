@@ -53,11 +53,11 @@ def network() -> nn.Module:
 def costs(algorithm: Algorithm, active: int) -> tuple[Cost, ...]:
     """The cost of every round. All clients have the same samples, because only their number matters."""
     pool = Dataset(torch.zeros(EXAMPLES, 1, 28, 28), torch.zeros(EXAMPLES, dtype=torch.int64))
-    own, none = (np.arange(EXAMPLES),) * CLIENTS, (np.empty(0, dtype=np.int64),) * CLIENTS
+    rows, none = (np.arange(EXAMPLES),) * CLIENTS, (np.empty(0, dtype=np.int64),) * CLIENTS
     task = Task(
         (Stage(algorithm, ROUNDS, LocalTraining(1, BATCH)),),
         from_module(seeded(network, 0)),
-        Federation(pool, own, none, None, 10),
+        Federation(pool, rows, none, None, 10),
         Participation(per_round=active),
     )
     return tuple(Cost(**line["cost"]) for line in predicted_lines(task))
@@ -71,19 +71,23 @@ def total_updates(algorithm: Algorithm, active: int = CLIENTS) -> int:
 def updated_parameters() -> Finding:
     """The paper's count: trainable parameters × batches × clients × rounds."""
     oracle = ORACLES["layer_expansion_cost_model"]
-    given, want = oracle["inputs"], oracle["expected"]
+    given, expected = oracle["inputs"], oracle["expected"]
     model = from_module(seeded(network, 0))
     params, _ = model.init(0)
     sizes = [sum(params[k].numel() for k in unit) for unit in model.units]
     pairs = [Pair(f"parameters of {k}", given["params"][k], n) for k, n in zip(LAYERS, sizes, strict=True)]
-    pairs += [Pair("all parameters", want["total_params"], costs(METHODS["fedavg"], ACTIVE)[0].parameters)]
-    pairs += [Pair("base parameters", want["base_params"], costs(METHODS["fedbabu"], ACTIVE)[0].parameters)]
-    pairs += [Pair(k, want[k], total_updates(algorithm)) for k, algorithm in METHODS.items()]
+    pairs += [
+        Pair("all parameters", expected["total_params"], costs(METHODS["fedavg"], ACTIVE)[0].parameters)
+    ]
+    pairs += [
+        Pair("base parameters", expected["base_params"], costs(METHODS["fedbabu"], ACTIVE)[0].parameters)
+    ]
+    pairs += [Pair(k, expected[k], total_updates(algorithm)) for k, algorithm in METHODS.items()]
     for name in ("vanilla", "anti"):
-        own = [costs(METHODS[name], ACTIVE)[at].parameters for at in PHASES]
-        both = zip(want[f"{name}_phase_params"], own, strict=True)
-        pairs += [Pair(f"{name}, phase {phase}", e, got) for phase, (e, got) in enumerate(both, 1)]
-    ten = want["fedavg_if_only_10_of_100_clients_train"]
+        counts = [costs(METHODS[name], ACTIVE)[at].parameters for at in PHASES]
+        both = zip(expected[f"{name}_phase_params"], counts, strict=True)
+        pairs += [Pair(f"{name}, phase {phase}", e, actual) for phase, (e, actual) in enumerate(both, 1)]
+    ten = expected["fedavg_if_only_10_of_100_clients_train"]
     return compare_numbers(
         [*pairs, Pair("fedavg, ten clients", ten, total_updates(METHODS["fedavg"], ACTIVE))], 0.0
     )
@@ -91,12 +95,12 @@ def updated_parameters() -> Finding:
 
 def updated_parameters_literal() -> Finding:
     """The same count with the algorithm's rule t ≥ t_k: phases of 99, 100 and 101 rounds."""
-    want = ORACLES["layer_expansion_cost_model"]["expected"]
-    (key,) = (k for k in want if k.startswith("vanilla_if_algorithm1"))
+    expected = ORACLES["layer_expansion_cost_model"]["expected"]
+    (key,) = (k for k in expected if k.startswith("vanilla_if_algorithm1"))
     late = {key: vanilla(THAW), "anti_literal": anti(THAW)}
     return compare_numbers(
         [
-            Pair(k, want[k], total_updates(with_schedule(fedbabu(), schedule, k)))
+            Pair(k, expected[k], total_updates(with_schedule(fedbabu(), schedule, k)))
             for k, schedule in late.items()
         ],
         0.0,
@@ -130,24 +134,24 @@ def multiply_adds() -> Finding:
 
 def communication() -> Finding:
     """Parameters of four bytes sent to and by ten clients in 300 rounds."""
-    want = ORACLES["layer_expansion_communication"]["expected"]
+    expected = ORACLES["layer_expansion_communication"]["expected"]
     sent = {
         name: sum(cost.bytes_down + cost.bytes_up for cost in costs(algorithm, ACTIVE)) / 4
         for name, algorithm in METHODS.items()
     }
-    return compare_numbers([Pair(name, want[name], sent[name]) for name in want], 0.0)
+    return compare_numbers([Pair(name, expected[name], sent[name]) for name in expected], 0.0)
 
 
 def switching() -> Finding:
     """The relative cost of FedDyn → FedAvg by the round of the switch: 1 + 0.5 · switch / 1000."""
     pairs = []
     ends = {"0": "fedavg", str(LONG): "feddyn"}
-    for at, want in ORACLES["feddyn_to_fedavg_table2_cost"]["expected"].items():
+    for at, expected in ORACLES["feddyn_to_fedavg_table2_cost"]["expected"].items():
         method = ends.get(at, f"feddyn -> fedavg@{at}")
         stages = resolve({"name": "table", "rounds": LONG, "method": method}).stages
         lengths = [rounds for _, _, rounds, _ in stages]
-        got = relative_cost(lengths, [PRICES[method["name"]] for method, *_ in stages])
-        pairs.append(Pair(f"switch after {at}", want, got))
+        actual = relative_cost(lengths, [PRICES[method["name"]] for method, *_ in stages])
+        pairs.append(Pair(f"switch after {at}", expected, actual))
     return compare_numbers(pairs, 1e-12)
 
 

@@ -72,14 +72,14 @@ def cosines() -> Finding:
     expected = oracle["expected"]["similarity_of_last_round_to_rounds_0_1"]
     found = {
         "one client": intra_client_cosine(updates),
-        "with one that stood still": mean_over_clients(
+        "mean with a client of zero updates": mean_over_clients(
             [intra_client_cosine(updates), intra_client_cosine(still)]
         ),
     }
     pairs = [
-        Pair(f"{what}, round {t}", e, or_nan(g))
-        for what, got in found.items()
-        for t, (e, g) in enumerate(zip(expected, got, strict=True))
+        Pair(f"{name}, round {t}", e, or_nan(g))
+        for name, actual in found.items()
+        for t, (e, g) in enumerate(zip(expected, actual, strict=True))
     ]
     return compare_numbers(pairs, 1e-12)
 

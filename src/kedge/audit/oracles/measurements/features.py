@@ -23,24 +23,24 @@ def oracle_interaction() -> Interaction:
 
 def correlations() -> Finding:
     """|ρ| between all columns, and γ_data."""
-    got = oracle_interaction()
-    want, rho = EXPECTED["abs_rho"], got.correlation.tolist()
-    places = [(i, j) for i in range(len(want)) for j in range(len(want))]
-    pairs = [Pair(f"|ρ| {i},{j}", want[i][j], rho[i][j]) for i, j in places]
-    above = float("nan") if got.threshold is None else got.threshold
+    actual = oracle_interaction()
+    expected, rho = EXPECTED["abs_rho"], actual.correlation.tolist()
+    places = [(i, j) for i in range(len(expected)) for j in range(len(expected))]
+    pairs = [Pair(f"|ρ| {i},{j}", expected[i][j], rho[i][j]) for i, j in places]
+    above = float("nan") if actual.threshold is None else actual.threshold
     return compare_numbers([*pairs, Pair("γ_data", EXPECTED["gamma_data_value"], above)], 1e-9)
 
 
 def clusters() -> Finding:
     """Labels, both counts of clusters, and the numbers of features that models share."""
-    got = oracle_interaction()
-    labels = zip(EXPECTED["greedy_labels (model-major order)"], got.labels.flatten().tolist(), strict=True)
-    pairs = [Pair(f"label {n}", want, label) for n, (want, label) in enumerate(labels)]
+    actual = oracle_interaction()
+    labels = zip(EXPECTED["greedy_labels (model-major order)"], actual.labels.flatten().tolist(), strict=True)
+    pairs = [Pair(f"label {n}", expected, label) for n, (expected, label) in enumerate(labels)]
     pairs += [
-        Pair("clusters", EXPECTED["n_clusters_greedy"], got.clusters),
-        Pair("connected components", EXPECTED["n_clusters_connected_components"], got.components),
-        Pair("shared by 0 and 1", EXPECTED["features_shared_model0_model1"], got.shared(0, 1)),
-        Pair("shared by 0 and 2", EXPECTED["features_shared_model0_model2"], got.shared(0, 2)),
+        Pair("clusters", EXPECTED["n_clusters_greedy"], actual.clusters),
+        Pair("connected components", EXPECTED["n_clusters_connected_components"], actual.components),
+        Pair("shared by 0 and 1", EXPECTED["features_shared_model0_model1"], actual.shared(0, 1)),
+        Pair("shared by 0 and 2", EXPECTED["features_shared_model0_model2"], actual.shared(0, 2)),
     ]
     return compare_numbers(pairs, 0.0)
 
@@ -53,9 +53,9 @@ def tensor() -> Finding:
     pairs = [Pair(f"axis {n}", e, g) for n, (e, g) in enumerate(shape)]
     pairs += [Pair("sum", EXPECTED["tensor_sum"], int(omega.sum()))]
     pairs += [
-        Pair(f"model {m}, cluster {f}", expected, got)
+        Pair(f"model {m}, cluster {f}", expected, actual)
         for m, row in enumerate(want)
-        for f, (expected, got) in enumerate(zip(row, sums[m], strict=True))
+        for f, (expected, actual) in enumerate(zip(row, sums[m], strict=True))
     ]
     return compare_numbers(pairs, 0.0)
 

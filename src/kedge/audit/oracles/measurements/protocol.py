@@ -39,25 +39,25 @@ def participation(case: str) -> Finding:
     found = re.fullmatch(r"n=(\d+),p=([\d.]+)", case)
     assert found is not None
     n, p = int(found[1]), float(found[2])
-    some = 1 - (1 - p) ** n
-    mean, one = n * p / some, n * p * (1 - p) ** (n - 1) / some
+    not_empty = 1 - (1 - p) ** n
+    mean, single = n * p / not_empty, n * p * (1 - p) ** (n - 1) / not_empty
     oracle = ORACLES["bernoulli_participation"]
     exact = [Pair("formula of the mean", oracle["expected"][case], mean)]
     if case in oracle["prob_exactly_one_client_given_nonempty"]:
         exact.append(
-            Pair("formula of one client", oracle["prob_exactly_one_client_given_nonempty"][case], one)
+            Pair("formula of one client", oracle["prob_exactly_one_client_given_nonempty"][case], single)
         )
     formulas = compare_numbers(exact, 1e-9)
     rule = Participation("bernoulli", share=p)
     sizes = np.array([len(rule.sample(n, 1, round)) for round in range(ROUNDS)])
-    deviation = math.sqrt(((n * p * (1 - p) + (n * p) ** 2) / some - mean**2) / ROUNDS)
+    deviation = math.sqrt(((n * p * (1 - p) + (n * p) ** 2) / not_empty - mean**2) / ROUNDS)
     off = abs(sizes.mean() - mean) / deviation
-    off_one = abs((sizes == 1).mean() - one) / max(math.sqrt(one * (1 - one) / ROUNDS), 1e-3)
+    off_single = abs((sizes == 1).mean() - single) / max(math.sqrt(single * (1 - single) / ROUNDS), 1e-3)
     return Finding(
-        passed=formulas.passed and bool(max(off, off_one) <= DEVIATIONS) and bool(sizes.min() >= 1),
+        passed=formulas.passed and bool(max(off, off_single) <= DEVIATIONS) and bool(sizes.min() >= 1),
         error=formulas.error,
         detail=f"{formulas.detail}; {ROUNDS} rounds: mean {sizes.mean():.3f}, {off:.1f} standard errors off "
-        f"(at most {DEVIATIONS:g}), one client in {(sizes == 1).mean():.1%}, expected {one:.1%}",
+        f"(at most {DEVIATIONS:g}), one client in {(sizes == 1).mean():.1%}, expected {single:.1%}",
     )
 
 

@@ -54,32 +54,32 @@ def ratio(before: Point, after: Point) -> float:
 
 def flow(network: Network) -> Finding:
     """The limits of gradient flow, at av = 1 and with a constant a² − v², and the next round."""
-    start, want = two_clients(FLOW["inputs"]), FLOW["expected"]
+    start, expected = two_clients(FLOW["inputs"]), FLOW["expected"]
     training = Training(flow=True)
     n, v = gradient_flow(network, start, training)
     after = next_round(network, start, training)
     names = ("a_inf", "b_inf", "v_inf_client1", "v_inf_client2", "a_next", "b_next", "v_next")
     values = [*n.tolist(), *v.tolist(), *after.n.tolist(), float(after.v)]
-    pairs = [Pair(name, want[name], value) for name, value in zip(names, values, strict=True)]
+    pairs = [Pair(name, expected[name], value) for name, value in zip(names, values, strict=True)]
     pairs += [Pair(f"n·v of client {j + 1}", 1.0, float(n[j] * v[j])) for j in range(2)]
     kept, before = n**2 - v**2, start.n**2 - start.v**2
     pairs += [Pair(f"n² − v² of client {j + 1}", float(before[j]), float(kept[j])) for j in range(2)]
     pairs += [
-        Pair("d", want["d"], float(discrepancy(start.n))),
-        Pair("d of the next round", want["d_next"], float(discrepancy(after.n))),
-        Pair("r", want["r"], ratio(start, after)),
+        Pair("d", expected["d"], float(discrepancy(start.n))),
+        Pair("d of the next round", expected["d_next"], float(discrepancy(after.n))),
+        Pair("r", expected["r"], ratio(start, after)),
     ]
     return compare_numbers(pairs, TOLERANCE)
 
 
 def flow_as_printed(minimum: Minimum) -> Finding:
     """The paper's printed value, which has a further factor ½ in both numbers: their product is 1/4."""
-    start, want = two_clients(FLOW["inputs"]), FLOW["expected"][PRINTED]
+    start, expected = two_clients(FLOW["inputs"]), FLOW["expected"][PRINTED]
     n, v = minimum(start.n[:1], start.v[None])
     pairs = [
-        Pair("a_inf as printed", want["a_inf"], float(n)),
-        Pair("v_inf as printed", want["v_inf"], float(v)),
-        Pair("product as printed", want["product"], float(n * v)),
+        Pair("a_inf as printed", expected["a_inf"], float(n)),
+        Pair("v_inf as printed", expected["v_inf"], float(v)),
+        Pair("product as printed", expected["product"], float(n * v)),
         Pair("product as printed, 1/4", 0.25, float(n * v)),
     ]
     return compare_numbers(pairs, TOLERANCE)
@@ -90,47 +90,47 @@ def descent(network: Network, gradient: int) -> Finding:
     given = DESCENT["inputs"]
     start, pairs = two_clients(given), []
     for name, frozen in FROZEN.items():
-        want = DESCENT["expected"][f"factor{gradient}:{name}"]
+        expected = DESCENT["expected"][f"factor{gradient}:{name}"]
         training = Training(given["lr"], given["K"], frozen, gradient)
         for place, after in next_rounds(network, start, training).items():
-            got = [*after.n.tolist(), float(after.v)]
-            each = zip("abv", want["a,b,v"], got, strict=True)
+            actual = [*after.n.tolist(), float(after.v)]
+            each = zip("abv", expected["a,b,v"], actual, strict=True)
             pairs += [Pair(f"{place}, {name}, {letter}", *both) for letter, *both in each]
-            pairs.append(Pair(f"{place}, {name}, r", want["r_empirical"], ratio(start, after)))
+            pairs.append(Pair(f"{place}, {name}, r", expected["r_empirical"], ratio(start, after)))
     return compare_numbers(pairs, TOLERANCE)
 
 
 def near_minimum(network: Network, theory: Callable[[Network, Point, Training], Tensor]) -> Finding:
     """Theory and simulation close to av = bv = 1, and the papers' printed r for FedAvg and FedBABU."""
-    given, want = NEAR["inputs"], NEAR["expected"]
+    given, expected = NEAR["inputs"], NEAR["expected"]
     start = two_clients(given)
     trainings = [Training(given["lr"], given["K"], s, given["gradient_factor"]) for s in (0, 1, NEVER)]
     average, bug, babu = trainings
     alone = [mean_cosine(network, Point(start.n[j : j + 1], start.v)) for j in range(2)]
     pairs = [
-        Pair("cos²θ of client 1", want["cos2_theta_client1=a^2/(a^2+v^2)"], float(alone[0])),
-        Pair("cos²θ of client 2", want["cos2_theta_client2"], float(alone[1])),
+        Pair("cos²θ of client 1", expected["cos2_theta_client1=a^2/(a^2+v^2)"], float(alone[0])),
+        Pair("cos²θ of client 2", expected["cos2_theta_client2"], float(alone[1])),
     ]
     for name, training, key in (
         ("fedavg", average, "r_theory_fedavg=(1+mean cos2)/2"),
         ("fedbug", bug, "r_theory_fedbug_1step=(1+(1-2*lr*v^2)*mean cos2)/2"),
         ("fedbabu, many steps", babu._replace(flow=True), "r_theory_fedbabu"),
     ):
-        pairs.append(Pair(f"theory, {name}", want[key], float(theory(network, start, training))))
+        pairs.append(Pair(f"theory, {name}", expected[key], float(theory(network, start, training))))
     for name, training, key in (
         ("fedavg", average, "r_empirical_fedavg"),
         ("fedbug", bug, "r_empirical_fedbug_1step"),
         ("fedbabu", babu, "r_empirical_fedbabu"),
     ):
         for place, after in next_rounds(network, start, training).items():
-            pairs.append(Pair(f"{place}, {name}", want[key], ratio(start, after)))
+            pairs.append(Pair(f"{place}, {name}", expected[key], ratio(start, after)))
     for name, training, key in (
         ("fedavg", average, "r_theory_fedavg=(1+mean cos2)/2"),
         ("fedbabu", babu, "r_theory_fedbabu"),
     ):
-        pairs.append(Pair(f"printed, {name}", want[key], float(paper_ratio(network, start, training))))
+        pairs.append(Pair(f"printed, {name}", expected[key], float(paper_ratio(network, start, training))))
     exact = float(theory(network, start, babu))  # for K steps, without the limit of many steps
-    pairs.append(Pair("theory, fedbabu, its K steps", want["r_empirical_fedbabu"], exact))
+    pairs.append(Pair("theory, fedbabu, its K steps", expected["r_empirical_fedbabu"], exact))
     return compare_numbers(pairs, TOLERANCE)
 
 
@@ -138,20 +138,22 @@ def many_clients(
     network: Network, case: str, theory: Callable[[Network, Point, Training], Tensor]
 ) -> Finding:
     """Four clients: d over ordered pairs, one round, r by simulation and by theory in the minimum."""
-    given, want = MANY[case]["inputs"], MANY[case]["expected"]
+    given, expected = MANY[case]["inputs"], MANY[case]["expected"]
     start, m = point(given["n"], given["v"]), len(given["n"])
     training = Training(given["lr"], given["K"], 0, given["gradient_factor"])
-    pairs = [Pair("d", want["d"], float(discrepancy(start.n)))]
+    pairs = [Pair("d", expected["d"], float(discrepancy(start.n)))]
     for place, after in next_rounds(network, start, training).items():
-        each = enumerate(zip(want["n_next"], after.n.tolist(), strict=True), 1)
+        each = enumerate(zip(expected["n_next"], after.n.tolist(), strict=True), 1)
         pairs += [Pair(f"{place}, n of client {j}", *both) for j, both in each]
-        pairs.append(Pair(f"{place}, v", want["v_next"], float(after.v)))
-        pairs.append(Pair(f"{place}, r", want["r_empirical"], ratio(start, after)))
-        if "d_next" in want:
-            pairs.append(Pair(f"{place}, d of the next round", want["d_next"], float(discrepancy(after.n))))
-    key = next(k for k in want if k.startswith("r_theory"))
+        pairs.append(Pair(f"{place}, v", expected["v_next"], float(after.v)))
+        pairs.append(Pair(f"{place}, r", expected["r_empirical"], ratio(start, after)))
+        if "d_next" in expected:
+            pairs.append(
+                Pair(f"{place}, d of the next round", expected["d_next"], float(discrepancy(after.n)))
+            )
+    key = next(k for k in expected if k.startswith("r_theory"))
     at = point([1.0] * m, 1.0)  # cos²θ is ½ in both networks
-    pairs.append(Pair("theory", want[key], float(theory(network, at, training))))
+    pairs.append(Pair("theory", expected[key], float(theory(network, at, training))))
     return compare_numbers(pairs, TOLERANCE)
 
 
