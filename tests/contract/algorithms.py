@@ -1,6 +1,6 @@
-"""Examples of the registry and further variants: every contract test runs on every row.
+"""The methods of the contract tests: the examples of the registry, and further variants.
 
-KEDGE_METHOD=my_file.py:factory puts a method outside the package in the place of all rows.
+KEDGE_METHOD=my_file.py:factory replaces all of them by a method outside the package.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Methods, schedules and stages put together as a configuration does it, and runs of them side by side."""
+"""Combinations of methods, schedules and stages as in a configuration, and runs of them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.problem import PLAIN, distance, everything, federation, network
+from tests.contract.problem import PLAIN, distance, federation, network
+from tests.contract.resuming import stop_after
 
 from kedge.algorithms import SCHEDULE_FACTORIES
 from kedge.audit.recorded_run import FixedCohorts
+from kedge.audit.training import run_state
 from kedge.config.checks import check_schedules
 from kedge.config.experiment import factory_table
 from kedge.config.stages import adapted_model, algorithm_of, common_rebuild
@@ -26,33 +28,33 @@ from kedge.engines.stacked import Stacked
 from kedge.running.progress import Interrupted, Observer
 from kedge.running.runner import run
 
-Kind = Callable[[Model, Federation], Engine]
-ENGINES: tuple[Kind, Kind] = (Sequential, Stacked)
+MakeEngine = Callable[[Model, Federation], Engine]
+ENGINES: tuple[MakeEngine, MakeEngine] = (Sequential, Stacked)
 LOCAL = LocalTraining(2, 4, SGD(0.1, weight_decay=1e-2, decay=0.9), clip=1.0)
-# Before a switch after two rounds and after it: client 1 is asked in both, 3 with a rest, 0 and 2 in one.
+# Around a switch after two rounds: client 1 trains before and after it, 3 with a pause, 0 and 2 on one side.
 COHORTS = FixedCohorts(cohorts=((0, 1), (1, 3), (1, 2), (2, 3)))
-ROUNDS = 3  # over which a thawing schedule opens its units
-AS_IT_IS = {"moon": {"projection": 0}}  # no network of its own: other stages may follow
-REFUSED = {("fix-last", "fedrod"), ("fix-last-two", "fedrod")}  # pairs that make no sense
+ROUNDS = 3  # in which a thawing schedule opens all units
+SAME_NETWORK = {"moon": {"projection": 0}}  # arguments with which a method does not change the network
+REFUSED = {("fix-last", "fedrod"), ("fix-last-two", "fedrod")}  # pairs that raise an error
 
 
-def composed(method: str, schedule: str = "all", **options: Any) -> Algorithm:
-    """A method under a schedule, each with its defaults, by the path a configuration takes."""
+def compose(method: str, schedule: str = "all", **options: Any) -> Algorithm:
+    """A method under a schedule, both with their defaults, made by the code that a configuration uses."""
     table = factory_table("method", {"name": method, **options})
     own: dict[str, Any] = {}
-    if "thaw" in signature(SCHEDULE_FACTORIES[schedule]).parameters:  # its default fits one network only
+    if "thaw" in signature(SCHEDULE_FACTORIES[schedule]).parameters:  # the default is for one network only
         base = len(network("batch", of=algorithm_of(table, {"name": "all"})).units) - 1
         own = {"thaw": [-(-ROUNDS * unit // base) for unit in range(base)]}
     return algorithm_of(table, factory_table("schedule", {"name": schedule, **own}))
 
 
-def one_of_several(method: str, schedule: str = "all") -> Algorithm:
-    """The same on the network as it is, so that it can be one of several stages."""
-    return composed(method, schedule, **AS_IT_IS.get(method, {}))
+def for_a_stage(method: str, schedule: str = "all") -> Algorithm:
+    """The same without a change of the network, so that it can be one of several stages."""
+    return compose(method, schedule, **SAME_NETWORK.get(method, {}))
 
 
-def together(*methods: Algorithm) -> Algorithm:
-    """The first method with the corrections of all."""
+def combine(*methods: Algorithm) -> Algorithm:
+    """The first method, with the corrections of all."""
     corrections = tuple(c for method in methods for c in method.corrections)
     return replace(methods[0], name=" & ".join(m.name for m in methods), corrections=corrections)
 
@@ -63,9 +65,9 @@ def task_of(
     statistics: Statistics = "shared",
     local: LocalTraining = LOCAL,
 ) -> Task:
-    """These methods one after another on a network with batch norm, assembled and checked as an experiment.
+    """The methods as stages, on a network with batch norm, assembled and checked as an experiment is.
 
-    Clients have local tests, so that personal and fine-tuned models are measured too.
+    Clients have local test sets, so that personal and fine-tuned models are measured too.
     """
     stages = [Stage(one, count, local) for one, count in zip(methods, rounds, strict=True)]
     plain = network("batch", statistics, of=replace(PLAIN, rebuild=common_rebuild(stages)))
@@ -76,32 +78,31 @@ def task_of(
     return Task(stages, model, data, COHORTS)
 
 
-class Ran:
-    """A run at its end: its engine, its server, all its state, and its history without the times."""
+class FinishedRun:
+    """A run until its end: engine, server, all state, and the history without times."""
 
-    def __init__(self, task: Task, kind: Kind, folder: Path | None = None, stop: int = 0) -> None:
+    def __init__(self, task: Task, kind: MakeEngine, folder: Path | None = None, stop: int = 0) -> None:
         self.engine = kind(task.model, task.federation)
-        left = iter(range(stop - 1, -1, -1))
-        observer = Observer(stop=lambda: next(left, None) == 0)
+        observer = stop_after(stop) if stop else Observer()
         progress = run(task, self.engine, folder, observer=observer)
         self.server = progress.server
-        self.state: dict[str, Tree] = everything(progress.server, self.engine)
+        self.state: dict[str, Tree] = run_state(progress.server, self.engine)
         self.history: History = [{k: v for k, v in line.items() if k != "time"} for line in progress.history]
 
 
-def resumes(task: Task, through: Ran, kind: Kind, folder: Path, after: int) -> None:
-    """Stopped after some rounds and taken up again, a run ends as the one that went through, to the bit."""
+def assert_resumes(task: Task, whole: FinishedRun, kind: MakeEngine, folder: Path, after: int) -> None:
+    """A run that is stopped after `after` rounds and resumed ends with the bits of the run `whole`."""
     with pytest.raises(Interrupted):
-        Ran(task, kind, folder, stop=after)
-    again = Ran(task, kind, folder)
-    assert again.history == through.history
-    assert distance(again.state, through.state) == 0
+        FinishedRun(task, kind, folder, stop=after)
+    resumed = FinishedRun(task, kind, folder)
+    assert resumed.history == whole.history
+    assert distance(resumed.state, whole.state) == 0
 
 
-def apart(one: History, other: History) -> float:
-    """The largest difference of two histories' numbers; all else in them must be the same."""
+def history_difference(first: History, second: History) -> float:
+    """The largest difference of the numbers in two histories. Everything else must be equal."""
     gaps = [0.0]
-    for left, right in zip(one, other, strict=True):
+    for left, right in zip(first, second, strict=True):
         assert list(left) == list(right)
         for k, v in left.items():
             if isinstance(v, float) and isinstance(right[k], float):

@@ -1,4 +1,4 @@
-"""The audit's small federations and networks with a test set, and the distance between two runs."""
+"""The audit's small federations and networks, with a test set, and the distance between two runs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -6,33 +6,34 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from kedge.audit import problems, training
+from kedge.audit import problems
+from kedge.audit.training import run_state, train_rounds
 from kedge.core.algorithm import Algorithm, LocalTraining
 from kedge.core.model import Model, Statistics
-from kedge.core.server import Server
 from kedge.core.tree import Tree, flatten
 from kedge.data.datasets import synthetic
 from kedge.data.federation import Federation
 from kedge.engines.direct import Direct
-from kedge.engines.engine import Engine
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 
 PLAIN = Algorithm("plain")
 CLASSES, IMAGE, SIZES = problems.CLASSES, problems.IMAGE, problems.SIZES
-EVERYBODY, SOME = problems.ALL_CLIENTS, problems.SOME_CLIENTS
+ALL_CLIENTS, SOME_CLIENTS = problems.ALL_CLIENTS, problems.SOME_CLIENTS
 TOLERANCE = 1e-12  # float64, relative to the largest parameter, after three rounds
 
 
 def federation(
     sizes: Sequence[int] = SIZES, shape: Sequence[int] = IMAGE, dtype: torch.dtype = torch.float64
 ) -> Federation:
-    """Gaussian classes, dealt to clients with `sizes` samples, with a common test set and no local ones."""
+    """Gaussian classes, split among clients with `sizes` samples, with a common test set."""
     test = synthetic(sum(sizes) * 5 // 4 + 5, CLASSES, shape).test
     return replace(problems.federation(sizes, shape, dtype), test=test).to("cpu", dtype)
 
 
-def fit(algorithm: Algorithm, build: Callable[[], nn.Module], statistics: Statistics = "shared") -> Model:
+def build_model(
+    algorithm: Algorithm, build: Callable[[], nn.Module], statistics: Statistics = "shared"
+) -> Model:
     """The network that `build` makes, adapted to `algorithm`, with weights from a fixed seed."""
     return problems.adapted_model(build, algorithm, statistics)
 
@@ -56,24 +57,7 @@ def perceptron(hidden: int = 6, inputs: int = 16, of: Algorithm = PLAIN) -> Mode
             nn.Linear(5, CLASSES),
         )  # fmt: skip
 
-    return fit(of, build)
-
-
-def play(
-    algorithm: Algorithm,
-    local: LocalTraining,
-    engine: Engine,
-    model: Model,
-    data: Federation,
-    cohorts: Sequence[Sequence[int]],
-) -> Server:
-    """The server after a round with each of these cohorts."""
-    return training.train_rounds(algorithm, local, engine, model, data, cohorts)
-
-
-def everything(server: Server, engine: Engine) -> dict[str, Tree]:
-    """All state of a run: the server's, and every client's memory."""
-    return training.run_state(server, engine)
+    return build_model(of, build)
 
 
 def distance(left: Tree, right: Tree) -> float:
@@ -90,12 +74,13 @@ def disagreement(
     local: LocalTraining,
     model: Model,
     data: Federation,
-    cohorts: Sequence[Sequence[int]] = EVERYBODY,
+    cohorts: Sequence[Sequence[int]] = ALL_CLIENTS,
     chunk: int = 0,
     compiled: bool = False,
 ) -> float:
-    """How far sequential and stacked are apart after these rounds."""
-    one, many = Sequential(model, data), Stacked(model, data, chunk, Direct(compiled, model.half))
-    plain = play(algorithm, local, one, model, data, cohorts)
-    stacked = play(algorithm, local, many, model, data, cohorts)
-    return distance(everything(plain, one), everything(stacked, many))
+    """The distance between the sequential and the stacked engine after the rounds of `cohorts`."""
+    states = []
+    for engine in (Sequential(model, data), Stacked(model, data, chunk, Direct(compiled, model.half))):
+        server = train_rounds(algorithm, local, engine, model, data, cohorts)
+        states.append(run_state(server, engine))
+    return distance(*states)

@@ -1,4 +1,4 @@
-"""Chance inside a user's module: the same on every engine, resumed exactly, no generator of the process."""
+"""Random numbers inside a user's module: equal on all engines, exact after resuming, from keys alone."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,22 +7,21 @@ import numpy as np
 import pytest
 import torch
 from tests.contract.problem import (
-    EVERYBODY,
+    ALL_CLIENTS,
     PLAIN,
     TOLERANCE,
+    build_model,
     disagreement,
     distance,
-    everything,
     federation,
-    fit,
-    play,
 )
-from tests.contract.test_resume import LOCAL, SOME, both_ways
+from tests.contract.resuming import LOCAL, PARTICIPATION, assert_resume_is_exact
 from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn import functional as F
 
 from kedge.algorithms import fedavg
+from kedge.audit.training import run_state, train_rounds
 from kedge.config.forward_check import with_checked_forward
 from kedge.config.task import Task
 from kedge.core.algorithm import LocalTraining, Stage
@@ -41,7 +40,7 @@ KEEP = LocalTraining(2, 4, SGD(0.1), clip=1.0)
 
 
 class Sequences(nn.Module):
-    """A layer over sequences between two linear ones."""
+    """A layer over sequences, between two linear layers."""
 
     def __init__(self, core: nn.Module, width: int = WIDTH) -> None:
         super().__init__()
@@ -54,7 +53,7 @@ class Sequences(nn.Module):
 
 
 class Drawing(nn.Module):
-    """A function of the user's own that draws."""
+    """A module that calls a random function of the user."""
 
     def __init__(self, draw: Callable[[Tensor, bool], Tensor]) -> None:
         super().__init__()
@@ -112,7 +111,7 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
 
 
 class Decoding(nn.Module):
-    """A decoder that looks at its own input."""
+    """A decoder that attends to its own input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,13 +141,13 @@ def data(sizes: tuple[int, ...] = (1, 2, 5, 9)) -> Federation:
 
 
 def model(name: str) -> Model:
-    return with_checked_forward(fit(PLAIN, lambda: Sequences(LAYERS[name]()).double()), data())
+    return with_checked_forward(build_model(PLAIN, lambda: Sequences(LAYERS[name]()).double()), data())
 
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_engines_drop_the_same_on_ragged_clients(name: str) -> None:
     """Short batches are padded in a stack, and every client has a key of its own."""
-    assert disagreement(PLAIN, KEEP, model(name), data(), EVERYBODY[:2], chunk=3) < TOLERANCE
+    assert disagreement(PLAIN, KEEP, model(name), data(), ALL_CLIENTS[:2], chunk=3) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["encoder layer", "lstm", "rrelu", "F.dropout", "randn_like"])
@@ -159,8 +158,8 @@ def test_the_generators_of_the_process_are_neither_used_nor_moved(name: str) -> 
         before = torch.random.get_rng_state(), np.random.get_state(legacy=False)
         own = model(name)
         for engine in (Sequential(own, data()), Stacked(own, data())):
-            server = play(PLAIN, KEEP, engine, own, data(), EVERYBODY[:1])
-            ends.append(everything(server, engine))
+            server = train_rounds(PLAIN, KEEP, engine, own, data(), ALL_CLIENTS[:1])
+            ends.append(run_state(server, engine))
         assert torch.equal(before[0], torch.random.get_rng_state())
         assert str(before[1]) == str(np.random.get_state(legacy=False))
     assert distance(ends[0], ends[2]) == distance(ends[1], ends[3]) == 0
@@ -186,13 +185,13 @@ def test_chance_matters_in_training_and_rests_in_evaluation(name: str) -> None:
 def test_a_resumed_run_leaves_the_same_bytes(
     name: str, engine: Callable[[Model, Federation], Engine], tmp_path: Path
 ) -> None:
-    task = Task((Stage(fedavg(), 4, LOCAL),), model(name), data(), SOME)
-    both_ways(task, engine, tmp_path, 2)
+    task = Task((Stage(fedavg(), 4, LOCAL),), model(name), data(), PARTICIPATION)
+    assert_resume_is_exact(task, engine, tmp_path, 2)
 
 
 @pytest.mark.parametrize("name", ["encoder layer", "decoder layer", "lstm", "gru", "F.dropout", "randn_like"])
 def test_a_step_can_be_written_down_operator_by_operator(name: str) -> None:
-    """As the captured engine does it on a GPU: shapes alone, vmap and gradients carried out."""
+    """The captured engine does this on a GPU: it traces vmap and gradients with shapes alone."""
     own = model(name)
     params, buffers = (tree_to(part, torch.float64) for part in own.init(0))
     rows = {k: torch.stack([v, 2 * v]) for k, v in params.items()}
@@ -217,15 +216,15 @@ def test_a_step_can_be_written_down_operator_by_operator(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's compiler warns of torch itself
 def test_compiled_programs_drop_the_same() -> None:
-    """Layers with keys, functions answered by a mode, and one that torch's compiler hides from modes."""
+    """Layers with keys, functions that a mode replaces, and a layer that the compiler hides from modes."""
     parts = LAYERS["encoder layer"](), LAYERS["F.dropout"](), LAYERS["randn_like"](), LAYERS["gru"]()
-    own = with_checked_forward(fit(PLAIN, lambda: Sequences(nn.Sequential(*parts)).double()), data())
+    own = with_checked_forward(build_model(PLAIN, lambda: Sequences(nn.Sequential(*parts)).double()), data())
     local = LocalTraining(1, 4, SGD(0.1), clip=1.0)
     assert disagreement(PLAIN, local, own, data(), [[0, 1, 2, 3]], compiled=True) < TOLERANCE
 
 
 def test_functions_are_keyed_only_where_a_module_calls_them() -> None:
-    plain = fit(PLAIN, lambda: Sequences(nn.Tanh()).double())
+    plain = build_model(PLAIN, lambda: Sequences(nn.Tanh()).double())
     assert with_checked_forward(plain, data()) == plain
-    assert with_checked_forward(fit(PLAIN, lambda: Sequences(LAYERS["lstm"]())), data()).random
+    assert with_checked_forward(build_model(PLAIN, lambda: Sequences(LAYERS["lstm"]())), data()).random
     assert with_keyed_functions(plain).random

@@ -1,6 +1,6 @@
-"""What composes: every schedule with every method, a sample of triples, many corrections at once.
+"""Every schedule runs with every method; so do samples of triples, and many corrections at once.
 
-Methods and schedules are those of METHOD_REGISTRY and SCHEDULE_REGISTRY: a new one is taken up by itself.
+Methods and schedules are the rows of METHOD_REGISTRY and SCHEDULE_REGISTRY, so that new rows are tested too.
 """
 
 from dataclasses import replace
@@ -13,42 +13,44 @@ from tests.contract.composing import (
     ENGINES,
     LOCAL,
     REFUSED,
-    Ran,
-    composed,
-    one_of_several,
-    resumes,
+    FinishedRun,
+    assert_resumes,
+    combine,
+    compose,
+    for_a_stage,
     task_of,
-    together,
 )
 from tests.contract.problem import (
-    EVERYBODY,
-    SOME,
+    ALL_CLIENTS,
+    SOME_CLIENTS,
     TOLERANCE,
     disagreement,
     distance,
     federation,
     network,
-    play,
 )
 
 from kedge.algorithms import METHOD_REGISTRY, SCHEDULE_REGISTRY
 from kedge.audit.recorded_run import FixedCohorts
+from kedge.audit.training import train_rounds
 from kedge.config.task import Task
 from kedge.core.correction import Correction
 from kedge.core.errors import RequestError
 from kedge.core.tree import Tree
 from kedge.engines.sequential import Sequential
 
-SMALL = {"moon": {"projection": 6}}  # its network, but quick
+SMALL = {"moon": {"projection": 6}}  # a small projection
 PAIRS = list(product(SCHEDULE_REGISTRY, METHOD_REGISTRY))
 Triple = tuple[str, str, str]
 
 
-def pair(schedule: str, method: str) -> Task:
+def task_of_pair(schedule: str, method: str) -> Task:
     """Three rounds of a method under a schedule, assembled and checked as an experiment is."""
-    task = task_of([composed(method, schedule, **SMALL.get(method, {}))], [len(SOME)])
+    task = task_of([compose(method, schedule, **SMALL.get(method, {}))], [len(SOME_CLIENTS)])
     return replace(
-        task, participation=FixedCohorts(cohorts=tuple(map(tuple, SOME))), evaluate_every=len(SOME)
+        task,
+        participation=FixedCohorts(cohorts=tuple(map(tuple, SOME_CLIENTS))),
+        evaluate_every=len(SOME_CLIENTS),
     )
 
 
@@ -60,17 +62,17 @@ def pair(schedule: str, method: str) -> Task:
 def test_every_schedule_runs_over_every_method_the_engines_agree_and_it_resumes(
     number: int, schedule: str, method: str, tmp_path: Path
 ) -> None:
-    task, which = pair(schedule, method), number % 2
-    runs = [Ran(task, engine) for engine in ENGINES]
+    task, which = task_of_pair(schedule, method), number % 2
+    runs = [FinishedRun(task, engine) for engine in ENGINES]
     assert distance(runs[0].state, runs[1].state) < TOLERANCE
-    resumes(task, runs[which], ENGINES[which], tmp_path, after=1 + number // 2 % 2)
+    assert_resumes(task, runs[which], ENGINES[which], tmp_path, after=1 + number // 2 % 2)
 
 
 def test_exactly_the_pairs_that_make_no_sense_are_refused_and_the_reason_is_given() -> None:
     reasons = {}
     for schedule, method in PAIRS:
         try:
-            pair(schedule, method)
+            task_of_pair(schedule, method)
         except RequestError as error:
             reasons[schedule, method] = str(error)
     assert set(reasons) == REFUSED
@@ -83,15 +85,15 @@ def test_exactly_the_pairs_that_make_no_sense_are_refused_and_the_reason_is_give
 
 def corrections(method: str) -> dict[str, Correction]:
     """A method's corrections by slot."""
-    return {c.name: c for c in one_of_several(method).corrections}
+    return {c.name: c for c in for_a_stage(method).corrections}
 
 
-def drawn(pool: list[Triple], count: int = 14) -> list[Triple]:
+def sample_triples(pool: list[Triple], count: int = 14) -> list[Triple]:
     return Random(0).sample(sorted(pool), count)
 
 
-def sampled() -> list[tuple[str, Triple]]:
-    """Deterministic draws from all that can be put together of three."""
+def sampled_triples() -> list[tuple[str, Triple]]:
+    """Random triples of each kind: two stages with a schedule, three stages, a schedule over two methods."""
     allowed = [one for one in PAIRS if one not in REFUSED]
     stages = [(schedule, first, second) for schedule, first in allowed for second in METHOD_REGISTRY]
     chains = list(product(METHOD_REGISTRY, METHOD_REGISTRY, METHOD_REGISTRY))
@@ -101,10 +103,10 @@ def sampled() -> list[tuple[str, Triple]]:
         if corrections(second) and not corrections(first).keys() & corrections(second).keys()
     ]
     pools = {"stages": stages, "chain": chains, "over two": over_two}
-    return [(kind, triple) for kind, pool in pools.items() for triple in drawn(pool)]
+    return [(kind, triple) for kind, pool in pools.items() for triple in sample_triples(pool)]
 
 
-TRIPLES = list(enumerate(sampled()))
+TRIPLES = list(enumerate(sampled_triples()))
 
 
 @pytest.mark.parametrize(
@@ -118,16 +120,16 @@ def test_three_at_once_run_the_engines_agree_and_a_third_of_them_resumes(
     """A schedule over the first of two stages; three stages; a schedule over two methods' corrections."""
     a, b, c = triple
     if kind == "stages":
-        task = task_of([one_of_several(b, a), one_of_several(c)], [2, 2])
+        task = task_of([for_a_stage(b, a), for_a_stage(c)], [2, 2])
     elif kind == "chain":
-        task = task_of([one_of_several(one) for one in triple], [2, 1, 1])
+        task = task_of([for_a_stage(one) for one in triple], [2, 1, 1])
     else:
-        task = task_of([together(one_of_several(b, a), one_of_several(c))], [3])
-    runs = [Ran(task, engine) for engine in ENGINES]
+        task = task_of([combine(for_a_stage(b, a), for_a_stage(c))], [3])
+    runs = [FinishedRun(task, engine) for engine in ENGINES]
     assert distance(runs[0].state, runs[1].state) < TOLERANCE
     if number % 3 == 0:
         which = number % 2
-        resumes(task, runs[which], ENGINES[which], tmp_path, after=1 + number // 6 % 2)
+        assert_resumes(task, runs[which], ENGINES[which], tmp_path, after=1 + number // 6 % 2)
 
 
 SEVEN = ("fedexp", "fedprox", "feddyn", "feddecorr", "fedntd", "moon", "fedavgm")
@@ -152,20 +154,26 @@ MANY = {
 def test_many_corrections_at_once_stay_finite_and_the_engines_agree(
     methods: tuple[str, ...], schedule: str
 ) -> None:
-    algorithm = together(one_of_several(methods[0], schedule), *map(one_of_several, methods[1:]))
-    assert disagreement(algorithm, LOCAL, network("batch", of=algorithm), federation(), SOME) < TOLERANCE
+    algorithm = combine(for_a_stage(methods[0], schedule), *map(for_a_stage, methods[1:]))
+    assert (
+        disagreement(algorithm, LOCAL, network("batch", of=algorithm), federation(), SOME_CLIENTS) < TOLERANCE
+    )
 
 
 def test_each_of_seven_corrections_at_once_has_its_effect() -> None:
-    """Leaving one out moves the model by far more than the engines differ."""
-    algorithm, data = together(*map(one_of_several, SEVEN)), federation()
+    """Leaving one correction out changes the model by far more than the engines differ."""
+    algorithm, data = combine(*map(for_a_stage, SEVEN)), federation()
     model = network("batch", of=algorithm)
     assert len(algorithm.corrections) == len(SEVEN)
 
-    def shared(some: tuple[Correction, ...]) -> dict[str, Tree]:
-        one = replace(algorithm, corrections=some)
+    def shared(parts: tuple[Correction, ...]) -> dict[str, Tree]:
+        changed = replace(algorithm, corrections=parts)
         return {
-            "server": {"shared": play(one, LOCAL, Sequential(model, data), model, data, EVERYBODY).shared}
+            "server": {
+                "shared": train_rounds(
+                    changed, LOCAL, Sequential(model, data), model, data, ALL_CLIENTS
+                ).shared
+            }
         }
 
     whole = shared(algorithm.corrections)

@@ -1,17 +1,12 @@
-"""Deep networks with batch norm, where a dead row of zero variance would overflow."""
+"""Deep networks with batch norm, in which a padding row of zero variance could overflow."""
 
 import pytest
 import torch
 from tests.contract.algorithms import ALGORITHMS, BUILT_IN
-from tests.contract.problem import (
-    CLASSES,
-    TOLERANCE,
-    disagreement,
-    federation,
-    play,
-)
+from tests.contract.problem import CLASSES, TOLERANCE, disagreement, federation
 from torch import Tensor, nn
 
+from kedge.audit.training import train_rounds
 from kedge.core.algorithm import LocalTraining
 from kedge.core.model import Model
 from kedge.core.optimizers import SGD
@@ -78,10 +73,13 @@ def test_a_ragged_round_of_twenty_batch_norms_is_finite_and_equals_sequential() 
 def test_padding_beside_a_batch_of_one_sample_stays_finite_in_single_precision(
     kind: type[Sequential] | type[Stacked],
 ) -> None:
-    """The last batch of one sample has variance 0, so a padding row that is another sample would grow by
-    1/√ε ≈ 316 in every batch norm; twenty of them overflow, and its weight of 0 times inf is NaN."""
+    """A padding row must not become infinite, because its weight 0 times inf is NaN.
+
+    A last batch of one sample has the variance 0. A padding row with another sample would grow by 1/√ε ≈ 316
+    in every batch norm, and twenty of them overflow.
+    """
     data = federation((5, 9), shape=(1, 8, 8), dtype=torch.float32)
     model = from_module(seeded(lambda: resnet18((1, 8, 8), CLASSES, norm="batch", width=4), 0))
     local = LocalTraining(1, 4, SGD(0.01))
-    server = play(BUILT_IN["fedavg"], local, kind(model, data), model, data, [[0, 1]])
+    server = train_rounds(BUILT_IN["fedavg"], local, kind(model, data), model, data, [[0, 1]])
     assert all(v.isfinite().all() for v in (*server.shared.values(), *server.buffers.values()))

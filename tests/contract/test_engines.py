@@ -3,8 +3,9 @@
 import pytest
 import torch
 from tests.contract.algorithms import ALGORITHMS, BUILT_IN
-from tests.contract.problem import EVERYBODY, TOLERANCE, disagreement, federation, network, perceptron, play
+from tests.contract.problem import ALL_CLIENTS, TOLERANCE, disagreement, federation, network, perceptron
 
+from kedge.audit.training import train_rounds
 from kedge.core.algorithm import LocalTraining
 from kedge.core.model import Model
 from kedge.core.optimizers import SGD
@@ -17,7 +18,7 @@ def test_dropout_is_not_idle() -> None:
     for dropout in (0.4, 1e-12):
         model = network("none", dropout=dropout)
         engine = Sequential(model, data)
-        server = play(BUILT_IN["fedavg"], local, engine, model, data, EVERYBODY)
+        server = train_rounds(BUILT_IN["fedavg"], local, engine, model, data, ALL_CLIENTS)
         ended.append({k.rpartition(".")[2] + str(v.shape): v for k, v in server.shared.items()})
     assert any(not torch.allclose(v, ended[1][k]) for k, v in ended[0].items())
 

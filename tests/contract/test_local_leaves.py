@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.contract.problem import EVERYBODY, federation, network, play
+from tests.contract.problem import ALL_CLIENTS, federation, network
 
 from kedge.algorithms import fedavg
+from kedge.audit.training import train_rounds
 from kedge.config.task import Task
 from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.optimizers import SGD
@@ -24,7 +25,7 @@ each_engine = pytest.mark.parametrize("kind", [Sequential, Stacked])
 def test_every_client_keeps_its_own_head(kind: type[Sequential] | type[Stacked]) -> None:
     algorithm, model, data = replace(fedavg(), shared=body), network("none"), federation()
     engine = kind(model, data)
-    server = play(algorithm, LOCAL, engine, model, data, EVERYBODY)
+    server = train_rounds(algorithm, LOCAL, engine, model, data, ALL_CLIENTS)
     assert set(server.shared) == body(model)
     heads = [row["local"] for row in engine.save().values()]
     assert len(heads) == len(data.clients)
@@ -40,7 +41,7 @@ def test_a_head_rests_while_its_client_does(kind: type[Sequential] | type[Stacke
     held = []
     for cohorts in ([[0, 1]], [[0, 1], [1, 2], [2, 3]]):
         engine = kind(model, data)
-        play(algorithm, LOCAL, engine, model, data, cohorts)
+        train_rounds(algorithm, LOCAL, engine, model, data, cohorts)
         held.append({client: row["local"][weight] for client, row in engine.save().items()})
     assert set(held[0]) == {"0", "1"}
     assert torch.equal(held[0]["0"], held[1]["0"])
@@ -48,17 +49,17 @@ def test_a_head_rests_while_its_client_does(kind: type[Sequential] | type[Stacke
 
 
 def test_a_client_goes_on_from_its_own_head() -> None:
-    """With one client and a frozen body, a head kept at home and one sent to and fro take the same path."""
+    """With a single client and a frozen body, a kept head and a shared head train the same."""
     model, data = network("none"), federation((9,))
     frozen_body = replace(
         fedavg(), shared=body, schedule=lambda clock, units: (False,) * (units - 1) + (True,)
     )
     shared_head = replace(frozen_body, shared=fedavg().shared)
-    own, everything = Sequential(model, data), Sequential(model, data)
-    play(frozen_body, LOCAL, own, model, data, [[0]] * 3)
-    server = play(shared_head, LOCAL, everything, model, data, [[0]] * 3)
+    keeping, sharing = Sequential(model, data), Sequential(model, data)
+    train_rounds(frozen_body, LOCAL, keeping, model, data, [[0]] * 3)
+    server = train_rounds(shared_head, LOCAL, sharing, model, data, [[0]] * 3)
     for k in head(model):
-        assert torch.allclose(own.save()["0"]["local"][k], server.shared[k], rtol=0, atol=1e-15)
+        assert torch.allclose(keeping.save()["0"]["local"][k], server.shared[k], rtol=0, atol=1e-15)
 
 
 @each_engine

@@ -1,4 +1,4 @@
-"""Every method has every property of the audit that needs no knowledge of the method."""
+"""Every method has every property that the audit checks for all methods."""
 
 import pytest
 from tests.contract.algorithms import ALGORITHMS, OUTSIDE
@@ -13,7 +13,7 @@ QUICK = {"fedavg", "scaffold", "fedtr", "fedrod", "fedper", "fedbug+feddyn", "mo
 
 
 def case(check: Check) -> object:
-    """A test case; slow where the method is not among the few of `make check`."""
+    """A test case, marked slow unless the method is one of the few in `make check`."""
     marks = () if OUTSIDE or check.method in QUICK else pytest.mark.slow
     return pytest.param(check, id=f"{check.method}-{check.name}", marks=marks)
 

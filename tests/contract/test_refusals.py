@@ -1,4 +1,4 @@
-"""What makes no sense is refused with a reason, in any stage, before anything runs."""
+"""Experiments that make no sense raise an error with a reason, in any stage, before anything runs."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.contract.composing import LOCAL, one_of_several, together
+from tests.contract.composing import LOCAL, combine, for_a_stage
 from tests.contract.problem import IMAGE, network
 from torch import nn
 
@@ -28,7 +28,7 @@ ADAM = {"optimizer": {"name": "adam"}}
 
 
 def refusal(method: str, **settings: Any) -> str | None:
-    """Why an experiment of ten rounds with this method is refused when it is assembled; None if it is not."""
+    """The error of an experiment of ten rounds with `method`, when it is assembled; None without an error."""
     table = {"name": "refused", "rounds": 10, "model": THREE_UNITS, "method": method, **settings}
     try:
         assemble(resolve({**table, "engine": {"device": "cpu"}}))
@@ -124,7 +124,7 @@ def test_proposition_1_is_refused_after_any_method_that_is_not_feddyn() -> None:
 
 
 def without_classifier() -> nn.Module:
-    """Convolutions and a mean over what is left of the image: no linear layer."""
+    """Convolutions and a mean over the remaining image, without a linear layer."""
     return nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 3, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()
     )
@@ -153,9 +153,7 @@ def test_exactly_the_methods_about_features_refuse_a_network_without_a_classifie
         assert "has no linear layer" in reason
 
 
-@pytest.mark.parametrize(
-    "second", [moon(projection=0), *map(one_of_several, ("feddecorr", "fedtr", "fedrod"))]
-)
+@pytest.mark.parametrize("second", [moon(projection=0), *map(for_a_stage, ("feddecorr", "fedtr", "fedrod"))])
 def test_features_that_a_later_stage_lacks_are_missed_before_the_first_runs(second: Algorithm) -> None:
     stages = [Stage(fedavg(), 1, LOCAL), Stage(second, 1, LOCAL)]
     rebuild = common_rebuild(stages)
@@ -177,7 +175,7 @@ def one_flag_more(clock: Clock, units: int) -> Mask:
 def test_a_schedule_must_give_one_flag_a_unit(
     base: Algorithm, wrong: Callable[[Clock, int], Mask], flags: int
 ) -> None:
-    """Also where it is laid over a schedule that the method has of its own."""
+    """Also if the schedule is applied over the method's own schedule."""
     algorithm = replace(base, schedule=combined(base.schedule, wrong))
     message = f"schedule gives {flags} flags for a model of 3 units"
     with pytest.raises(RequestError, match=message):
@@ -188,10 +186,10 @@ def test_a_schedule_must_give_one_flag_a_unit(
     ("methods", "slot"),
     [
         ((feddyn(0.1), feddyn(0.2)), "dynamic"),
-        ((scaffold(), one_of_several("fedpvr")), "control"),
+        ((scaffold(), for_a_stage("fedpvr")), "control"),
         ((fedprox(1.0), feddyn(), fedprox(2.0)), "proximal"),
     ],
 )
 def test_two_corrections_in_one_slot_are_refused(methods: tuple[Algorithm, ...], slot: str) -> None:
     with pytest.raises(RequestError, match=f"two corrections share a slot: .*'{slot}'.*'{slot}'"):
-        together(*methods)
+        combine(*methods)

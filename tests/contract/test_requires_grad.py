@@ -6,10 +6,11 @@ from typing import Literal
 import pytest
 import torch
 from tests.contract.algorithms import ALGORITHMS
-from tests.contract.problem import EVERYBODY, TOLERANCE, distance, everything, play
+from tests.contract.problem import ALL_CLIENTS, TOLERANCE, distance
 
 from kedge.algorithms import fedavg
 from kedge.audit.properties.frozen_backbone import with_and_without_backbone
+from kedge.audit.training import run_state, train_rounds
 from kedge.core.algorithm import LocalTraining, Stage, Tune
 from kedge.core.optimizers import SGD
 from kedge.core.schedules import Clock
@@ -49,8 +50,8 @@ def test_a_compiled_stack_agrees() -> None:
     (small, features), (whole, data) = with_and_without_backbone(algorithm)
     local = replace(LOCAL, epochs=1)
     plain, compiled = Sequential(small, features), Stacked(whole, data, backend=Direct(compile=True))
-    left = everything(play(algorithm, local, plain, small, features, EVERYBODY[:2]), plain)
-    right = everything(play(algorithm, local, compiled, whole, data, EVERYBODY[:2]), compiled)
+    left = run_state(train_rounds(algorithm, local, plain, small, features, ALL_CLIENTS[:2]), plain)
+    right = run_state(train_rounds(algorithm, local, compiled, whole, data, ALL_CLIENTS[:2]), compiled)
     assert distance(left, right) < TOLERANCE
 
 

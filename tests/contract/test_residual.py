@@ -38,15 +38,17 @@ def test_engines_agree_with_group_norm(build: Callable[[], nn.Module], granulari
 
 @each_granularity
 def test_engines_agree_with_batch_norm(granularity: Granularity) -> None:
-    """A small step: over batches of a few samples deep batch norm is chaotic. With 0.1 and the ImageNet stem,
-    whose last layers see 1×1 images here, weights that differ by 1e-16 end 1e-1 apart on one engine alone."""
+    """The learning rate is small, because deep batch norm over a few samples is chaotic.
+
+    With a rate of 0.1 and the ImageNet stem, weights that differ by 1e-16 end 1e-1 apart on the same engine.
+    """
     local = LocalTraining(2, 4, SGD(0.01, weight_decay=1e-2, decay=0.9), clip=1.0)
     model = model_of(lambda: resnet20(IMAGE, CLASSES, norm="batch", width=4), granularity)
     assert disagreement(fedbug(fedavg()), local, model, federation(shape=IMAGE)) < TOLERANCE
 
 
 def test_engines_agree_on_a_network_with_operations_in_place() -> None:
-    """As torchvision's: in-place ReLU and addition under vmap; larger images and one round for its norms."""
+    """In-place ReLU and addition, as in torchvision, run under vmap. Larger images suit its batch norms."""
     shape = (1, 32, 32)
     local = LocalTraining(1, 4, SGD(0.01, weight_decay=1e-2), clip=1.0)
     model = model_of(lambda: Residual(1, CLASSES, width=4), "block")

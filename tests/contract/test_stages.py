@@ -1,4 +1,4 @@
-"""Stages: what goes on across a switch, and what does not."""
+"""Stages: the state that a switch keeps, and the state that it resets."""
 
 from dataclasses import replace
 
@@ -26,8 +26,8 @@ each_engine = pytest.mark.parametrize("kind", [Sequential, Stacked])
 def test_a_method_that_is_taken_up_again_begins_anew(
     method: Algorithm, kind: type[Sequential] | type[Stacked]
 ) -> None:
-    """After a stage of FedAvg, FedDyn's u_i is the last round's w_i − θ alone, and its mean the server's u;
-    SCAFFOLD's c_i is what its first round gives: c is 0, so the mean of c_i is the new c."""
+    """After a stage of FedAvg, FedDyn's u_i is w_i − θ of the last round, and the server's u is its mean.
+    SCAFFOLD's c is 0 again, so that the new c is the mean of c_i."""
     model, data = perceptron(), federation()
     stages = [Stage(method, 2, LOCAL), Stage(fedavg(), 1, LOCAL), Stage(method, 1, LOCAL)]
     engine = kind(model, data)
@@ -86,7 +86,7 @@ def test_a_stage_of_no_rounds_runs_only_if_the_one_before_ends_early() -> None:
 def test_a_leaf_that_is_no_longer_shared_starts_from_the_servers(
     kind: type[Sequential] | type[Stacked],
 ) -> None:
-    """FedAvg, then heads of one's own: a client that is not asked again has the head FedAvg ended with."""
+    """FedAvg, then personal heads: a client that does not take part again has FedAvg's final head."""
     model, data = network("none"), federation()
     engine = kind(model, data)
     stages = [Stage(fedavg(), 2, LOCAL), Stage(replace(fedavg(), shared=body), 1, LOCAL)]

@@ -1,15 +1,16 @@
-"""Batch norm's running statistics: averaged, kept by each client, or never moved.
+"""Batch norm's running statistics: averaged, kept by each client, or frozen.
 
-The norm stands at the input and every client takes one full batch a round, so its statistics are those of the
-data: with momentum 0.1 two rounds take 1 − 0.9² = 0.19 of a client's own mean.
+Batch norm is the first layer, and every client takes one full batch in a round. The statistics are then those
+of the data: with momentum 0.1, two rounds give 1 − 0.9² = 0.19 of a client's mean.
 """
 
 import pytest
 import torch
-from tests.contract.problem import CLASSES, SIZES, federation, play
+from tests.contract.problem import CLASSES, SIZES, federation
 from torch import Tensor, nn
 
 from kedge.algorithms import fedavg
+from kedge.audit.training import train_rounds
 from kedge.core.algorithm import LocalTraining
 from kedge.core.model import Model, Statistics
 from kedge.core.optimizers import SGD
@@ -21,16 +22,16 @@ from kedge.engines.stacked import Stacked
 from kedge.nn.from_module import from_module
 
 each_engine = pytest.mark.parametrize("kind", [Sequential, Stacked])
-TWO = [[0, 1, 2, 3]] * 2
+TWO_ROUNDS = [[0, 1, 2, 3]] * 2
 
 
-def played(
+def train_batch_norm(
     kind: type[Sequential] | type[Stacked], statistics: Statistics, cohorts: list[list[int]]
 ) -> tuple[Server, Engine, Federation]:
     data = federation(shape=(6,))
     model: Model = from_module(nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, CLASSES)), statistics=statistics)
     engine = kind(model, data)
-    return play(fedavg(), LocalTraining(1, 100, SGD(0.1)), engine, model, data, cohorts), engine, data
+    return train_rounds(fedavg(), LocalTraining(1, 100, SGD(0.1)), engine, model, data, cohorts), engine, data
 
 
 def own_means(data: Federation) -> Tensor:
@@ -40,7 +41,7 @@ def own_means(data: Federation) -> Tensor:
 
 @each_engine
 def test_shared_statistics_are_averaged_like_weights(kind: type[Sequential] | type[Stacked]) -> None:
-    server, _, data = played(kind, "shared", TWO)
+    server, _, data = train_batch_norm(kind, "shared", TWO_ROUNDS)
     weight = torch.tensor(SIZES, dtype=torch.float64)
     want = 0.19 * (weight @ own_means(data)) / weight.sum()
     torch.testing.assert_close(server.buffers["0.running_mean"], want)
@@ -48,7 +49,7 @@ def test_shared_statistics_are_averaged_like_weights(kind: type[Sequential] | ty
 
 @each_engine
 def test_local_statistics_stay_with_their_client(kind: type[Sequential] | type[Stacked]) -> None:
-    _, engine, data = played(kind, "local", TWO)
+    _, engine, data = train_batch_norm(kind, "local", TWO_ROUNDS)
     for client, mean in enumerate(own_means(data)):
         got = engine.save()[str(client)]["buffers"]["0.running_mean"]
         torch.testing.assert_close(got, 0.19 * mean)
@@ -56,7 +57,7 @@ def test_local_statistics_stay_with_their_client(kind: type[Sequential] | type[S
 
 @each_engine
 def test_a_client_that_rests_keeps_its_statistics(kind: type[Sequential] | type[Stacked]) -> None:
-    _, engine, data = played(kind, "local", [[0, 1], [1, 2]])
+    _, engine, data = train_batch_norm(kind, "local", [[0, 1], [1, 2]])
     means = own_means(data)
     for client, share in ((0, 0.1), (1, 0.19), (2, 0.1)):
         got = engine.save()[str(client)]["buffers"]["0.running_mean"]
@@ -69,7 +70,7 @@ def test_a_client_that_rests_keeps_its_statistics(kind: type[Sequential] | type[
 
 @each_engine
 def test_frozen_statistics_never_move(kind: type[Sequential] | type[Stacked]) -> None:
-    server, engine, _ = played(kind, "frozen", TWO)
+    server, engine, _ = train_batch_norm(kind, "frozen", TWO_ROUNDS)
     assert not server.buffers["0.running_mean"].any()
     assert bool((server.buffers["0.running_var"] == 1).all())
     assert engine.save() == {}

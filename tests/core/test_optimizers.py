@@ -24,7 +24,7 @@ def gradient(params: Leaves, step: int) -> Leaves:
     return {k: torch.sin(v * (step + 1)) + v**3 for k, v in params.items()}
 
 
-def ours(optimizer: Optimizer, frozen: frozenset[tuple[str, int]] = frozenset()) -> Leaves:
+def train_by_kedge(optimizer: Optimizer, frozen: frozenset[tuple[str, int]] = frozenset()) -> Leaves:
     params, lr = start(), torch.tensor(optimizer.rate(0), dtype=torch.float64)
     state = optimizer.init(params)
     for step in range(STEPS):
@@ -34,7 +34,7 @@ def ours(optimizer: Optimizer, frozen: frozenset[tuple[str, int]] = frozenset())
     return params
 
 
-def theirs(
+def train_by_torch(
     optimizer: torch.optim.Optimizer, params: dict[str, Tensor], frozen: frozenset[tuple[str, int]]
 ) -> None:
     for step in range(STEPS):
@@ -56,8 +56,8 @@ def test_sgd_is_torch_sgd(momentum: float, weight_decay: float, frozen: frozense
     """A frozen leaf has no gradient: torch gives it no step and no weight decay, and keeps its momentum."""
     reference = {k: v.requires_grad_() for k, v in start().items()}
     torch_sgd = torch.optim.SGD(reference.values(), 0.05, momentum=momentum, weight_decay=weight_decay)
-    theirs(torch_sgd, reference, frozen)
-    got = ours(SGD(0.05, momentum, weight_decay), frozen)
+    train_by_torch(torch_sgd, reference, frozen)
+    got = train_by_kedge(SGD(0.05, momentum, weight_decay), frozen)
     for k, v in got.items():
         torch.testing.assert_close(v, reference[k].detach(), rtol=1e-14, atol=1e-15)
 
@@ -68,8 +68,8 @@ def test_adam_is_torch_adam(weight_decay: float, frozen: frozenset[tuple[str, in
     """The bias correction counts a leaf's own steps, as torch's does for parameters without a gradient."""
     reference = {k: v.requires_grad_() for k, v in start().items()}
     adam = torch.optim.Adam(reference.values(), 0.01, betas=(0.8, 0.95), eps=1e-6, weight_decay=weight_decay)
-    theirs(adam, reference, frozen)
-    got = ours(Adam(0.01, 0.8, 0.95, 1e-6, weight_decay), frozen)
+    train_by_torch(adam, reference, frozen)
+    got = train_by_kedge(Adam(0.01, 0.8, 0.95, 1e-6, weight_decay), frozen)
     for k, v in got.items():
         torch.testing.assert_close(v, reference[k].detach(), rtol=1e-13, atol=1e-15)
 

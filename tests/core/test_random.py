@@ -1,4 +1,4 @@
-"""Philox in numpy and in torch: the published numbers, agreement of the two, and the laws of its draws."""
+"""Philox in numpy and in torch: the published numbers, agreement of the two, and the distributions."""
 
 import numpy as np
 import pytest

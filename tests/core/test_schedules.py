@@ -45,7 +45,7 @@ PERCENT = st.integers(1, 100)
 
 @given(PERCENT, st.integers(1, 12), st.integers(1, 60))
 def test_units_open_as_the_formula_says(percent: int, units: int, steps: int) -> None:
-    """min(M, ⌈kM/(PK)⌉), P in whole percent, so that the formula can be taken in whole numbers."""
+    """min(M, ⌈kM/(PK)⌉), P in whole percent, so that the formula is exact in whole numbers."""
     want = [min(units, -(-k * units * 100 // (percent * steps))) for k in range(1, steps + 1)]
     assert opened(percent / 100, units, steps) == want
 

@@ -30,7 +30,7 @@ def model() -> Model:
     return from_module(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)))
 
 
-def ones(leaves: Leaves, value: float) -> Leaves:
+def filled(leaves: Leaves, value: float) -> Leaves:
     return {k: torch.full_like(v, value) for k, v in leaves.items()}
 
 
@@ -61,7 +61,7 @@ def test_only_corrections_that_broadcast_send_something(model: Model) -> None:
 def test_fedavg_adds_the_mean_delta(model: Model) -> None:
     params, buffers = model.init(0)
     server = initial_server(fedavg(), model, params, buffers)
-    after = server_update(fedavg(), server, reply(ones(params, 0.5), {}), 10, 0)
+    after = server_update(fedavg(), server, reply(filled(params, 0.5), {}), 10, 0)
     assert all(torch.equal(after.shared[k], v + 0.5) for k, v in params.items())
     assert after.average is after.shared
 
@@ -70,7 +70,7 @@ def test_the_average_is_the_plain_mean_whatever_the_method_distributes(model: Mo
     """FedDyn, 2 of 10 clients, Δ̄ = 0.5: γ = w + 0.5, u = 0.2·0.5, θ = γ + u."""
     params, buffers = model.init(0)
     server = initial_server(feddyn(0.1), model, params, buffers)
-    after = server_update(feddyn(0.1), server, reply(ones(params, 0.5), {"dynamic": {}}), 10, 0)
+    after = server_update(feddyn(0.1), server, reply(filled(params, 0.5), {"dynamic": {}}), 10, 0)
     for k, v in params.items():
         torch.testing.assert_close(after.average[k], v + 0.5)
         torch.testing.assert_close(after.shared[k], v + 0.6)
@@ -96,7 +96,7 @@ def test_the_server_chain_runs_from_left_to_right(model: Model) -> None:
     params, buffers = model.init(0)
     algorithm = replace(fedavg(), corrections=(Times(2.0, "first"), Times(10.0, "second")))
     server = initial_server(algorithm, model, params, buffers)
-    after = server_update(algorithm, server, reply(ones(params, 3.0), {"first": {}, "second": {}}), 2, 0)
+    after = server_update(algorithm, server, reply(filled(params, 3.0), {"first": {}, "second": {}}), 2, 0)
     for k, v in params.items():
         torch.testing.assert_close(after.shared[k], v + (10 * (2 * 3 + 1) + 1))
 
@@ -104,8 +104,8 @@ def test_the_server_chain_runs_from_left_to_right(model: Model) -> None:
 def test_leaves_that_trained_on_nobody_keep_model_and_state(model: Model) -> None:
     params, buffers = model.init(0)
     server = initial_server(scaffold(), model, params, buffers)
-    old = server._replace(slots={"control": {"c": ones(params, 7.0)}})
-    mean = reply(ones(params, 0.5), {"control": {"c": ones(params, 1.0)}}, frozenset({"0.weight"}))
+    old = server._replace(slots={"control": {"c": filled(params, 7.0)}})
+    mean = reply(filled(params, 0.5), {"control": {"c": filled(params, 1.0)}}, frozenset({"0.weight"}))
     after = server_update(scaffold(), old, mean, 2, 0)
     for k, v in params.items():
         moved = k == "0.weight"
@@ -122,7 +122,9 @@ def test_with_old_leaves_replaces_tensors_at_every_depth() -> None:
 
 def test_the_next_stage_starts_from_the_distributed_model_and_drops_other_state(model: Model) -> None:
     params, buffers = model.init(0)
-    server = Server(ones(params, 2.0), buffers, {"dynamic": {"u": ones(params, 5.0)}}, ones(params, 1.0), {})
+    server = Server(
+        filled(params, 2.0), buffers, {"dynamic": {"u": filled(params, 5.0)}}, filled(params, 1.0), {}
+    )
     after, kept = next_stage_server(feddyn(0.1), scaffold(), server, model)
     assert all(torch.equal(v, torch.full_like(v, 2.0)) for v in after.shared.values())
     assert set(after.slots) == {"control"}
@@ -133,7 +135,7 @@ def test_the_next_stage_starts_from_the_distributed_model_and_drops_other_state(
 def test_the_same_correction_in_both_stages_keeps_its_state(model: Model) -> None:
     """Another α is the same correction: u does not depend on it."""
     params, buffers = model.init(0)
-    server = Server(params, buffers, {"dynamic": {"u": ones(params, 5.0)}}, params, {})
+    server = Server(params, buffers, {"dynamic": {"u": filled(params, 5.0)}}, params, {})
     after, kept = next_stage_server(feddyn(0.1), feddyn(0.01), server, model)
     assert kept == {"dynamic"}
     assert all(torch.equal(v, torch.full_like(v, 5.0)) for v in after.slots["dynamic"]["u"].values())
@@ -145,10 +147,10 @@ def test_a_correction_of_another_kind_in_the_same_slot_starts_afresh(model: Mode
         name = "dynamic"
 
         def init_server(self, shared: Leaves) -> Tree:
-            return {"u": scale(3.0, ones(shared, 1.0))}
+            return {"u": scale(3.0, filled(shared, 1.0))}
 
     params, buffers = model.init(0)
-    server = Server(params, buffers, {"dynamic": {"u": ones(params, 5.0)}}, params, {})
+    server = Server(params, buffers, {"dynamic": {"u": filled(params, 5.0)}}, params, {})
     after, kept = next_stage_server(feddyn(0.1), replace(fedavg(), corrections=(Other(),)), server, model)
     assert kept == frozenset()
     assert float(after.slots["dynamic"]["u"]["0.bias"][0]) == 3
@@ -158,7 +160,7 @@ def test_leaves_that_become_shared_come_from_the_initial_model(model: Model) -> 
     params, buffers = model.init(0)
     first = replace(fedavg(), shared=body)
     server = initial_server(first, model, params, buffers)
-    server = server._replace(shared=ones(server.shared, 9.0))
+    server = server._replace(shared=filled(server.shared, 9.0))
     after, _ = next_stage_server(first, fedavg(), server, model)
     assert set(after.shared) == set(params)
     assert torch.equal(after.shared["2.weight"], params["2.weight"])
@@ -168,7 +170,7 @@ def test_leaves_that_become_shared_come_from_the_initial_model(model: Model) -> 
 def test_leaves_that_are_no_longer_shared_come_from_the_server(model: Model) -> None:
     params, buffers = model.init(0)
     server = initial_server(fedavg(), model, params, buffers)
-    server = server._replace(shared=ones(server.shared, 9.0))
+    server = server._replace(shared=filled(server.shared, 9.0))
     after, _ = next_stage_server(fedavg(), replace(fedavg(), shared=body), server, model)
     assert set(after.own) == {"2.weight", "2.bias"}
     assert float(after.own["2.weight"][0, 0]) == 9

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.contract.problem import SOME, TOLERANCE, disagreement, federation, network
+from tests.contract.problem import SOME_CLIENTS, TOLERANCE, disagreement, federation, network
 from torch.nn import functional as F
 
 import kedge
@@ -73,7 +73,7 @@ def test_a_draw_depends_on_client_round_step_and_place_and_on_nothing_else() -> 
 def test_engines_agree_on_augmented_images(augment: Augment, method: Any) -> None:
     data = replace(federation(), augment=augment)
     local = LocalTraining(2, 4, SGD(0.1, weight_decay=1e-2), clip=1.0)
-    assert disagreement(method, local, network("batch"), data, SOME, 2) < TOLERANCE
+    assert disagreement(method, local, network("batch"), data, SOME_CLIENTS, 2) < TOLERANCE
 
 
 @pytest.mark.slow

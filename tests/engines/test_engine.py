@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.contract.problem import EVERYBODY, federation, network, perceptron
+from tests.contract.problem import ALL_CLIENTS, federation, network, perceptron
 from torch import Tensor
 
 from kedge.algorithms import fedavg, feddyn, scaffold
@@ -204,7 +204,7 @@ def test_the_training_loss_is_the_mean_over_clients_of_their_mean_over_steps(kin
     engine = kind(model, data)
     params = tree_to(model.init(0)[0], torch.float64)
     engine.begin(Stage(fedavg(), 1, LocalTraining(1, 100, SGD(1e-300))), params, frozenset())
-    reply = engine.train(Order(0, 0, 0, params, {}, {}), EVERYBODY[0]).reply()
+    reply = engine.train(Order(0, 0, 0, params, {}, {}), ALL_CLIENTS[0]).reply()
     losses = []
     for own in data.clients:
         rows = torch.from_numpy(own)

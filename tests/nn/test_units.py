@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.contract.problem import CLASSES, federation, play
+from tests.contract.problem import CLASSES, federation
 from tests.residual import Basic, Residual
 from torch import Tensor, nn
 
 from kedge.algorithms import fedavg
+from kedge.audit.training import train_rounds
 from kedge.core.algorithm import LocalTraining
 from kedge.core.errors import RequestError
 from kedge.core.optimizers import SGD
@@ -272,6 +273,6 @@ def test_a_user_s_schedule_gets_the_units_of_the_granularity(granularity: Granul
     start = model.init(0)[0]
     algorithm = replace(fedavg(), schedule=first_only)
     local = LocalTraining(1, 4, SGD(0.1, weight_decay=1e-2))
-    shared = play(algorithm, local, Sequential(model, data), model, data, [[0, 1, 2, 3]]).shared
+    shared = train_rounds(algorithm, local, Sequential(model, data), model, data, [[0, 1, 2, 3]]).shared
     assert {k for k, v in shared.items() if not torch.equal(v, start[k].double())} == set(model.units[0])
     assert seen == {count}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.contract.test_resume import stop_after, written
+from tests.contract.resuming import models_and_history, stop_after
 from tests.running.overlapping_engine import Late
 from tests.running.plain_torch import NO_MOMENTUM, also, task_of
 
@@ -49,7 +49,7 @@ def order(engine: Late) -> str:
 def results(folder: Path) -> tuple[Any, list[list[str]], bytes]:
     """Files of a run: models, the history without times, its keys in their order, clients' lines."""
     keys = [list(line) for line in lines(folder)]
-    return written(folder), keys, (folder / "clients.jsonl").read_bytes()
+    return models_and_history(folder), keys, (folder / "clients.jsonl").read_bytes()
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import tomli_w
-from tests.contract.test_resume import both_ways, stop_after
+from tests.contract.resuming import assert_resume_is_exact, stop_after
 from tests.running.plain_torch import ENGINES, Kind, task_of
 
 import kedge
@@ -114,7 +114,7 @@ def two_stages(*methods: Algorithm) -> Task:
 @pytest.mark.parametrize("after", [2, 3])
 @each_engine
 def test_a_run_resumes_exactly_before_and_at_an_early_switch(kind: Kind, after: int, tmp_path: Path) -> None:
-    both_ways(two_stages(feddyn(0.1), scaffold(allow_momentum=True)), kind, tmp_path, after)
+    assert_resume_is_exact(two_stages(feddyn(0.1), scaffold(allow_momentum=True)), kind, tmp_path, after)
 
 
 @pytest.mark.parametrize("after", [3, 4, 5, 6])

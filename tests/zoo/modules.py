@@ -1,4 +1,4 @@
-"""Small networks of the usual kinds, written as a user writes them: without a thought of kedge."""
+"""Small networks of the usual kinds, written as users write them, without regard to kedge."""
 
 import importlib.util
 from collections.abc import Callable
@@ -301,8 +301,8 @@ ZOO: dict[str, Member] = {
     "lstm": Member(lambda: Text(nn.LSTM), "words", 0.2),
     "gru": Member(lambda: Text(nn.GRU, num_layers=2, bidirectional=True), "words", 0.2),
     "bilinear": Member(Bilinear, "words"),
-    # Without zero_init_residual its gradient in bfloat16 is 0.4 of its length away from that in float32,
-    # by torch alone too, and nothing could be told from it.
+    # Without zero_init_residual, its gradients in bfloat16 and in float32 differ by 0.4 of their length, in
+    # torch alone too, so that errors of an engine would not be visible.
     "torchvision-resnet18": Member(
         of_torchvision("resnet18", zero_init_residual=True), lr=0.0002, side=32, external=True
     ),

@@ -1,11 +1,11 @@
-"""Users' own kinds of network: on every engine and in every precision right, or refused with a reason."""
+"""Users' networks of many kinds train right on every engine and in every precision, or raise an error."""
 
 import pytest
 import torch
 from tests.engines.recorded import on_the_cpu
 from tests.zoo import table, trial
 from tests.zoo.modules import ZOO, has_torchvision
-from tests.zoo.trial import CLIENTS, TOLERANCES, Cell, cell, distance, reference, trained
+from tests.zoo.trial import CLIENTS, TOLERANCES, Cell, distance, reference, run_cell, train
 
 from kedge.engines.cuda.captured import captured_stack
 from kedge.running import execute
@@ -18,8 +18,8 @@ torchvision = pytest.mark.skipif(not has_torchvision(), reason="torchvision is n
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
 
-def right(found: Cell) -> None:
-    """On a CPU no cell is refused."""
+def assert_right(found: Cell) -> None:
+    """Assert that the cell is right. On a CPU no cell is refused."""
     assert found.state == "right", str(found)
 
 
@@ -27,7 +27,7 @@ def right(found: Cell) -> None:
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
 @pytest.mark.parametrize("name", PLAIN)
 def test_every_network_trains_right(name: str, engine: str, precision: str) -> None:
-    right(cell(name, engine, precision))
+    assert_right(run_cell(name, engine, precision))
 
 
 @pytest.mark.slow
@@ -36,13 +36,13 @@ def test_every_network_trains_right(name: str, engine: str, precision: str) -> N
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
 @pytest.mark.parametrize("name", IMPORTED)
 def test_networks_of_torchvision_train_right(name: str, engine: str, precision: str) -> None:
-    right(cell(name, engine, precision))
+    assert_right(run_cell(name, engine, precision))
 
 
 @pytest.mark.parametrize("name", ["resnet", "depthwise", "vit", "gru", "bag"])
 def test_frozen_layers_and_regularisers_are_right_too(name: str) -> None:
     for engine, precision in (("stacked", "fp64"), ("sequential", "bf16"), ("stacked", "bf16")):
-        right(cell(name, engine, precision, "fedbug+feddyn"))
+        assert_right(run_cell(name, engine, precision, "fedbug+feddyn"))
 
 
 @pytest.mark.parametrize(
@@ -51,13 +51,13 @@ def test_frozen_layers_and_regularisers_are_right_too(name: str) -> None:
 def test_the_operators_that_a_gpu_captures_are_right(
     name: str, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Written down operator by operator, as for a graph, and then run on the CPU."""
+    """The programs are traced operator by operator, as for a CUDA graph, and run on the CPU."""
     expected = reference(name, "fedavg")
     with on_the_cpu(trace_operators=True):
         monkeypatch.setattr(
             execute, "build", lambda choice, model, data, own=None: captured_stack(model, data, 0, own)
         )
-        found = trained(name, "fedavg", precision, "cpu", engine="stacked", compile="off")
+        found = train(name, "fedavg", precision, "cpu", engine="stacked", compile="off")
     assert distance(found.weights, expected.weights) < TOLERANCES[precision]
     assert abs(found.loss - expected.loss) < TOLERANCES[precision] * expected.loss
 
@@ -68,7 +68,7 @@ def test_the_operators_that_a_gpu_captures_are_right(
     [("mlp", "bf16"), ("depthwise", "bf16"), ("text-cnn", "bf16")],
 )
 def test_compiled_programs_are_right(name: str, precision: str) -> None:
-    assert cell(name, "compiled", precision).state == "right"
+    assert run_cell(name, "compiled", precision).state == "right"
 
 
 class TestOnTheGPU:
@@ -78,7 +78,7 @@ class TestOnTheGPU:
     @pytest.mark.parametrize("engine", ["sequential", "stacked"])
     @pytest.mark.parametrize("name", PLAIN)
     def test_every_network_trains_right(self, name: str, engine: str, precision: str) -> None:
-        found = cell(name, engine, precision, device="cuda")
+        found = run_cell(name, engine, precision, device="cuda")
         assert found.state in ("right", "refused"), str(found)
 
     @pytest.mark.parametrize("precision", ["fp64", "bf16"])
@@ -86,19 +86,19 @@ class TestOnTheGPU:
         "name", ["depthwise", "mobilenet", "convnext", "transposed", "text-cnn", "vit", "lstm"]
     )
     def test_networks_are_captured_right(self, name: str, precision: str) -> None:
-        found = cell(name, "captured", precision, device="cuda")
+        found = run_cell(name, "captured", precision, device="cuda")
         assert found.state == "right", str(found)
 
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_wrong_result_would_be_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client left out, or a learning rate that is off by a half, is further away than rounding may be."""
+    """Without one client, or with 1.5 times the learning rate, the error is larger than any tolerance."""
     expected = reference(name, "fedavg")
     monkeypatch.setitem(ZOO, name, ZOO[name]._replace(lr=1.5 * ZOO[name].lr))
-    faster = trained(name, "fedavg", "fp32", "cpu", engine="sequential")
+    faster = train(name, "fedavg", "fp32", "cpu", engine="sequential")
     monkeypatch.undo()
     monkeypatch.setattr(trial, "SIZES", trial.SIZES[1:])
-    fewer = trained(name, "fedavg", "fp32", "cpu", engine="sequential")
+    fewer = train(name, "fedavg", "fp32", "cpu", engine="sequential")
     for wrong in (faster, fewer):
         assert distance(wrong.weights, expected.weights) > 0.2 > TOLERANCES["bf16"]
 
@@ -111,19 +111,19 @@ def test_a_network_that_amplifies_rounding_is_held_to_what_rounding_does_to_it(
     assert 0.01 < effect < TOLERANCES["tf32"]
     assert trial.effect_of_rounding("resnet", "fedavg", "fp64") == 0
     monkeypatch.setitem(TOLERANCES, "tf32", effect / 4)
-    rounded = trained("resnet", "fedavg", "tf32", "cpu", 3, engine="sequential")
-    monkeypatch.setattr(trial, "trained", lambda *_, **__: rounded)
-    assert cell("resnet", "sequential", "tf32").state == "right"
+    rounded = train("resnet", "fedavg", "tf32", "cpu", 3, engine="sequential")
+    monkeypatch.setattr(trial, "train", lambda *_, **__: rounded)
+    assert run_cell("resnet", "sequential", "tf32").state == "right"
     worse = rounded._replace(weights={k: v * (1 + 1.5 * effect) for k, v in rounded.weights.items()})
-    monkeypatch.setattr(trial, "trained", lambda *_, **__: worse)
-    assert cell("resnet", "sequential", "tf32").state == "wrong"
+    monkeypatch.setattr(trial, "train", lambda *_, **__: worse)
+    assert run_cell("resnet", "sequential", "tf32").state == "wrong"
 
 
 def test_a_failure_is_told_and_is_no_answer() -> None:
     def fails() -> Cell:
         raise ValueError("no\nsecond line")
 
-    found = trial.tried(fails)
+    found = trial.run_safely(fails)
     assert str(found) == "failed: ValueError: no"
     assert len(trial.SIZES) == CLIENTS
     assert distance({"a": torch.full((2,), torch.nan)}, {"a": torch.ones(2)}) == float("inf")
@@ -138,11 +138,11 @@ def test_the_table_prints_every_cell_and_says_whether_all_are_right(
     assert [row.split()[:3] for row in rows[:2]] == [["mlp", "stacked", "fp64"], ["words", "stacked", "fp64"]]
     assert rows[2] == "2 right"
     if not torch.cuda.is_available():  # the captured engine is exchanged for another, and that is seen
-        assert cell("mlp", "captured", "fp64").reason.endswith("ran instead")
-    monkeypatch.setattr(table, "cell", lambda *_: Cell("wrong", 1.0, "1 from the reference"))
+        assert run_cell("mlp", "captured", "fp64").reason.endswith("ran instead")
+    monkeypatch.setattr(table, "run_cell", lambda *_: Cell("wrong", 1.0, "1 from the reference"))
     assert table.main(words) == 1
 
 
 def test_a_process_for_one_network_gets_the_other_arguments() -> None:
     words = ["--processes", "4", "--device", "cpu", "--limit=3", "--only", "mlp"]
-    assert table.handed_on(words) == ["--device", "cpu"]
+    assert table.child_arguments(words) == ["--device", "cpu"]

@@ -1,7 +1,7 @@
-"""One cell of the zoo's table: a network trained on an engine in a precision, held against the reference.
+"""One cell of the zoo's table: a network trained on an engine in a precision, compared with a reference.
 
-What is compared is the update, trained minus initial weights: weights that never moved, or a client that was
-left out, are far from it. The reference is the sequential engine in fp64 on the CPU.
+The comparison is of the update, the trained minus the initial weights, which is far off if weights did not
+move or a client was left out. The reference is the sequential engine in fp64 on the CPU.
 """
 
 from collections.abc import Callable
@@ -22,17 +22,18 @@ ENGINES: dict[str, dict[str, Any]] = {
     "compiled": {"engine": "stacked", "compile": "on"},
     "captured": {"engine": "captured"},
 }
-RAN = {
+EXPECTED_ENGINE = {
     "sequential": ("sequential", False),
     "stacked": ("stacked", False),
     "compiled": ("stacked", True),
     "captured": ("captured", True),
 }
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16")
-# Of the update's length and of the loss. A client left out, or a rate half as large again, is more than 0.2.
+# Relative errors of the update and of the loss. Without one client, or with 1.5 times the rate, they exceed
+# 0.2.
 TOLERANCES = {"fp64": 1e-10, "fp32": 5e-3, "tf32": 0.05, "bf16": 0.15}
-MOST = 0.15  # allowed to any network, however much it amplifies rounding
-HARD = 1e-6  # in fp64 on a GPU, where torch computes hardswish with a constant in float32
+LARGEST_TOLERANCE = 0.15  # also for networks that amplify rounding more
+HARDSWISH_TOLERANCE = 1e-6  # in fp64 on a GPU, where torch computes hardswish with a constant in float32
 METHODS = {"fedavg": "fedavg", "fedbug+feddyn": "fedbug(ratio=0.4)+feddyn(alpha=0.1)"}
 ROUNDS, CLIENTS, BATCH = 2, 3, 8
 SIZES = (16, 12, 8)  # ragged: one has a short batch, one has fewer steps
@@ -40,16 +41,16 @@ Weights = dict[str, Tensor]
 
 
 class Run(NamedTuple):
-    """What a training run ends in."""
+    """The result of a training run."""
 
     weights: Weights  # trained minus initial weights, in float64
-    statistics: Weights  # batch norm's, likewise
+    statistics: Weights  # the same difference of batch norm's statistics
     loss: float  # on the common test set
-    engine: tuple[str, bool]  # which it was, and whether it compiled
+    engine: tuple[str, bool]  # its name, and whether it compiled
 
 
 class Cell(NamedTuple):
-    """The outcome of one cell: right or not, or refused with a reason; `error` is relative."""
+    """The outcome of one cell, with its relative error or the reason."""
 
     state: str  # right, wrong, refused, failed
     error: float
@@ -60,7 +61,7 @@ class Cell(NamedTuple):
 
 
 def dataset(name: str, samples: int, seed: int) -> kedge.Dataset:
-    """Made samples that can be learned: each class has a mean image, or words of its own."""
+    """Synthetic samples that can be learned: each class has its own mean image, or its own words."""
     member, draw = ZOO[name], np.random.default_rng(seed)
     y = draw.permutation(np.arange(samples) % CLASSES)
     if member.kind == "words":
@@ -71,12 +72,12 @@ def dataset(name: str, samples: int, seed: int) -> kedge.Dataset:
     return kedge.Dataset((centers[y] + 0.3 * draw.standard_normal((samples, *shape))).astype(np.float32), y)
 
 
-def trained(
+def train(
     name: str, method: str, precision: Any, device: Any, draw: int | None = None, **settings: Any
 ) -> Run:
-    """A network of the zoo trained by kedge.train.
+    """Train a network of the zoo by kedge.train.
 
-    With a `draw`, it trains in fp64 with operands rounded as in `precision` (rounding.py).
+    With a `draw`, the network trains in fp64 with operands rounded as in `precision` (rounding.py).
     """
     member, module = ZOO[name], module_of(name)
     if draw is not None:
@@ -100,15 +101,15 @@ def trained(
 
 @cache
 def reference(name: str, method: str) -> Run:
-    """The answer that all engines and precisions are held against."""
-    return trained(name, method, "fp64", "cpu", engine="sequential")
+    """The reference for all engines and precisions."""
+    return train(name, method, "fp64", "cpu", engine="sequential")
 
 
 @cache
 def effect_of_rounding(name: str, method: str, precision: str) -> float:
-    """The largest error of the network's update that rounding alone gave, in ten draws."""
+    """The largest error of the network's update by rounding alone, in ten draws."""
     right = reference(name, method)
-    runs = (trained(name, method, precision, "cpu", draw, engine="sequential") for draw in range(DRAWS))
+    runs = (train(name, method, precision, "cpu", draw, engine="sequential") for draw in range(DRAWS))
     return max(error_of(run, right) for run in runs)
 
 
@@ -121,28 +122,28 @@ def error_of(found: Run, right: Run) -> float:
     )
 
 
-def cell(name: str, engine: str, precision: str, method: str = "fedavg", device: str = "cpu") -> Cell:
-    """Train, and compare."""
+def run_cell(name: str, engine: str, precision: str, method: str = "fedavg", device: str = "cpu") -> Cell:
+    """Train a network and compare it with the reference."""
     try:
         right = reference(name, method)
-        found = trained(name, method, precision, device, **ENGINES[engine])
+        found = train(name, method, precision, device, **ENGINES[engine])
     except RequestError as error:
         return Cell("refused", float("nan"), str(error))
-    if found.engine != RAN[engine]:
+    if found.engine != EXPECTED_ENGINE[engine]:
         return Cell("refused", float("nan"), f"{found.engine[0]} ran instead")
     away = error_of(found, right)
     allowed = TOLERANCES[precision]
     if ZOO[name].hard and (precision, device) == ("fp64", "cuda"):
-        allowed = HARD
-    if allowed <= away < MOST and precision in ("tf32", "bf16"):
-        allowed = max(allowed, min(MOST, effect_of_rounding(name, method, precision)))
+        allowed = HARDSWISH_TOLERANCE
+    if allowed <= away < LARGEST_TOLERANCE and precision in ("tf32", "bf16"):
+        allowed = max(allowed, min(LARGEST_TOLERANCE, effect_of_rounding(name, method, precision)))
     if away < allowed:
         return Cell("right", away)
     return Cell("wrong", away, f"{away:.1e} from the reference, allowed {allowed:.0e}")
 
 
 def distance(found: Weights, right: Weights) -> float:
-    """The length of the difference by the length of the right one; infinite where a number is not finite."""
+    """The norm of the difference, relative to the norm of `right`; infinite if a number is not finite."""
     assert set(found) == set(right)
     if not right:
         return 0.0
@@ -151,8 +152,8 @@ def distance(found: Weights, right: Weights) -> float:
     return away / length if np.isfinite(away) else float("inf")
 
 
-def tried(work: Callable[[], Cell]) -> Cell:
-    """The cell, or how it failed."""
+def run_safely(work: Callable[[], Cell]) -> Cell:
+    """The cell that `work` returns; a failed cell if it raises an exception."""
     try:
         return work()
     except Exception as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.contract.test_resume import stop_after
+from tests.contract.resuming import stop_after
 from tests.engines.recorded import on_the_cpu
 from torch import Tensor
 from torch.utils._pytree import tree_leaves

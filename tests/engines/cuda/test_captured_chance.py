@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.contract.problem import PLAIN, federation, fit
+from tests.contract.problem import PLAIN, build_model, federation
+from tests.contract.resuming import stop_after
 from tests.contract.test_chance import LAYERS, TIMES, WIDTH, Sequences
-from tests.contract.test_resume import stop_after
 from tests.engines.cuda.test_captured import captured, final, on_gpu, reference, relative_error
 from tests.engines.recorded import on_the_cpu
 
@@ -28,7 +28,7 @@ KINDS = ["encoder layer", "decoder layer", "attention", "lstm", "gru", "F.dropou
 def task_of(name: str, device: str, precision: Precision = "fp64") -> Task:
     """Three rounds of ragged clients, three of four at a time."""
     data = federation((3, 6, 9, 12), (TIMES, WIDTH)).to(device, DTYPES[precision])
-    plain = in_precision(fit(PLAIN, lambda: Sequences(LAYERS[name]())), precision)
+    plain = in_precision(build_model(PLAIN, lambda: Sequences(LAYERS[name]())), precision)
     stage = Stage(PLAIN, 3, LocalTraining(2, 4, SGD(0.1), clip=1.0))
     model, some = with_checked_forward(plain, data), Participation(per_round=3)
     return Task((stage,), model, data, some, precision=precision)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from tests.contract.test_resume import stop_after
+from tests.contract.resuming import stop_after
 from tests.running.overlapping_engine import Late
 from tests.running.plain_torch import NO_MOMENTUM, task_of
 

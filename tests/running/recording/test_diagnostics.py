@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 from tests.contract.algorithms import BUILT_IN
 from tests.contract.problem import federation, network
-from tests.contract.test_resume import LOCAL, both_ways
+from tests.contract.resuming import LOCAL, assert_resume_is_exact
 
 import kedge
 from kedge.algorithms import fedavg, fedbug, feddyn, fedper, scaffold
@@ -78,7 +78,7 @@ def test_a_run_ends_in_the_same_bytes_with_and_without(name: str, engine: Made, 
 
 @each_engine
 def test_a_run_with_diagnostics_resumes_to_the_same_numbers(engine: Made, tmp_path: Path) -> None:
-    both_ways(task_of(feddyn(0.1), EVERYTHING), engine, tmp_path, after=1)
+    assert_resume_is_exact(task_of(feddyn(0.1), EVERYTHING), engine, tmp_path, after=1)
 
 
 def test_engines_tell_the_same_numbers() -> None:

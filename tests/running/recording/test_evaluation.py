@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.contract.test_resume import stop_after
+from tests.contract.resuming import stop_after
 from tests.running.plain_torch import (
     COHORTS,
     ENGINES,

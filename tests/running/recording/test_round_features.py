@@ -2,7 +2,7 @@
 
 import torch
 from tests.contract.problem import federation, network
-from tests.contract.test_resume import LOCAL
+from tests.contract.resuming import LOCAL
 
 import kedge
 from kedge.algorithms import fedavg, feddyn, fedper
