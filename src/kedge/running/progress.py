@@ -34,13 +34,13 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Abandoned(KeyboardInterrupt):
-    """The process must end at once, while another of its threads still trains; saved states are complete."""
+    """The process must end at once, although its other thread still trains; checkpoints are complete."""
 
 
 def is_finished(task: Task, progress: Progress) -> bool:
     """Whether no round is left to train.
 
-    A stage whose rule is not met in time takes all rounds, and the stages after it never begin.
+    If a stage's rule is never met, the stage uses all remaining rounds, and later stages never start.
     """
     if progress.stage >= len(task.stages):
         return True

@@ -1,4 +1,4 @@
-"""Train the runs of a command: a run that nothing can share a pack with alone, the others in packs."""
+"""Train the runs of a command: runs that can share a pack in packs, every other run by itself."""
 
 from collections.abc import Callable, Iterator, Sequence
 

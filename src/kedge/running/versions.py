@@ -1,4 +1,4 @@
-"""The versions a result was made with."""
+"""The versions of kedge and torch, which are stored with a result."""
 
 import torch
 
@@ -6,5 +6,5 @@ from kedge.version import __version__
 
 
 def versions() -> dict[str, str]:
-    """kedge's and torch's."""
+    """The versions of kedge and torch by name."""
     return {"kedge": __version__, "torch": torch.__version__}

@@ -23,7 +23,7 @@ class Code(NamedTuple):
 
 
 def code_of(name: str) -> list[Code]:
-    """The files of file.py:name or package.module:name, the named one first; none if it is installed."""
+    """The files that file.py:name or package.module:name needs, the named file first; none if installed."""
     place, _ = split_name(name)
     module = load_module(name)
     first = loaded_code(module, None if place.endswith(".py") else module.__name__)

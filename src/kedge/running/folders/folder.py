@@ -52,10 +52,10 @@ def create(
     replace: bool = False,
     locks: ExitStack | None = None,
 ) -> None:
-    """Make a folder with the files `contents` and a kedge.json; all appear at once.
+    """Create a folder with the files `contents` and a kedge.json, atomically.
 
-    `replace`: replace a folder that kedge wrote. The folder is locked from the moment it appears; `locks`
-    takes over that lock.
+    If `replace`, an existing folder that kedge wrote is replaced. The new folder is locked from the moment it
+    appears until `locks` is closed, or until this function returns if `locks` is None.
     """
     check_free(folder, replace)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -132,8 +132,8 @@ def locked(folder: Path | None) -> Iterator[None]:
 def lock(folder: Path, locks: ExitStack) -> None:
     """Lock a folder until `locks` is closed or this process ends; raise if another process has locked it.
 
-    The files that any version of kedge locks are locked. Without effect on Windows, where a locked file could
-    not be read, nor its folder renamed.
+    It locks every file that some version of kedge locks. It has no effect on Windows, where a locked file
+    cannot be read, and its folder cannot be renamed.
     """
     if os.name == "nt":
         return

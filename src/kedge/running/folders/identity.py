@@ -285,7 +285,7 @@ def differences(before: Identity, now: Identity, same_version: bool = True) -> l
 
 
 def shown(old: Any, new: Any) -> tuple[str, str]:
-    """Two values as text for an error; of texts with several lines, the first lines that differ."""
+    """Two values as text for an error; for texts with several lines, the first lines that differ."""
     if isinstance(old, str) and isinstance(new, str) and "\n" in old + new:
         pairs = zip([*old.splitlines(), ""], [*new.splitlines(), ""], strict=False)
         old, new = next(((a.strip(), b.strip()) for a, b in pairs if a != b), (old, new))
@@ -294,6 +294,6 @@ def shown(old: Any, new: Any) -> tuple[str, str]:
 
 
 def cut(text: str) -> str:
-    """The text, shortened for an error: digests to 12 digits, all of it to WIDE characters."""
+    """The text, shortened for an error: digests to 12 digits, the whole text to WIDE characters."""
     text = re.sub(r"(?<=sha256 )([0-9a-f]{12})[0-9a-f]{52}", r"\1…", text)
     return text if len(text) <= WIDE else f"{text[: WIDE - 1]}…"

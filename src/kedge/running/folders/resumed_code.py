@@ -142,7 +142,7 @@ def pin_of_copy(folder: Path, record: Record, name: str) -> Pin:
 
 
 def current_path(file: StoredFile, record: Record) -> Path:
-    """The current path of a file: its old path, or if the user's folder was moved, the path from here."""
+    """The current path of a file: its old path, or its new path if the user's folder was moved."""
     path = Path(file.path)
     if path.is_file():
         return path

@@ -1,9 +1,9 @@
 """Groups of runs that can train in one pack, and the number of runs that fit into memory.
 
-Runs of a pack have the same network, data, training and engine, and the same program of an optimizer step:
-method and schedule of the clients, the kind of optimizer, the measurements. Server rules, seed,
-learning rate, partition, participation, rounds and evaluation may differ. Runs with different programs would
-only wait for each other.
+Runs of a pack have the same network, data, training settings and engine. They also have the same program of
+an optimizer step: method and schedule of the clients, kind of optimizer, measurements. Server rules, seed,
+learning rate, partition, participation, rounds and evaluation may differ. Runs with different programs gain
+nothing in one pack, because one run's steps would wait for the other's.
 """
 
 import json
@@ -23,14 +23,14 @@ from kedge.engines.capacity import COPIES, parameter_count, rows_at_once
 from kedge.engines.memory import Memories
 from kedge.running.requests import RunRequest
 
-MOST = {"cpu": 8, "cuda": 32}  # runs of a pack, unless the user sets a limit: more gain little
+MOST = {"cpu": 8, "cuda": 32}  # runs of a pack, unless the user sets a limit; more runs gain little
 TENSORS = ("lr", "decay")  # settings of an optimizer that do not change the program of a step
 
 
 def groups(requests: Iterable[RunRequest]) -> list[list[RunRequest]]:
-    """Runs that can train in one pack, in the order of the first run of each group.
+    """The runs in groups that can train in one pack each; groups are in the order of their first runs.
 
-    A resumed run keeps its engine. New runs join the first group that has an engine already.
+    A resumed run keeps its engine. New runs use the first engine that a resumed run of their group has.
     """
     found: list[list[RunRequest]] = []
     every = list(requests)
@@ -42,7 +42,7 @@ def groups(requests: Iterable[RunRequest]) -> list[list[RunRequest]]:
 
 
 def grouped(requests: Sequence[RunRequest], keys: Sequence[Hashable]) -> list[list[RunRequest]]:
-    """Requests with equal keys, grouped."""
+    """The requests in groups with equal keys."""
     found: dict[Hashable, list[RunRequest]] = {}
     for request, key in zip(requests, keys, strict=True):
         found.setdefault(key, []).append(request)
@@ -56,7 +56,7 @@ def engine_key(settings: dict[str, Any] | None) -> str:
 
 
 def program_key(experiment: Experiment) -> tuple[Hashable, ...]:
-    """The settings that must be equal in a pack."""
+    """The settings of an experiment that must be equal in a pack."""
     common = {
         "model": experiment.model,
         "data": experiment.data,
@@ -73,8 +73,8 @@ def program_key(experiment: Experiment) -> tuple[Hashable, ...]:
 def step_key(method: dict[str, Any], schedule: dict[str, Any]) -> Hashable:
     """A value that is equal for methods and schedules whose steps are the same program.
 
-    Your own code is compared by its name and arguments. So is a method with wrong arguments: its run raises
-    the error.
+    The user's own code is compared by its name and arguments. So is a method with wrong arguments, whose run
+    raises the error later.
     """
     tables = json.dumps([method, schedule], sort_keys=True)
     names = {table["name"] for table in combined_methods(method)}
@@ -87,7 +87,7 @@ def step_key(method: dict[str, Any], schedule: dict[str, Any]) -> Hashable:
 
 
 def runs_that_fit(task: Task, chunk: int = 0) -> int:
-    """The number of runs like this one for which memory has room: rows of a round, and clients' memories.
+    """The number of runs like this one that fit into memory, with a round's rows and all clients' memories.
 
     `chunk` is the user's limit on the clients that train at once; 0: no limit.
     """
@@ -95,13 +95,13 @@ def runs_that_fit(task: Task, chunk: int = 0) -> int:
     rows = float(task.participation.count(population))
     room = chunk or rows_at_once(task.model, task.federation)
     if not chunk:
-        kept = max(kept_numbers(task, stage) for stage in task.stages)
+        kept = max(kept_values(task, stage) for stage in task.stages)
         rows += population * kept / (COPIES * parameter_count(task.model))
     return max(1, min(MOST[task.federation.pool.x.device.type], int(room / rows)))
 
 
-def kept_numbers(task: Task, stage: Stage) -> int:
-    """The count of numbers that a client keeps from round to round."""
+def kept_values(task: Task, stage: Stage) -> int:
+    """The number of values that a client's memory has."""
     model, memories = model_for(stage.algorithm, task.model), Memories()
     params, buffers = model.init(0)
     memories.begin(stage.algorithm, model, params, frozenset())
@@ -112,6 +112,6 @@ def kept_numbers(task: Task, stage: Stage) -> int:
 
 
 def even_pack_size(count: int, most: int) -> int:
-    """The size of packs of nearly equal size that hold `count` runs, each at most `most`."""
+    """The size of the largest pack if `count` runs are divided evenly into packs of at most `most` runs."""
     packs = -(-count // most)
     return -(-count // packs)

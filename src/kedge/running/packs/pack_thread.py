@@ -1,7 +1,7 @@
 """PackThread: trains the runs of a pack in a second thread, while the main thread receives signals.
 
-Every run has its own folder, checkpoints and history, and goes through the same loop as a run alone
-(runner.py). The pack (engines/pack/pack.py) trains the rounds of all runs in one stack.
+Every run has its own folder, checkpoints and history, and the loop of a single run (runner.py). The pack
+(engines/pack/pack.py) trains the rounds of all runs in one stack.
 """
 
 import queue
@@ -48,7 +48,7 @@ class PackThread:
     def __init__(
         self, runs: Sequence[PreparedRun], pack: Pack, settings: dict[str, Any], controls: Controls
     ) -> None:
-        """`settings`: of the engine, chosen for the pack."""
+        """`settings` are the engine settings that were chosen for the pack."""
         self.runs, self.pack, self.settings, self.controls = runs, pack, settings, controls
         self.ends: queue.SimpleQueue[End] = queue.SimpleQueue()
         self.reported: set[int] = set()
@@ -61,7 +61,7 @@ class PackThread:
 
         Raises Interrupted after all runs have stopped, and Abandoned if Ctrl-C interrupts the waiting.
         """
-        # A daemon: it cannot be stopped during a step, and the process may have to end at once.
+        # A daemon thread, because it cannot be stopped during a step, and the process may have to end at once.
         thread = threading.Thread(target=self.train, daemon=True)
         interrupted = False
         with (
@@ -106,12 +106,12 @@ class PackThread:
         never_fall_back()
         try:
             self.pack.carry_out([self.start_run(number) for number in range(len(self.runs))], self.report_end)
-        except BaseException as error:  # of the pack itself: the main thread still waits for these runs
+        except BaseException as error:  # an error of the pack itself ends all runs that have not ended
             for number in set(range(len(self.runs))) - self.reported:
                 self.report_end(number, error)
 
     def start_run(self, number: int) -> Rounds[Progress]:
-        """The rounds of one run; its engine settings are recorded when it starts first."""
+        """The rounds of one run; its engine settings are written when it starts for the first time."""
         (folder, experiment, *_), task = self.runs[number]
         observer = Observer(self.bar.line_callback(number), self.bar.say, self.must_stop)
         settings = read_engine_settings(folder)

@@ -27,17 +27,17 @@ from kedge.running.single_run import train_alone
 class PackScheduler:
     """Trains the runs of one group in packs; the caller iterates `outcomes` once.
 
-    The engine is chosen for the first pack and kept for the following packs. Runs for which memory is too
-    small beside their pack resume in smaller packs.
+    The engine is chosen for the first pack and kept for the following packs. Runs that run out of memory in a
+    pack resume in smaller packs.
     """
 
     def __init__(self, requests: Sequence[RunRequest], limit: int, controls: Controls) -> None:
-        """`limit`: the most runs of a pack; 0: as many as fit into memory."""
+        """`limit` is the largest number of runs in a pack; 0: as many as fit into memory."""
         self.waiting = deque(requests)
         self.limit, self.controls = limit, controls
         self.wanted = requests[0].experiment.engine
         recorded = (request.engine_settings for request in requests)
-        self.settings = next(filter(None, recorded), None)  # of the engine; None: not chosen yet
+        self.settings = next(filter(None, recorded), None)  # engine settings; None: not chosen yet
 
     def outcomes(self) -> Iterator[Outcome]:
         """Train all runs, and yield outcomes as runs end."""
@@ -52,7 +52,7 @@ class PackScheduler:
             yield from failed
             try:
                 pack = self.build_pack(runs)
-            except Exception as error:  # about the engine, hence about all these runs
+            except Exception as error:  # choosing or building the engine failed, so all these runs fail
                 stripped = without_frames(error)
                 yield from [Outcome(run.request, *stripped) for run in runs]
                 return
@@ -79,14 +79,14 @@ class PackScheduler:
         return prepared, failed
 
     def pack_limit(self, first: PreparedRun) -> int:
-        """The most runs of a pack."""
+        """The largest number of runs in a pack; `first` shows how much memory a run needs."""
         engine = self.settings["name"] if self.settings else self.wanted.name
         if engine == "sequential":
             return 1
         return self.limit or runs_that_fit(first.task, self.wanted.chunk)
 
     def build_pack(self, runs: Sequence[PreparedRun]) -> Pack | None:
-        """The common stack of these runs; None if they train one after another."""
+        """The pack of these runs; None if they train one after another."""
         if len(runs) < 2:
             return None
         if self.settings is None:
@@ -107,8 +107,8 @@ class PackScheduler:
     def train_packed(self, runs: Sequence[PreparedRun], pack: Pack) -> Iterator[Outcome]:
         """Train runs in one pack.
 
-        A run without memory waits again. A run whose program cannot be compiled trains alone, where engine
-        "auto" chooses an engine that compiles nothing.
+        A run that runs out of memory waits for a later, smaller pack. A run whose program cannot be compiled
+        trains by itself if the engine is "auto", which then chooses an engine that compiles nothing.
         """
         assert self.settings is not None
         retried, uncompiled = [], []

@@ -1,7 +1,8 @@
-"""CheckpointWriter: writes the checkpoints of a run at once, or in a thread if the engine can overlap work.
+"""CheckpointWriter: writes the checkpoints of a run, in a thread if the engine can overlap work.
 
 No tensor of a checkpoint is ever changed in place, so the thread can copy and write it while the next rounds
-train. One checkpoint is written at a time. An error is raised when the next checkpoint is due, or at the end.
+train. One checkpoint is written at a time. Its error is raised when the next checkpoint is due, or at the end
+of the run.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,13 +22,13 @@ class CheckpointWriter:
     """
 
     def __init__(self, folder: Path, overlap: bool) -> None:
-        """`overlap`: write in a thread."""
+        """If `overlap`, write in a thread."""
         self.folder = folder
         self.thread = ThreadPoolExecutor(1, "kedge-checkpoint") if overlap else None
         self.writing: Future[None] | None = None
 
     def save(self, number: int, state: checkpoint.State) -> None:
-        """Write the state after `number` rounds, or start to; raise the error of the last checkpoint."""
+        """Write the state after `number` rounds, or let the thread write it; raise the last one's error."""
         self.wait()
         if self.thread is None:
             checkpoint.save(self.folder, number, state)

@@ -35,7 +35,7 @@ def updates_correction(algorithm: Algorithm) -> Updates | None:
 
 
 def drift_values(task: Task, engine: Engine, stage: Stage, progress: Progress, reply: Reply) -> Values:
-    """Values that corrections measured in the round; with local drift if the round is evaluated."""
+    """Values that corrections measured in the round; also local drift, if the round is evaluated."""
     algorithm, data, slots = stage.algorithm, task.federation, progress.server.slots
     measuring = [c for c in algorithm.corrections if reply.size or not isinstance(c, Updates)]
     values: Values = {k: float(v) for c in measuring for k, v in c.measures(slots[c.name]).items()}

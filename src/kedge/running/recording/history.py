@@ -50,8 +50,8 @@ def check_lines(path: Path, name: str, rounds: int | None = None, length: int | 
     lines = content.rpartition(b"\n")[0].split(b"\n") if content else []
     numbers: list[Any] = [line_of(path, number, line).get("round") for number, line in enumerate(lines, 1)]
     if name == "history":
-        wanted = range(1, (len(numbers) if rounds is None else rounds) + 1)
-        if numbers != list(wanted):
+        expected = range(1, (len(numbers) if rounds is None else rounds) + 1)
+        if numbers != list(expected):
             raise DataError(f"{path} is damaged: it lacks lines, or has some twice")
     elif not all(isinstance(n, int) for n in numbers) or numbers != sorted(set(numbers)):
         raise DataError(f"{path} is damaged: its rounds are not in order")
@@ -71,7 +71,7 @@ def complete_rounds(folder: Path) -> int | None:
 
 
 class UnfinishedLine(NamedTuple):
-    """A line of the history, except for the results of its evaluation."""
+    """A line of the history whose evaluation may still run."""
 
     values: dict[str, Any]
     evaluated: PendingResults | None  # None: the round is not evaluated
@@ -91,14 +91,14 @@ class HistoryWriter:
         self.waiting: UnfinishedLine | None = None
 
     def add(self, line: UnfinishedLine, overlapped: bool = False) -> None:
-        """Write the line before, and keep this line until its results are complete."""
+        """Write the previous line, and keep this line until its results are complete."""
         self.flush(overlapped)
         self.waiting = line
 
     def flush(self, overlapped: bool = False) -> None:
         """Wait for the results of the newest line, and write it, unless it is written.
 
-        `overlapped`: a round trains in the meantime, and its `time` includes the wait.
+        If `overlapped`, the next round trains in the meantime, and its `time` includes the wait.
         """
         if self.waiting is None:
             return

@@ -1,8 +1,8 @@
-"""The cost of every round of a run, in the order of the rounds; it can be computed before anything trains.
+"""The cost of each round of a run, in the order of the rounds; `kedge cost` predicts it without training.
 
-It follows from the sampled clients, their numbers of samples, and the schedule. A run's history contains it,
-and `kedge cost` predicts it. Only training on the clients counts: no padding or finished rows of a stack, no
-measurements (evaluation, fine-tuned copies, the `all` model).
+The cost follows from the sampled clients, their numbers of samples, and the schedule. The lines of the history
+contain it. Only training on the clients counts; padding and finished rows of a stack do not, nor measurements
+(evaluation, fine-tuned copies, the `all` model).
 """
 
 from collections import Counter
@@ -74,7 +74,8 @@ class StageCosts:
 
     def cost_of_phases(self, examples: int, batch: int, per_epoch: int, phases: Phases) -> ClientCost:
         """The work of a client with `per_epoch` steps of `batch` samples in an epoch."""
-        short = 0 if self.local.drop_last else examples % batch  # the last batch of an epoch, if it is short
+        # `short` is the size of an epoch's last batch if it is smaller than the others, else 0.
+        short = 0 if self.local.drop_last else examples % batch
         samples = updates = macs = done = 0
         for mask, steps in phases:
             leaves = trainable(self.model, mask)
@@ -101,7 +102,7 @@ class CostCounter:
     """Counts the costs of a run's rounds, one round after another."""
 
     def __init__(self, task: Task, history: Iterable[Mapping[str, Any]] = ()) -> None:
-        """`history`: lines of the finished rounds."""
+        """`history` has the lines of the finished rounds."""
         self.task = task
         params, buffers = task.model.init(task.seed)
         self.start = tree_to(params, task.federation.dtype), tree_to(buffers, task.federation.dtype)

@@ -1,17 +1,21 @@
 """Features of a round's models: the clusters that local models and the next global model retain.
 
-An engine gives only averages, so a second engine with copies of the clients' memories trains the local models
-once more. The order of the models is: sent global model, local models, next global model, plain average (the
-mean of the local models, before a server's correction). The greedy clusters do not depend on the last.
+An engine returns only averages, so a second engine with copies of the clients' memories trains the local
+models once more. The models are, in this order: the sent global model, the local models, the next global
+model, the plain average (the mean of the local models, before server rules). The greedy clusters do not
+depend on the plain average. The values are
 
-    features.models      features.clusters      features.components: connected components, the other reading
-    features.frequency        the number of clusters that occur in one model, in two, … in all
-    features.retained.local   the sent model's clusters that a local model has, too; mean over local models
-    features.retained.next    … that the next global model has
-    features.retained.average … that the plain average has
-    features.share: the mean of Ω            features.constant: components that are no features
-    features.cka.clients.unit0: the mean linear CKA of two local models
-    features.cka.global.unit0: the mean linear CKA of a local and the sent model
+    features.models            the number of models, without the plain average
+    features.clusters          the number of greedy clusters
+    features.components        the number of connected components, another definition of clusters
+    features.frequency         the numbers of clusters that occur in one model, in two models, … in all
+    features.retained.local    the sent model's clusters that a local model has, too; mean over local models
+    features.retained.next     … that the next global model has, too
+    features.retained.average  … that the plain average has, too
+    features.share             the mean of Ω
+    features.constant          the number of constant columns, which are no features
+    features.cka.clients.unit0 the mean linear CKA of two local models
+    features.cka.global.unit0  the mean linear CKA of a local and the sent model
 """
 
 from collections.abc import Iterator, Sequence
@@ -57,12 +61,12 @@ class ModelsBeforeRound:
     def values(self, task: Task, after: Server) -> dict[str, Any]:
         """The values for the history's line; `after` is the server after the round."""
         next_leaves = {**after.own, **after.shared}
-        coming = features_of(task, next_leaves, after.buffers, units=False)
-        plain = coming
+        next_model = features_of(task, next_leaves, after.buffers, units=False)
+        plain = next_model
         if after.average is not after.shared:
             plain = features_of(task, {**after.own, **after.average}, after.buffers, units=False)
-        models = [self.sent, *self.local, coming]
-        if not all(model.finite for model in (self.sent, coming, plain)):
+        models = [self.sent, *self.local, next_model]
+        if not all(model.finite for model in (self.sent, next_model, plain)):
             return {"features.left_out": len(models)}
         found = interaction([m.features for m in (*models, plain)], task.measure.clusters)
         return {
@@ -114,15 +118,15 @@ def interaction_values(found: Interaction, models: int) -> dict[str, Any]:
     """The values of the interaction of `models` models and, as the last model, the plain average."""
     first = found.first(models)
     omega = first.tensor()
-    sent, coming, plain = 0, models - 1, models
-    local = [found.shared(sent, number) for number in range(1, coming)]
+    sent, following, plain = 0, models - 1, models
+    local = [found.shared(sent, number) for number in range(1, following)]
     return {
         "features.models": models,
         "features.clusters": first.clusters,
         "features.components": first.components,
         "features.frequency": torch.bincount(first.frequency, minlength=models + 1)[1:].tolist(),
         "features.retained.local": mean_or_none(local),
-        "features.retained.next": found.shared(sent, coming),
+        "features.retained.next": found.shared(sent, following),
         "features.retained.average": found.shared(sent, plain),
         "features.share": int(omega.sum()) / omega.numel() if first.clusters else None,
         "features.constant": int((first.labels == NO_CLUSTER).sum()),
