@@ -12,7 +12,7 @@ from kedge.config import document
 from kedge.reproduce import paper
 from kedge.reproduce.plan import Run, Table, runs_of, table_of
 from kedge.reproduce.records import Record, Sitting
-from kedge.reproduce.work import Work
+from kedge.reproduce.work import TrainOptions
 
 EXPERIMENT = """
 name = "{name}"
@@ -121,9 +121,9 @@ def table(name: str = "digits-table1") -> Table:
     return table_of(name, {})
 
 
-def a_work(**settings: Any) -> Work:
+def options(**settings: Any) -> TrainOptions:
     given: dict[str, Any] = {"shown": False, "say": lambda message: None}
-    return Work(SITTING, 0.0, **given | settings)
+    return TrainOptions(SITTING, 0.0, **given | settings)
 
 
 def recorded(record: Record | None) -> Record:

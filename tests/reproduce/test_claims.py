@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.reproduce.tables import a_paper, a_record, an_entry, fedbug, measured_with
 
-from kedge.reproduce.claims import Judgement, groups, judge_claims
+from kedge.reproduce.claims import Judgment, groups, judge_claims
 from kedge.reproduce.comparisons import comparisons
 from kedge.reproduce.paper import Claim
 from kedge.reproduce.significance import paired_p, sign_p, t_tail
@@ -17,11 +17,11 @@ COLUMNS = ("u", "v", "w", "x", "y", "z")
 CLAIM = Claim("A is above B.", rows=(("A", "B"),))
 
 
-def judgement(
+def judgment(
     differences: Mapping[str, Sequence[float]],
     claim: Claim = CLAIM,
     printed: Sequence[float] = (1.0,) * len(COLUMNS),
-) -> Judgement:
+) -> Judgment:
     """The verdict on A above B where A − B has these values, by column and seed; the print has `printed`."""
     entries = [an_entry("B", column, 70.0) for column in COLUMNS]
     entries += [an_entry("A", column, 70.0 + more) for column, more in zip(COLUMNS, printed, strict=True)]
@@ -77,7 +77,7 @@ def test_the_sign_test_counts_throws_of_a_coin(count: int) -> None:
 
 
 def test_a_claim_is_held_if_all_signs_are_right_and_the_mean_is_significant() -> None:
-    found = judgement({column: (0.9, 1.1, 1.0 + 0.01 * n) for n, column in enumerate(COLUMNS)})
+    found = judgment({column: (0.9, 1.1, 1.0 + 0.01 * n) for n, column in enumerate(COLUMNS)})
     assert (found.verdict, found.label) == ("held", "held")
     assert found.test is not None
     assert found.test.name == "paired t-test over 3 seeds"
@@ -89,27 +89,27 @@ def test_a_claim_is_held_if_all_signs_are_right_and_the_mean_is_significant() ->
 
 def test_a_wrong_sign_within_noise_keeps_a_claim_from_being_held() -> None:
     values: dict[str, Sequence[float]] = {column: (0.9, 1.1, 1.0) for column in COLUMNS}
-    found = judgement(values | {"w": (-0.5, 0.3, -0.1)})
+    found = judgment(values | {"w": (-0.5, 0.3, -0.1)})
     assert found.verdict == "within noise"
     assert found.evidence.startswith("5 of 6 comparisons have the claimed sign")
     assert found.evidence.endswith("Furthest from it: A over B in w, −0.10.")
 
 
 def test_right_signs_without_significance_are_within_noise() -> None:
-    found = judgement({column: (0.1, 2.0) for column in COLUMNS})
+    found = judgment({column: (0.1, 2.0) for column in COLUMNS})
     assert found.verdict == "within noise"
     assert "6 of 6" in found.evidence
 
 
 def test_a_claim_is_not_held_if_the_mean_is_significantly_opposite() -> None:
-    found = judgement({column: (-0.9, -1.1, -1.0) for column in COLUMNS})
+    found = judgment({column: (-0.9, -1.1, -1.0) for column in COLUMNS})
     assert found.verdict == "not held"
     assert "below zero with p = 0.002" in found.evidence
 
 
 def test_a_claim_is_not_held_if_one_comparison_is_significantly_opposite() -> None:
     values: dict[str, Sequence[float]] = {column: (2.9, 3.1, 3.0) for column in COLUMNS}
-    found = judgement(values | {"w": (-1.01, -1.0, -1.02)})
+    found = judgment(values | {"w": (-1.01, -1.0, -1.02)})
     assert found.verdict == "not held"
     assert "Significantly opposite (p < 0.05 / 6): A over B in w, −1.01." in found.evidence
 
@@ -117,57 +117,57 @@ def test_a_claim_is_not_held_if_one_comparison_is_significantly_opposite() -> No
 def test_the_level_of_a_single_comparison_is_divided_by_their_number() -> None:
     values: dict[str, Sequence[float]] = {column: (2.9, 3.1, 3.0) for column in COLUMNS}
     wrong = (-0.8, -1.2, -1.0)  # p = 0.0066, below 0.05 / 6
-    assert judgement(values | {"w": wrong}).verdict == "not held"
+    assert judgment(values | {"w": wrong}).verdict == "not held"
     weaker = (-0.7, -1.3, -1.0)  # p = 0.014
-    assert judgement(values | {"w": weaker}).verdict == "within noise"
+    assert judgment(values | {"w": weaker}).verdict == "within noise"
 
 
 def test_equal_differences_of_all_seeds_are_no_evidence() -> None:
-    found = judgement({column: (1.0, 1.0) for column in COLUMNS})
+    found = judgment({column: (1.0, 1.0) for column in COLUMNS})
     assert found.verdict == "within noise"
     assert "no noise to test against" in found.evidence
 
 
 def test_nothing_measured_is_not_measured() -> None:
-    found = judgement({}, printed=(1, 1, 1, -1, 0, 1))
+    found = judgment({}, printed=(1, 1, 1, -1, 0, 1))
     assert (found.verdict, found.label, found.test) == ("not measured", "not measured", None)
     assert found.evidence == "In print, 4 of 6 comparisons have the claimed sign."
 
 
 def test_a_partial_verdict_says_how_much_was_measured() -> None:
-    found = judgement({column: (0.9, 1.1, 1.0) for column in "uv"})
+    found = judgment({column: (0.9, 1.1, 1.0) for column in "uv"})
     assert found.label == "held (2 of 6 measured)"
     assert found.evidence.startswith("2 of 2 comparisons have the claimed sign (in print: 6 of 6).")
 
 
 def test_the_print_may_contradict_the_claim_itself() -> None:
-    found = judgement({column: (0.9, 1.1, 1.0) for column in COLUMNS}, printed=(1, 1, 1, 1, -1, 0))
+    found = judgment({column: (0.9, 1.1, 1.0) for column in COLUMNS}, printed=(1, 1, 1, 1, -1, 0))
     assert "(in print: 4 of 6)" in found.evidence
 
 
 def test_lower_reverses_a_claim() -> None:
     claim = Claim("A is below B.", rows=(("A", "B"),), lower=True)
     values = {column: (-0.9, -1.1, -1.0) for column in COLUMNS}
-    found = judgement(values, claim, printed=(-1,) * 6)
-    assert (found.verdict, judgement(values).verdict) == ("held", "not held")
+    found = judgment(values, claim, printed=(-1,) * 6)
+    assert (found.verdict, judgment(values).verdict) == ("held", "not held")
     assert "in print: 6 of 6" in found.evidence
     assert found.comparisons[0].name == "A under B in u"
 
 
 def test_one_seed_needs_five_groups_of_runs_with_the_right_sign() -> None:
-    four = judgement({column: (1.0,) for column in COLUMNS[:4]})
+    four = judgment({column: (1.0,) for column in COLUMNS[:4]})
     assert four.verdict == "within noise"  # 1/16
-    five = judgement({column: (1.0,) for column in COLUMNS[:5]})
+    five = judgment({column: (1.0,) for column in COLUMNS[:5]})
     assert five.verdict == "held"  # 1/32
     assert five.test is not None
     assert five.test.name == "one seed: sign test over 5 groups of runs"
-    assert judgement({column: (-1.0,) for column in COLUMNS}).verdict == "not held"
-    assert judgement({column: (-1.0,) for column in COLUMNS[:4]}).verdict == "within noise"
+    assert judgment({column: (-1.0,) for column in COLUMNS}).verdict == "not held"
+    assert judgment({column: (-1.0,) for column in COLUMNS[:4]}).verdict == "within noise"
 
 
 def test_one_seed_with_a_wrong_sign_is_within_noise() -> None:
     values = {column: (1.0,) for column in COLUMNS}
-    assert judgement(values | {"w": (-0.1,)}).verdict == "within noise"
+    assert judgment(values | {"w": (-0.1,)}).verdict == "within noise"
 
 
 def test_comparisons_that_share_a_run_are_one_group() -> None:

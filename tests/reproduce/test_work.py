@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.reproduce.digits_tables import SITTING, a_work, recorded, runs, ship, write_tables
+from tests.reproduce.digits_tables import SITTING, options, recorded, runs, ship, write_tables
 
 import kedge
 from kedge.reproduce.plan import Run
@@ -30,7 +30,7 @@ def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_records_have_the_numbers_of_kedge_run_with_the_same_config(
     pack: int, cells: slice, tmp_path: Path
 ) -> None:
-    ends = list(train(runs()[cells], a_work(pack=pack)))
+    ends = list(train(runs()[cells], options(pack=pack)))
     assert {end.run.name for end in ends} == {run.name for run in runs()[cells]}
     for end in ends:
         record = recorded(end.record)
@@ -44,7 +44,7 @@ def test_records_have_the_numbers_of_kedge_run_with_the_same_config(
 
 def test_a_record_describes_its_run_and_its_sitting() -> None:
     began = time.monotonic()
-    ends = list(train(runs(seeds=2), a_work()._replace(began=began)))
+    ends = list(train(runs(seeds=2), options()._replace(start=began)))
     for run, record, error, _ in ends:
         found = recorded(record)
         assert (found.table, found.cell, found.seed) == (run.table, run.cell.settings, run.experiment.seed)
@@ -56,7 +56,7 @@ def test_a_record_describes_its_run_and_its_sitting() -> None:
 
 
 def test_a_small_run_is_recorded_with_its_rounds() -> None:
-    (end,) = train(runs(scale="small")[:1], a_work())
+    (end,) = train(runs(scale="small")[:1], options())
     record = recorded(end.record)
     assert (record.rounds, record.scale) == (2, "small")
     assert [round for round, _ in record.history["all.global.accuracy"]] == [1, 2]
@@ -64,7 +64,7 @@ def test_a_small_run_is_recorded_with_its_rounds() -> None:
 
 def test_runs_that_fail_give_an_error_with_its_remedy_and_the_others_go_on() -> None:
     every = runs("digits-table2", seeds=2)
-    ends = list(train(every, a_work()))
+    ends = list(train(every, options()))
     assert len(ends) == len(every) == 8
     failed = [end for end in ends if end.record is None]
     assert {end.run.experiment.data["name"] for end in failed} == {"no-such-data"}
@@ -75,7 +75,7 @@ def test_runs_that_fail_give_an_error_with_its_remedy_and_the_others_go_on() -> 
 
 
 def test_a_run_that_diverges_has_a_record_that_says_so() -> None:
-    ends = [end for end in train(runs("digits-table2"), a_work()) if end.record]
+    ends = [end for end in train(runs("digits-table2"), options()) if end.record]
     whole, diverged = sorted(ends, key=lambda end: recorded(end.record).diverged)
     assert (recorded(whole.record).diverged, recorded(whole.record).rounds) == (False, 20)
     assert recorded(diverged.record).diverged
@@ -85,17 +85,17 @@ def test_a_run_that_diverges_has_a_record_that_says_so() -> None:
 
 def test_a_run_has_a_folder_only_while_the_work_goes_on(temporary: Path) -> None:
     counts = []
-    for _ in train(runs(), a_work(pack=1)):
+    for _ in train(runs(), options(pack=1)):
         (top,) = temporary.glob("kedge-*")
         counts.append(sorted(rounds_in(folder) for folder in top.iterdir()))
     assert counts == [[20] * number for number in (1, 2, 3, 4)]
     assert not list(temporary.glob("kedge-*"))
-    list(train(runs("digits-table2"), a_work()))
+    list(train(runs("digits-table2"), options()))
     assert not list(temporary.glob("kedge-*"))
 
 
 def test_work_that_is_given_up_removes_its_folders(temporary: Path) -> None:
-    ends = train(runs(), a_work(pack=1))
+    ends = train(runs(), options(pack=1))
     next(ends)
     assert list(temporary.glob("kedge-*"))
     ends.close()
@@ -103,7 +103,7 @@ def test_work_that_is_given_up_removes_its_folders(temporary: Path) -> None:
 
 
 def test_a_run_saves_no_checkpoints(temporary: Path) -> None:
-    for _ in train(runs()[:1], a_work()):
+    for _ in train(runs()[:1], options()):
         assert list(temporary.glob("*/*/history.jsonl"))
         assert not list(temporary.glob("*/*/checkpoint*"))
 
@@ -122,7 +122,7 @@ def test_work_that_is_stopped_ends_after_the_round_and_hands_over_what_is_finish
         return len(asked_after_end) > 5
 
     def work() -> None:
-        for end in train(runs(), a_work(pack=pack, stop=stop)):
+        for end in train(runs(), options(pack=pack, stop=stop)):
             assert recorded(end.record).rounds == 20
             ended.append(end.run)
 
@@ -133,7 +133,7 @@ def test_work_that_is_stopped_ends_after_the_round_and_hands_over_what_is_finish
 
 
 def test_no_run_at_all_is_no_work() -> None:
-    assert not list(train([], a_work()))
+    assert not list(train([], options()))
 
 
 def test_jobs_that_begin_together_have_different_methods_and_schedules() -> None:

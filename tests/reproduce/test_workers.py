@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.reproduce.digits_tables import a_work, recorded, runs, ship, write_tables
+from tests.reproduce.digits_tables import options, recorded, runs, ship, write_tables
 
 from kedge.reproduce.plan import missing_runs
 from kedge.reproduce.records import read_records, write_record
-from kedge.reproduce.work import Finished, train
+from kedge.reproduce.work import TrainedRun, train
 from kedge.running.progress import Interrupted
 
 
@@ -31,14 +31,14 @@ def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 class Side(NamedTuple):
     """What two processes made of both tables of digits."""
 
-    ends: dict[str, Finished]
-    alone: dict[str, Finished]  # the same in one process
+    ends: dict[str, TrainedRun]
+    alone: dict[str, TrainedRun]  # the same in one process
     processes: set[int | None]
     rounds: list[int]  # as they were told
     left: list[Path]  # temporary folders, afterwards
 
 
-def by_name(ends: Iterable[Finished]) -> dict[str, Finished]:
+def by_name(ends: Iterable[TrainedRun]) -> dict[str, TrainedRun]:
     return {end.run.name: end for end in ends}
 
 
@@ -57,9 +57,9 @@ def side(tmp_path_factory: pytest.TempPathFactory) -> Side:
         monkeypatch.setattr(tempfile, "tempdir", str(top))
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
         every = missing_runs(runs() + runs("digits-table2"), [])
-        ends = by_name(train(every, a_work(workers=2, trained=trained)))
+        ends = by_name(train(every, options(workers=2, report_rounds=trained)))
         return Side(
-            ends, by_name(train(every, a_work())), processes, rounds, list(top.glob("kedge-reproduce-*"))
+            ends, by_name(train(every, options())), processes, rounds, list(top.glob("kedge-reproduce-*"))
         )
 
 
@@ -104,8 +104,8 @@ def test_runs_of_a_killed_process_fail_with_a_remedy_and_recorded_ones_stay(
 ) -> None:
     ship(monkeypatch, write_tables(tmp_path / "long", rounds=100))
     every, out = runs(seeds=2), tmp_path / "out"
-    failed: list[Finished] = []
-    for end in train(every, a_work(workers=2, pack=1)):
+    failed: list[TrainedRun] = []
+    for end in train(every, options(workers=2, pack=1)):
         if end.record:
             write_record(out / "digits-table1/sitting.jsonl", end.record)
         else:
@@ -127,10 +127,12 @@ def test_runs_of_a_killed_process_fail_with_a_remedy_and_recorded_ones_stay(
 
 def test_processes_stop_after_the_round_at_hand(temporary: Path) -> None:
     rounds: list[int] = []
-    ended: list[Finished] = []
+    ended: list[TrainedRun] = []
 
     def work() -> None:
-        many = a_work(workers=2, pack=1, trained=rounds.append, stop=lambda: bool(rounds and rounds[-1]))
+        many = options(
+            workers=2, pack=1, report_rounds=rounds.append, stop=lambda: bool(rounds and rounds[-1])
+        )
         ended.extend(train(runs(seeds=20), many))
 
     with pytest.raises(Interrupted):
@@ -152,7 +154,7 @@ def test_processes_that_nobody_waits_for_are_ended_amid_a_round(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        list(train(runs(), a_work(workers=2, trained=look)))
+        list(train(runs(), options(workers=2, report_rounds=look)))
     assert time.monotonic() - began[0] < 10
     assert not multiprocessing.active_children()
     assert not list(temporary.glob("kedge-*"))

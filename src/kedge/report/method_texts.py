@@ -56,7 +56,7 @@ def read_text(table: Mapping[str, Any]) -> Text:
 
 
 def cells_of(label: str) -> tuple[str, ...]:
-    """The metrics that the paper of a method reports, by the method's label in tables; () if there is none.
+    """The metrics that the paper of a method reports, given the method's label in tables.
 
     For 'fedbug+feddyn' it is the schedule's paper; 'feddyn->fedavg' has a paper of its own.
     """

@@ -82,7 +82,7 @@ def find_runs(folders: Iterable[Path]) -> list[Run]:
 
 
 def metric_of(runs: Sequence[Run], wanted: str | None = None) -> str | None:
-    """The accuracy by which runs are compared: `wanted`, or the first one that all runs have."""
+    """The accuracy by which runs are compared: `wanted`, or the first accuracy that all runs have."""
     each = [run.accuracies for run in runs if run.history]
     every = matrix_order(name for names in each for name in names)
     if wanted is None:

@@ -4,15 +4,15 @@ A claim makes one statement about a list of comparisons, each between two places
 comparisons get one verdict:
 
 - held: every comparison has the claimed sign, and their mean is significantly above zero.
-- not held: the mean is significantly below zero, or a single comparison is (at the level divided by the
-  number of comparisons, because one of many is easily wrong by chance).
+- not held: the mean is significantly below zero, or a single comparison is. (For a single comparison the
+  level is divided by the number of comparisons, because one of many is easily wrong by chance.)
 - within noise: everything else; deviations from the claim may be chance.
 
 Significance is a probability below 0.05 in a one-sided test:
 
 - If all comparisons share two or more seeds: a paired t-test over the seeds. Each seed gives one number, the
-  mean difference over all comparisons. Comparisons that share runs are not independent, seeds are, so the
-  test counts only seeds. With three seeds it confirms large differences only.
+  mean difference over all comparisons. Comparisons that share runs are not independent, but seeds are, so
+  the sample size is the number of seeds. With three seeds the test confirms large differences only.
 - With one seed: a sign test. Comparisons that share a run, directly or through others, form a group, and
   each group is one coin toss, the sign of its mean. The test needs at least five groups. Runs of one seed
   share initial weights and sampled clients; the test ignores this, so the result says "one seed".
@@ -44,7 +44,7 @@ class MeanTest(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Judgment:
     """A claim, its verdict and the reasons."""
 
     claim: Claim
@@ -65,16 +65,16 @@ class Judgement:
         return f"{self.verdict} ({done} of {count} measured)" if 0 < done < count else self.verdict
 
 
-def judge_claims(measured: Measured) -> list[Judgement]:
+def judge_claims(measured: Measured) -> list[Judgment]:
     """A verdict on each claim of the paper."""
     return [judge(claim, tuple(comparisons(claim, measured))) for claim in measured.paper.claims]
 
 
-def judge(claim: Claim, every: tuple[Comparison, ...]) -> Judgement:
+def judge(claim: Claim, every: tuple[Comparison, ...]) -> Judgment:
     """The verdict on a claim by its comparisons."""
     found = [one for one in every if one.difference is not None]
     if not found:
-        return Judgement(claim, "not measured", every, None, evidence(every, None, []))
+        return Judgment(claim, "not measured", every, None, evidence(every, None, []))
     test = mean_test(found)
     opposite = [one for one in found if is_opposite(one, len(found))]
     if opposite or is_significant(test.opposite_p):
@@ -83,7 +83,7 @@ def judge(claim: Claim, every: tuple[Comparison, ...]) -> Judgement:
         verdict = "held"
     else:
         verdict = "within noise"
-    return Judgement(claim, verdict, every, test, evidence(every, test, opposite))
+    return Judgment(claim, verdict, every, test, evidence(every, test, opposite))
 
 
 def mean_test(found: Sequence[Comparison]) -> MeanTest:
@@ -124,7 +124,7 @@ def is_significant(p: float | None, count: int = 1) -> bool:
 
 
 def is_opposite(one: Comparison, count: int) -> bool:
-    """Whether a single comparison is significantly opposite to the claim."""
+    """Whether this comparison, one of `count`, is significantly opposite to the claim."""
     return is_significant(paired_p([-value for value in one.by_seed.values()]), count)
 
 

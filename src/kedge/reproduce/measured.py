@@ -92,7 +92,7 @@ def measured_table(
     identities: Mapping[str, str],
     seeds: Collection[int] | None = None,
 ) -> Measured:
-    """The table with the numbers of all runs at this scale, or those of some seeds.
+    """The table with the numbers of all runs at this scale, or of the runs with `seeds`.
 
     `every` are the cells of the grid with the paper's number of rounds. `identities` are the identities of
     their runs at this scale, by name of the cell. A record belongs to the cell with the same identity.
@@ -137,8 +137,8 @@ def scaled_at(entry: Entry, record: Record, rounds: int) -> str:
     evaluated = [round for round, _ in record.history.get(entry.metric, ())]
     if not entry.at.isdigit() or not evaluated:
         return entry.at
-    wanted = int(entry.at) * record.rounds / rounds
-    found = max((round for round in evaluated if round <= wanted), default=evaluated[0])
+    scaled = int(entry.at) * record.rounds / rounds
+    found = max((round for round in evaluated if round <= scaled), default=evaluated[0])
     return "last" if found == evaluated[-1] else str(found)
 
 

@@ -120,7 +120,7 @@ class Paper:
 
 
 def names() -> list[str]:
-    """The tables that can be reproduced."""
+    """The names of the tables that can be reproduced."""
     return sorted(path.stem for path in SHIPPED.glob("*.toml") if "\n[paper]\n" in path.read_text())
 
 

@@ -22,8 +22,8 @@ from kedge.running.requests import RunRequest
 from kedge.running.several_runs import run_all
 
 
-class Finished(NamedTuple):
-    """A finished run with its record, or with an error."""
+class TrainedRun(NamedTuple):
+    """A run that ended: with its record, or with an error."""
 
     run: Run
     record: Record | None
@@ -31,44 +31,44 @@ class Finished(NamedTuple):
     trace: str = ""
 
 
-class Work(NamedTuple):
-    """Options and callbacks of `train`."""
+class TrainOptions(NamedTuple):
+    """Options and callbacks of `train`; `report_rounds` receives the number of rounds that are done."""
 
     sitting: Sitting
-    began: float  # time.monotonic() at the start of the sitting
+    start: float  # time.monotonic() at the start of the sitting
     workers: int = 1
     pack: int = 0  # runs per pack; 0: as many as fit into memory
     shown: bool | None = None  # whether a single process shows its progress; None: if there is a terminal
     say: Callable[[str], None] = print
     stop: Callable[[], bool] = lambda: False
-    trained: Callable[[int], None] = lambda rounds: None  # called by several processes with the rounds done
+    report_rounds: Callable[[int], None] = lambda rounds: None  # only called if workers > 1
 
 
-def train(runs: Sequence[Run], work: Work) -> Generator[Finished, None, None]:
-    """Train all runs; raise Interrupted after the current round if `work.stop()` is true."""
+def train(runs: Sequence[Run], options: TrainOptions) -> Generator[TrainedRun, None, None]:
+    """Train all runs; raise Interrupted after the current round if `options.stop()` is true."""
     # Errors are ignored because threads of abandoned runs still write.
     with TemporaryDirectory(prefix="kedge-reproduce-", ignore_cleanup_errors=True) as top:
         folders = {Path(top) / str(number): run for number, run in enumerate(runs)}
-        members = [RunRequest(folder, run.experiment) for folder, run in folders.items()]
-        for end in train_requests(members, work):
+        requests = [RunRequest(folder, run.experiment) for folder, run in folders.items()]
+        for end in train_requests(requests, options):
             run = folders[end.folder]
             if end.error and not end.diverged:
-                yield Finished(run, None, end.error, end.trace)
+                yield TrainedRun(run, None, end.error, end.trace)
             else:
-                yield Finished(run, record_of(run, end, work), end.error)
+                yield TrainedRun(run, record_of(run, end, options), end.error)
 
 
-def train_requests(members: Sequence[RunRequest], work: Work) -> Iterator[RunEnd]:
-    """Train all runs, and yield the end of each when it is finished."""
-    if work.workers > 1:
-        jobs = by_program(groups(members))
+def train_requests(requests: Sequence[RunRequest], options: TrainOptions) -> Iterator[RunEnd]:
+    """Train all runs, and yield the end of each run when it ends."""
+    if options.workers > 1:
+        jobs = by_program(groups(requests))
 
-        def report_rounds() -> None:
-            work.trained(sum(map(rounds_in, (member.folder for member in members))))
+        def report() -> None:
+            options.report_rounds(sum(rounds_in(request.folder) for request in requests))
 
-        yield from train_in_processes(jobs, work.workers, work.pack, work.say, work.stop, report_rounds)
+        yield from train_in_processes(jobs, options.workers, options.pack, options.say, options.stop, report)
     else:
-        for outcome in run_all(members, work.pack, work.shown, work.say, work.stop):
+        for outcome in run_all(requests, options.pack, options.shown, options.say, options.stop):
             yield run_end(outcome)
 
 
@@ -94,7 +94,7 @@ def rounds_in(folder: Path) -> int:
     return file.read_bytes().count(b"\n") if file.is_file() else 0
 
 
-def record_of(run: Run, end: RunEnd, work: Work) -> Record:
+def record_of(run: Run, end: RunEnd, options: TrainOptions) -> Record:
     """The record of a run that finished or diverged."""
     history = read_lines(end.folder / "history.jsonl")
     return Record(
@@ -106,8 +106,8 @@ def record_of(run: Run, end: RunEnd, work: Work) -> Record:
         precision=run.experiment.engine.precision,
         rounds=len(history),
         samples=sum(line["cost"]["samples"] for line in history if "cost" in line),
-        elapsed=round(time.monotonic() - work.began, 1),
+        elapsed=round(time.monotonic() - options.start, 1),
         history=curves_of(history),
-        sitting=work.sitting,
+        sitting=options.sitting,
         diverged=end.diverged,
     )

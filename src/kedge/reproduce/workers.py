@@ -51,30 +51,32 @@ def train_in_processes(
     pack: int,
     say: Callable[[str], None],
     stop: Callable[[], bool],
-    tick: Callable[[], None] = lambda: None,
+    on_check: Callable[[], None] = lambda: None,
 ) -> Iterator[RunEnd]:
-    """Train all jobs, each in one process; `tick` is called after each check of the queue."""
+    """Train all jobs, each in one process; `on_check` is called after each check of the queue."""
     context = multiprocessing.get_context("spawn")
     messages: Any = context.Queue()
     stopping = context.Event()
-    left = {member.folder for job in jobs for member in job}
+    unfinished = {member.folder for job in jobs for member in job}
     pool = ProcessPoolExecutor(
         min(workers, len(jobs)), context, prepare_worker, (messages, stopping, os.getpid())
     )
     try:
         with interrupts_blocked():
             running = [pool.submit(train_job, list(job), pack) for job in jobs]
-        while left and not all(one.done() for one in running):
+        while unfinished and not all(one.done() for one in running):
             if stop():
                 stopping.set()
                 for one in running:
                     one.cancel()
-            yield from read_messages(messages, left, say, INTERVAL)
-            tick()
+            yield from read_messages(messages, unfinished, say, INTERVAL)
+            on_check()
         wait(running)
-        yield from read_messages(messages, left, say, 0)
+        yield from read_messages(messages, unfinished, say, 0)
         pool.shutdown()
-        yield from read_messages(messages, left, say, 0)  # a process sends its last messages when it exits
+        yield from read_messages(
+            messages, unfinished, say, 0
+        )  # a process sends its last messages when it exits
     except BaseException:  # the runs are abandoned, and their folders are removed
         for process in multiprocessing.active_children():
             process.kill()
@@ -83,7 +85,7 @@ def train_in_processes(
     if stop():
         raise Interrupted
     lost = failure_of(running)
-    yield from (RunEnd(folder, lost) for folder in sorted(left))
+    yield from (RunEnd(folder, lost) for folder in sorted(unfinished))
 
 
 @contextmanager
@@ -100,9 +102,9 @@ def interrupts_blocked() -> Iterator[None]:
 
 
 def read_messages(
-    messages: Any, left: set[Path], say: Callable[[str], None], timeout: float
+    messages: Any, unfinished: set[Path], say: Callable[[str], None], timeout: float
 ) -> Iterator[RunEnd]:
-    """Read the queue for `timeout` seconds: yield ends of runs, remove them from `left`, `say` messages."""
+    """Read the queue for `timeout` seconds: yield ends of runs, and update `unfinished`; `say` messages."""
     until = time.monotonic() + timeout
     while True:
         try:
@@ -110,14 +112,14 @@ def read_messages(
         except queue.Empty:
             return
         if isinstance(message, RunEnd):
-            left.discard(message.folder)
+            unfinished.discard(message.folder)
             yield message
         else:
             say(message)
 
 
 def failure_of(running: Sequence[Future[None]]) -> str:
-    """The reason why runs have no end, as text."""
+    """The reason why runs did not end, as text."""
     errors = [one.exception() for one in running if not one.cancelled()]
     found = next((error for error in errors if error), None)
     if isinstance(found, BrokenProcessPool):

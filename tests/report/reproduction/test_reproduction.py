@@ -60,11 +60,11 @@ def test_a_shortened_run_says_where_it_was_read_and_what_cannot_be_compared() ->
 def test_claims_have_their_verdict_test_and_comparisons() -> None:
     measured = mixed()
     (claim,) = as_dict(measured, judge_claims(measured))["claims"]
-    (judgement,) = judge_claims(measured)
+    (judgment,) = judge_claims(measured)
     assert claim["says"] == "A|B is above <C*>."
     assert (claim["verdict"], claim["label"]) == ("within noise", "within noise (1 of 2 measured)")
-    assert judgement.test is not None
-    assert (claim["p"], claim["opposite_p"]) == (judgement.test.p, judgement.test.opposite_p)
+    assert judgment.test is not None
+    assert (claim["p"], claim["opposite_p"]) == (judgment.test.p, judgment.test.opposite_p)
     first, second = claim["comparisons"]
     assert first["by_seed"] == {"0": pytest.approx(79 - 62.5)}
     assert (first["printed"], first["unit"]) == (True, "points")

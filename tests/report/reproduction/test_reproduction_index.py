@@ -12,12 +12,12 @@ from kedge.core.errors import RequestError
 from kedge.report.reproduction.index import check_pages, results_index, write_pages
 from kedge.report.reproduction.page import page
 from kedge.report.reproduction.values import overview
-from kedge.reproduce.claims import Judgement, judge_claims
+from kedge.reproduce.claims import Judgment, judge_claims
 from kedge.reproduce.measured import Measured
 from kedge.reproduce.paper import names
 from kedge.reproduce.records import read_records, write_record
 
-Tables = list[tuple[Measured, list[Judgement]]]
+Tables = list[tuple[Measured, list[Judgment]]]
 
 
 def tables() -> Tables:

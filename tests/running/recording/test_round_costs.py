@@ -30,7 +30,7 @@ from kedge.engines.engine import Order
 from kedge.engines.sequential import Sequential
 from kedge.engines.stacked import Stacked
 from kedge.engines.sums import Sums
-from kedge.running.recording.round_costs import MEASURES, CostCounter, Place, predicted_lines
+from kedge.running.recording.round_costs import MEASURES, CostCounter, RoundPosition, predicted_lines
 from kedge.running.runner import run
 
 LOCAL = LocalTraining(epochs=2, batch=4)  # clients of 1, 2, 5 and 9 samples: short batches, one to six steps
@@ -183,7 +183,7 @@ def test_statistics_travel_as_they_are_used(statistics: Statistics, down: list[f
     task = task_of(fedavg(), model=network("batch", statistics))
     ledger, trained = CostCounter(task), WHOLE + 12
     for round, (clients, share) in enumerate(zip(cohorts, down, strict=True)):
-        cost = ledger.count_round(Place(0, round, round), clients)
+        cost = ledger.count_round(RoundPosition(0, round, round), clients)
         assert cost.bytes_down == DOUBLE * 2 * (trained + share * 12)
         assert cost.bytes_up == DOUBLE * 2 * (trained + up * 12)
 
@@ -198,7 +198,7 @@ def test_a_leaf_that_rests_goes_down_once_to_each_client_that_lacks_it() -> None
     ledger = CostCounter(task_of(replace(fedavg(), schedule=blinking), 6))
     downs = []
     for round, clients in enumerate([[0], [0], [0, 1], [0, 1], [2], [0, 1, 2]]):
-        cost = ledger.count_round(Place(0, round, round), clients)
+        cost = ledger.count_round(RoundPosition(0, round, round), clients)
         downs.append(cost.bytes_down // DOUBLE)
         assert cost.bytes_up == DOUBLE * len(clients) * (HEAD if round < 2 else BODY)
     assert downs == [HEAD, HEAD, 2 * (BODY + HEAD), 2 * BODY, BODY + HEAD, 3 * BODY]
@@ -207,8 +207,8 @@ def test_a_leaf_that_rests_goes_down_once_to_each_client_that_lacks_it() -> None
 def test_where_no_upload_was_admitted_nothing_changed() -> None:
     ledger = CostCounter(task_of(replace(fedavg(), schedule=blinking), 3))
     for round in range(2):
-        ledger.count_round(Place(0, round, round), [0, 1], rejected=2)
-    assert ledger.count_round(Place(0, 2, 2), [0]).bytes_down == DOUBLE * BODY
+        ledger.count_round(RoundPosition(0, round, round), [0, 1], rejected=2)
+    assert ledger.count_round(RoundPosition(0, 2, 2), [0]).bytes_down == DOUBLE * BODY
 
 
 def staged(first: Algorithm, then: Algorithm) -> CostCounter:
@@ -226,9 +226,9 @@ def test_at_a_switch_every_client_gets_what_it_goes_on_with_once(second: str, ow
     ledger = staged(fedavg(), then)
     shared = {"fedper": BODY, "lg-fedavg": HEAD, "fedbabu": BODY, "fedavg": WHOLE, "fedrod": WHOLE}[second]
     for round in range(2):
-        ledger.count_round(Place(0, round, round), [0, 1])
-    assert ledger.count_round(Place(1, 2, 0), [0, 2]).bytes_down == DOUBLE * 2 * (shared + own)
-    assert ledger.count_round(Place(1, 3, 1), [0, 1]).bytes_down == DOUBLE * (2 * shared + own)
+        ledger.count_round(RoundPosition(0, round, round), [0, 1])
+    assert ledger.count_round(RoundPosition(1, 2, 0), [0, 2]).bytes_down == DOUBLE * 2 * (shared + own)
+    assert ledger.count_round(RoundPosition(1, 3, 1), [0, 1]).bytes_down == DOUBLE * (2 * shared + own)
 
 
 def test_a_resumed_run_has_the_same_costs() -> None:
@@ -238,7 +238,7 @@ def test_a_resumed_run_has_the_same_costs() -> None:
     history = [{**line, "rejected": []} for line in lines]
     for done in range(len(lines)):
         ledger = CostCounter(task, history[:done])
-        at = Place(lines[done]["stage"], done, done if done < 3 else done - 3)
+        at = RoundPosition(lines[done]["stage"], done, done if done < 3 else done - 3)
         assert ledger.count_round(at, lines[done]["clients"])._asdict() == lines[done]["cost"]
 
 

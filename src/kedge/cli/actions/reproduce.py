@@ -23,7 +23,7 @@ from kedge.core.errors import RequestError, nearest
 from kedge.report.reproduction.index import check_pages, write_pages
 from kedge.report.reproduction.table import overview_table, table_report
 from kedge.report.reproduction.values import as_dict, overview
-from kedge.reproduce.claims import Judgement, judge_claims
+from kedge.reproduce.claims import Judgment, judge_claims
 from kedge.reproduce.measured import Measured, measured_table
 from kedge.reproduce.paper import names
 from kedge.reproduce.plan import (
@@ -38,7 +38,7 @@ from kedge.reproduce.plan import (
 )
 from kedge.reproduce.records import Record, Sitting, new_file_name, read_records, write_record
 from kedge.reproduce.scales import SHAPES, Scale, write_synthetic
-from kedge.reproduce.work import Work, train
+from kedge.reproduce.work import TrainOptions, train
 from kedge.running.progress import Abandoned, Interrupted
 from kedge.version import __version__
 
@@ -148,7 +148,9 @@ def train_runs(todo: Sequence[Run], request: Request, how: How, keep: bool = Tru
         Board(todo, how.quiet, own=count > 1) as board,
     ):
         shown = False if how.quiet else None
-        work = Work(sitting, how.start, count, how.pack, shown, board.say, lambda: stop.asked, board.trained)
+        work = TrainOptions(
+            sitting, how.start, count, how.pack, shown, board.say, lambda: stop.asked, board.trained
+        )
         try:
             with closing(train(todo, work)) as ends:
                 for run, record, error, trace in ends:
@@ -248,7 +250,7 @@ def print_tables(request: Request, quiet: bool, as_json: bool) -> None:
 
 def measured(
     table: Table, records: Sequence[Record], scale: Scale, synthetic: Path
-) -> tuple[Measured, list[Judgement]]:
+) -> tuple[Measured, list[Judgment]]:
     """A table with the numbers of all records, and its verdicts."""
     found = measured_table(table.paper, table.cells, records, scale, identities_of(table, scale, synthetic))
     return found, judge_claims(found)

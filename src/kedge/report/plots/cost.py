@@ -43,7 +43,7 @@ KINDS = (
 )
 
 
-def cost_figure(runs: Sequence[tuple[str, History]], title: str = "what rounds cost") -> "Figure":
+def cost_figure(runs: Sequence[tuple[str, History]], title: str = "costs of rounds") -> "Figure":
     """The phases of runs, given their names and histories."""
     found = [(name, phases(history)) for name, history in runs]
     rounds = max((own[-1]["last_round"] for _, own in found if own), default=1)

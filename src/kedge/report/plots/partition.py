@@ -63,16 +63,16 @@ def draw_cells(axes: "Axes", rows: Rows) -> None:
     axes.set_ylim(bottom - 0.5 * rows.few, -0.5 * rows.few)
     if rows.bubbles:
         axes.hlines(range(count), -0.5, classes - 0.5, color=LINE, linewidth=1, zorder=0)
-        held = np.argwhere(rows.counts > 0)
+        present = np.argwhere(rows.counts > 0)
         box = axes.get_window_extent()
         row_per_column = min(1.0, box.width / classes / (box.height / count))
         diameters = 0.94 * row_per_column * np.sqrt(rows.counts / rows.counts.max())[rows.counts > 0]
         diameters = np.maximum(diameters, SMALLEST)
         axes.add_collection(
             EllipseCollection(
-                diameters, diameters, np.zeros(len(held)), units="y", offsets=held[:, ::-1],
+                diameters, diameters, np.zeros(len(present)), units="y", offsets=present[:, ::-1],
                 offset_transform=axes.transData, linewidths=0,
-                facecolors=[shade(rows.shares[r, c]) for r, c in held.tolist()],
+                facecolors=[shade(rows.shares[r, c]) for r, c in present.tolist()],
             )
         )  # fmt: skip
     else:

@@ -11,12 +11,12 @@ from kedge.core.errors import RequestError
 from kedge.report.reproduction.page import overview_page, page
 from kedge.report.reproduction.text import HEADS_NOTE
 from kedge.report.reproduction.values import overview
-from kedge.reproduce.claims import Judgement
+from kedge.reproduce.claims import Judgment
 from kedge.reproduce.measured import FULL, Measured
 from kedge.running.folders.folder import write
 
 INDEX = "README.md"
-HEAD = "# Published tables, measured again"  # of an INDEX that may be replaced
+HEAD = "# Published tables, measured again"  # the first line; a README.md without it is never replaced
 ABOUT = (
     "This folder holds the printed numbers of papers beside the numbers that kedge measures. Every measured "
     "table has a page. The folder with the table's name has the records of its runs, one file per sitting "
@@ -51,19 +51,19 @@ def check_pages(folder: Path) -> None:
         )
 
 
-def write_pages(folder: Path, tables: Iterable[tuple[Measured, Sequence[Judgement]]]) -> None:
+def write_pages(folder: Path, tables: Iterable[tuple[Measured, Sequence[Judgment]]]) -> None:
     """Write NAME.md for every table with a measured number, and README.md.
 
-    `tables` are all tables that README.md lists, not only those with new numbers. A file that has its text
-    already is left alone, and the page of a table that is not given, too.
+    README.md lists all of `tables`, so these must not be only the tables with new numbers. A file whose text
+    does not change is not written. Pages of other tables stay as they are.
     """
     check_pages(folder)
     folder.mkdir(parents=True, exist_ok=True)
     every = list(tables)
     rows = overview(every)
-    for (measured, judgements), row in zip(every, rows, strict=True):
+    for (measured, judgments), row in zip(every, rows, strict=True):
         if row["measured"]:
-            write_changed(folder / f"{row['name']}.md", page(measured, judgements))
+            write_changed(folder / f"{row['name']}.md", page(measured, judgments))
     write_changed(folder / INDEX, results_index(rows))
 
 

@@ -18,7 +18,7 @@ from kedge.report.reproduction.text import (
     verdict_text,
 )
 from kedge.report.reproduction.values import overview_row, sittings
-from kedge.reproduce.claims import Judgement
+from kedge.reproduce.claims import Judgment
 from kedge.reproduce.measured import Measured
 
 WIDTH = 110  # characters of a table; GitHub shows about as many
@@ -26,17 +26,17 @@ BREAK = "<br>"
 SITTINGS = "A sitting is one command on one machine. These have trained the runs of this table"
 
 
-def page(measured: Measured, judgements: Sequence[Judgement]) -> str:
+def page(measured: Measured, judgments: Sequence[Judgment]) -> str:
     """The page of a table: its numbers, its claims, and the commands that trained the runs."""
-    return "\n".join(lines(measured, judgements)).rstrip("\n") + "\n"
+    return "\n".join(lines(measured, judgments)).rstrip("\n") + "\n"
 
 
-def lines(measured: Measured, judgements: Sequence[Judgement]) -> Iterator[str]:
+def lines(measured: Measured, judgments: Sequence[Judgment]) -> Iterator[str]:
     """The lines of the page."""
     paper = measured.paper
     seeds = most_seeds(measured)
     yield from (f"# {paper.name}", "", f"{paper.title}.", "", f"Source: {paper.source}.", "")
-    yield from (summary(overview_row(measured, judgements)), "")
+    yield from (summary(overview_row(measured, judgments)), "")
     yield from (*(f"- **{name}**: {text}" for name, text in legend(measured, seeds)), "")
     for note in notes(measured):
         yield from (note, "")
@@ -45,8 +45,8 @@ def lines(measured: Measured, judgements: Sequence[Judgement]) -> Iterator[str]:
             yield from (f"## {block}", "")
         for part in parts(measured, block, seeds, WIDTH):
             yield from (*numbers(part), "")
-    if judgements:
-        rows = [(cell(one.claim.says), verdict(one), cell(one.evidence)) for one in judgements]
+    if judgments:
+        rows = [(cell(one.claim.says), verdict(one), cell(one.evidence)) for one in judgments]
         yield from ("## Claims of the paper", "", RULES, "")
         yield from (*table(("claim", "verdict", "evidence"), rows), "")
     if paper.notes:
@@ -74,9 +74,9 @@ def emphasized(line: Line, text: str) -> str:
     return f"**{found}**" if line.name == "measured" and text not in ("", NOTHING) else found
 
 
-def verdict(judgement: Judgement) -> str:
+def verdict(judgment: Judgment) -> str:
     """A verdict with its sign; the sign is not left alone at the end of a line."""
-    return verdict_text(judgement).replace(" ", HARD_SPACE, 1)
+    return verdict_text(judgment).replace(" ", HARD_SPACE, 1)
 
 
 def record_links(measured: Measured) -> str:

@@ -24,19 +24,19 @@ from kedge.report.reproduction.text import (
 )
 from kedge.report.reproduction.values import overview_row, sittings
 from kedge.report.tables.layout import plain_table
-from kedge.reproduce.claims import Judgement
+from kedge.reproduce.claims import Judgment
 from kedge.reproduce.measured import Measured
 
 STYLES = {"printed": "", "measured": "bold", "difference": "dim"}
 VERDICTS = {"held": "green", "not held": "red", "within noise": "yellow", "not measured": "dim"}
 
 
-def table_report(measured: Measured, judgements: Sequence[Judgement], width: int) -> Iterator[RenderableType]:
+def table_report(measured: Measured, judgments: Sequence[Judgment], width: int) -> Iterator[RenderableType]:
     """The table, its claims and its sittings."""
     paper = measured.paper
     yield Text.assemble((paper.name, "bold"), f"  {paper.title}")
     yield Text(paper.source, "dim")
-    yield Text(summary(overview_row(measured, judgements)))
+    yield Text(summary(overview_row(measured, judgments)))
     seeds = most_seeds(measured)
     for block in paper.blocks:
         yield Text()
@@ -49,9 +49,9 @@ def table_report(measured: Measured, judgements: Sequence[Judgement], width: int
         yield Text(f"{name}: {meaning}", "dim")
     for note in notes(measured):
         yield Text(note, "dim")
-    if judgements:
+    if judgments:
         yield Text("\nClaims of the paper", "bold")
-        yield Group(*map(claim, judgements))
+        yield Group(*map(claim, judgments))
         yield Text(RULES, "dim")
     if measured.records:
         yield Text("\nSittings", "bold")
@@ -73,11 +73,11 @@ def table(part: Part) -> Table:
     return found
 
 
-def claim(judgement: Judgement) -> RenderableType:
+def claim(judgment: Judgment) -> RenderableType:
     """A verdict, the claim and the evidence below."""
-    verdict = Text(verdict_text(judgement), f"bold {VERDICTS[judgement.verdict]}")
-    said = Text.assemble(verdict, f"  “{judgement.claim.says}”")
-    return Group(said, Padding(Text(judgement.evidence, "dim"), (0, 0, 0, 2)))
+    verdict = Text(verdict_text(judgment), f"bold {VERDICTS[judgment.verdict]}")
+    said = Text.assemble(verdict, f"  “{judgment.claim.says}”")
+    return Group(said, Padding(Text(judgment.evidence, "dim"), (0, 0, 0, 2)))
 
 
 def sitting_line(sitting: Mapping[str, Any]) -> str:

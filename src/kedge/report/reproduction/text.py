@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kedge.report.numbers import plural
-from kedge.reproduce.claims import Judgement
+from kedge.reproduce.claims import Judgment
 from kedge.reproduce.measured import Measured, Place
 from kedge.reproduce.paper import Entry
 
@@ -32,7 +32,7 @@ def printed_text(entry: Entry) -> str:
 
 
 def measured_text(place: Place, seeds: int) -> str:
-    """Mean ± standard deviation; the number of seeds in parentheses where it is not `seeds`."""
+    """Mean ± standard deviation; then the number of seeds in parentheses if it is not `seeds`."""
     count = len(place.by_seed)
     if not count:
         return NOTHING
@@ -77,9 +77,9 @@ def summary(row: Mapping[str, Any]) -> str:
     return said + mean + (missing if row["measured"] < row["places"] else "")
 
 
-def verdict_text(judgement: Judgement) -> str:
+def verdict_text(judgment: Judgment) -> str:
     """A verdict with its sign."""
-    return f"{SIGNS[judgement.verdict]} {judgement.label}"
+    return f"{SIGNS[judgment.verdict]} {judgment.label}"
 
 
 def most_seeds(measured: Measured) -> int:

@@ -3,34 +3,34 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kedge.reproduce.claims import Judgement
+from kedge.reproduce.claims import Judgment
 from kedge.reproduce.comparisons import Comparison
 from kedge.reproduce.measured import Measured, Place
 from kedge.reproduce.records import sitting_seconds
 
 
-def as_dict(measured: Measured, judgements: Sequence[Judgement]) -> dict[str, Any]:
-    """Everything of a table as plain values for JSON, the numbers of every seed included."""
+def as_dict(measured: Measured, judgments: Sequence[Judgment]) -> dict[str, Any]:
+    """A table and its measurements as plain values for JSON, including the numbers of every seed."""
     paper = measured.paper
     return {
-        **overview_row(measured, judgements),
+        **overview_row(measured, judgments),
         "metric": paper.metric,
         "printed_runs": paper.runs,
         "notes": list(paper.notes),
         "table": [place_dict(place) for place in measured.places],
-        "claims": [claim_dict(one) for one in judgements],
+        "claims": [claim_dict(one) for one in judgments],
         "sittings": sittings(measured),
     }
 
 
-def overview(tables: Iterable[tuple[Measured, Sequence[Judgement]]]) -> list[dict[str, Any]]:
-    """One row a table: how much of it is measured, and how far the numbers are from the print."""
-    return [overview_row(measured, judgements) for measured, judgements in tables]
+def overview(tables: Iterable[tuple[Measured, Sequence[Judgment]]]) -> list[dict[str, Any]]:
+    """One row for each table: how many numbers are measured, and their difference from the print."""
+    return [overview_row(measured, judgments) for measured, judgments in tables]
 
 
-def overview_row(measured: Measured, judgements: Sequence[Judgement]) -> dict[str, Any]:
+def overview_row(measured: Measured, judgments: Sequence[Judgment]) -> dict[str, Any]:
     """The summary of a table."""
-    verdicts = [one.verdict for one in judgements]
+    verdicts = [one.verdict for one in judgments]
     seconds = sitting_seconds(measured.records)
     return {
         "name": measured.paper.name,
@@ -74,23 +74,23 @@ def place_dict(place: Place) -> dict[str, Any]:
     }
 
 
-def claim_dict(judgement: Judgement) -> dict[str, Any]:
+def claim_dict(judgment: Judgment) -> dict[str, Any]:
     """A claim, its verdict, and every comparison."""
-    test = judgement.test
+    test = judgment.test
     return {
-        "says": judgement.claim.says,
-        "verdict": judgement.verdict,
-        "label": judgement.label,
-        "evidence": judgement.evidence,
+        "says": judgment.claim.says,
+        "verdict": judgment.verdict,
+        "label": judgment.label,
+        "evidence": judgment.evidence,
         "test": test and test.name,
         "p": test and test.p,
         "opposite_p": test and test.opposite_p,
-        "comparisons": [comparison_dict(one) for one in judgement.comparisons],
+        "comparisons": [comparison_dict(one) for one in judgment.comparisons],
     }
 
 
 def comparison_dict(one: Comparison) -> dict[str, Any]:
-    """A comparison; its differences are positive where the claim is right."""
+    """A comparison; a difference is positive if it agrees with the claim."""
     return {
         "name": one.name,
         "unit": one.unit,

@@ -61,7 +61,7 @@ class PackThread:
 
         Raises Interrupted after all runs have stopped, and Abandoned if Ctrl-C interrupts the waiting.
         """
-        # A daemon thread, because it cannot be stopped during a step, and the process may have to end at once.
+        # A daemon, because it cannot be stopped during a step, and the process may have to end at once.
         thread = threading.Thread(target=self.train, daemon=True)
         interrupted = False
         with (

@@ -25,7 +25,7 @@ from kedge.running.recording.checkpoint_writer import CheckpointWriter
 from kedge.running.recording.diagnostics import BeforeRound, drift_values, measure_before_round
 from kedge.running.recording.evaluation import evaluation_due, finite_or_none, start_evaluation
 from kedge.running.recording.history import HistoryWriter, UnfinishedLine
-from kedge.running.recording.round_costs import CostCounter, Place
+from kedge.running.recording.round_costs import CostCounter, RoundPosition
 from kedge.running.recording.run_state import checkpoint_state
 from kedge.running.start import Start
 
@@ -34,7 +34,7 @@ class FinishedRound(NamedTuple):
     """A round whose server update is done, before it is evaluated and written."""
 
     progress: Progress  # after the round
-    place: Place  # not its order: the model that the server sent is free while the next round trains
+    position: RoundPosition  # not the order, so that the model that was sent is freed in the next round
     line: dict[str, Any]
     reply: Reply
     before: BeforeRound
@@ -108,8 +108,8 @@ class Recorder:
         """Record a round now or during the next one; raise Interrupted if the observer stops the run."""
         seconds = time.perf_counter() - self.began - self.before.seconds
         line = self.line_of(progress.stage, assignment, reply)
-        place = Place(progress.stage, assignment.order.round, assignment.order.stage_round)
-        done = FinishedRound(progress, place, line, reply, self.before, seconds)
+        position = RoundPosition(progress.stage, assignment.order.round, assignment.order.stage_round)
+        done = FinishedRound(progress, position, line, reply, self.before, seconds)
         if self.can_overlap(progress):
             stop = self.observer.stop()
             if not stop:
@@ -182,7 +182,7 @@ class Recorder:
             "train_seconds": done.train_seconds,
             "samples_per_second": samples / done.train_seconds,
         }
-        cost = self.costs.count_round(done.place, clients, len(line["rejected"]))
+        cost = self.costs.count_round(done.position, clients, len(line["rejected"]))
         self.history.add(UnfinishedLine(line, evaluated, seconds, cost), overlapped)
         late = self.overlap.overlaps and evaluated is not None
         if self.due(progress) or not late or stage.until or stage_is_over(task, progress):

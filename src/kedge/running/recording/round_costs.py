@@ -1,8 +1,8 @@
 """The cost of each round of a run, in the order of the rounds; `kedge cost` predicts it without training.
 
-The cost follows from the sampled clients, their numbers of samples, and the schedule. The lines of the history
-contain it. Only training on the clients counts; padding and finished rows of a stack do not, nor measurements
-(evaluation, fine-tuned copies, the `all` model).
+The cost follows from the sampled clients, their numbers of samples, and the schedule. The lines of the
+history contain it. Only training on the clients counts; padding and finished rows of a stack do not, nor
+measurements (evaluation, fine-tuned copies, the `all` model).
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ MEASURES = (LastModels, Updates)  # corrections that only measure
 Phases = tuple[tuple[Mask, int], ...]  # the masks of a client's steps, each with its number of steps
 
 
-class Place(NamedTuple):
+class RoundPosition(NamedTuple):
     """The position of a round in its run; all numbers start at 0."""
 
     stage: int
@@ -62,7 +62,7 @@ class StageCosts:
         self.sizes, self.bytes = {k: v.numel() for k, v in params.items()}, tensor_bytes(params)
         self.cache: dict[tuple[int, Phases], ClientCost] = {}
 
-    def client_cost(self, examples: int, at: Place) -> ClientCost:
+    def client_cost(self, examples: int, at: RoundPosition) -> ClientCost:
         """The work of a client with `examples` samples."""
         batch, per_epoch = (int(v[0]) for v in step_counts(np.array([examples]), self.local))
         steps, units = self.local.epochs * per_epoch, len(self.model.units)
@@ -111,12 +111,12 @@ class CostCounter:
         self.last_round: dict[int, int] = {}  # client -> the last round in which it took part
         done = Counter[int]()
         for line in history:
-            at = Place(line["stage"], line["round"] - 1, done[line["stage"]])
+            at = RoundPosition(line["stage"], line["round"] - 1, done[line["stage"]])
             done[at.stage] += 1
             trained = all_trained(self.client_costs(at, line["clients"]))
             self.record_changes(at, line["clients"], trained, len(line["rejected"]))
 
-    def count_round(self, at: Place, clients: Sequence[int], rejected: int = 0) -> Cost:
+    def count_round(self, at: RoundPosition, clients: Sequence[int], rejected: int = 0) -> Cost:
         """Count the next round, in which `rejected` uploads were left out of the mean."""
         stage, works = self.stage_costs(at.stage), self.client_costs(at, clients)
         trained, traffic = all_trained(works), stage.traffic
@@ -139,13 +139,13 @@ class CostCounter:
             self.stages[stage] = StageCosts(self.task, self.task.stages[stage], *self.start)
         return self.stages[stage]
 
-    def client_costs(self, at: Place, clients: Sequence[int]) -> list[ClientCost]:
+    def client_costs(self, at: RoundPosition, clients: Sequence[int]) -> list[ClientCost]:
         """The work of each of these clients; clients with equal numbers of samples do the same work."""
         examples = [len(self.task.federation.clients[client]) for client in clients]
         each = {n: self.stage_costs(at.stage).client_cost(n, at) for n in set(examples)}
         return [each[n] for n in examples]
 
-    def outdated_bytes(self, at: Place, clients: Iterable[int], trained: frozenset[str]) -> int:
+    def outdated_bytes(self, at: RoundPosition, clients: Iterable[int], trained: frozenset[str]) -> int:
         """Bytes of leaves that do not train in this round, but changed after a client's last round."""
         stage = self.stage_costs(at.stage)
         changes = {k: when for k, when in self.last_change.items() if k not in stage.shared & trained}
@@ -162,7 +162,7 @@ class CostCounter:
         )
 
     def record_changes(
-        self, at: Place, clients: Sequence[int], trained: frozenset[str], rejected: int
+        self, at: RoundPosition, clients: Sequence[int], trained: frozenset[str], rejected: int
     ) -> None:
         """Record the leaves that this round changed, and its clients."""
         if rejected < len(clients):
@@ -182,14 +182,15 @@ def all_trained(works: Iterable[ClientCost]) -> frozenset[str]:
 
 
 def predicted_lines(task: Task, everyone: bool = False) -> Iterator[dict[str, Any]]:
-    """The part of the history's lines that is known before a run, if every stage has its maximum length.
+    """The history's lines with round, method, clients and cost, computed before a run.
 
-    `everyone`: also count as the papers do, the parameters updated if all clients took part.
+    Every stage has its maximum length. If `everyone`, the cost has also the papers' count: the number of
+    parameters updated if all clients took part in every round.
     """
     counter, round, population = CostCounter(task), 0, len(task.federation.clients)
     for number, stage in enumerate(task.stages):
         for stage_round in range(stage.rounds):
-            at = Place(number, round, stage_round)
+            at = RoundPosition(number, round, stage_round)
             clients = task.participation.sample(population, task.seed, round)
             cost = counter.count_round(at, clients)._asdict()
             if everyone:
@@ -209,6 +210,6 @@ def fine_tuning_cost(task: Task) -> dict[str, int] | None:
         return None
     local = replace(stage.local, epochs=tune.epochs)
     only_tuning = replace(task, stages=(Stage(tuning_algorithm(stage.algorithm, tune), 1, local),))
-    works = CostCounter(only_tuning).client_costs(Place(0, task.rounds, 0), clients)
+    works = CostCounter(only_tuning).client_costs(RoundPosition(0, task.rounds, 0), clients)
     sums = {"samples": sum(work.samples for work in works), "macs": sum(work.macs for work in works)}
     return {"clients": len(clients), "epochs": tune.epochs, **sums}
