@@ -22,8 +22,8 @@ VERSIONS = {"kedge": "0.1.0", "torch": "2.13"}
 BAD = '<w> & "[red]w"'
 
 
-def found(wrong: str = "") -> list[CheckResult]:
-    """What an audit would find if all checks passed but those of one name."""
+def audit_results(wrong: str = "") -> list[CheckResult]:
+    """The results of an audit in which all checks pass except those named `wrong`."""
     return [
         CheckResult(
             c.method, c.name, c.kind, c.name != wrong, 2e-15 if c.name != wrong else 0.5, f"{c.name}: {BAD}"
@@ -49,7 +49,7 @@ def printed(table: Table, width: int, styles: bool = False) -> str:
 @pytest.mark.parametrize("width", [64, 80, 100, 140, 200])
 @pytest.mark.parametrize("wrong", ["", "finite differences"])
 def test_the_table_fits_the_terminal_and_has_a_row_for_every_method(width: int, wrong: str) -> None:
-    shown = lines(found(wrong), width)
+    shown = lines(audit_results(wrong), width)
     assert max(map(len, shown)) <= width
     first = [line.split()[0] for line in shown]
     assert first == ["method", *dict.fromkeys(c.method for c in PLAN.checks)]
@@ -57,7 +57,7 @@ def test_the_table_fits_the_terminal_and_has_a_row_for_every_method(width: int, 
 
 
 def test_a_wide_table_shows_counts_errors_and_every_kind() -> None:
-    shown = lines(found(), 120)
+    shown = lines(audit_results(), 120)
     assert shown[0].split() == ["method", *KINDS]
     fedavg = next(line for line in shown if line.startswith("fedavg "))
     assert re.split(r"\s{2,}", fedavg)[1:4] == ["7 ✓ 2e-15", "3 ✓ 2e-15", "2 ✓ 2e-15"]
@@ -66,12 +66,12 @@ def test_a_wide_table_shows_counts_errors_and_every_kind() -> None:
 
 
 def test_eighty_columns_still_name_every_kind() -> None:
-    assert lines(found(), 80)[0].split() == ["method", *KINDS]
-    assert "2e-15" not in "".join(lines(found(), 80))
+    assert lines(audit_results(), 80)[0].split() == ["method", *KINDS]
+    assert "2e-15" not in "".join(lines(audit_results(), 80))
 
 
 def test_a_failure_is_red_counted_and_told() -> None:
-    rows = found("finite differences")
+    rows = audit_results("finite differences")
     table = audit_table(methods(rows), 120)
     row = next(line for line in printed(table, 120).splitlines() if line.startswith("fedprox"))
     assert "1/2 ✗ 5e-01" in row
@@ -82,15 +82,15 @@ def test_a_failure_is_red_counted_and_told() -> None:
     told = list(failures([r._asdict() for r in rows if r.method == "fedprox"]))
     assert str(told[0]) == "\n✗ fedprox, gradient: finite differences"
     assert len(told) == 2
-    assert not list(failures([r._asdict() for r in found()]))
+    assert not list(failures([r._asdict() for r in audit_results()]))
 
 
 def test_formulas_are_listed_below_each_once() -> None:
-    shown = printed(formula_table(methods(found())), 200).splitlines()
+    shown = printed(formula_table(methods(audit_results())), 200).splitlines()
     prox = "each client minimizes f_i(w) + μ/2 ‖w − wᵗ‖²"
     assert re.split(r"\s{2,}", next(line for line in shown if line.startswith("fedprox")))[1].strip() == prox
     assert sum("μ/2 ‖w − wᵗ‖²" in line for line in shown) == 1
-    narrow = printed(formula_table(methods(found())), 80).splitlines()
+    narrow = printed(formula_table(methods(audit_results())), 80).splitlines()
     assert max(cell_len(line.rstrip()) for line in narrow) <= 80
 
 
@@ -110,7 +110,7 @@ def words(element: ElementTree.Element) -> str:
 
 
 def test_the_page_is_well_formed_and_has_every_method_formula_and_check() -> None:
-    root = tree(found())
+    root = tree(audit_results())
     names = [words(head) for head in root.iter("th") if head.get("scope") == "row"]
     assert names == list(dict.fromkeys(c.method for c in PLAN.checks))
     everything = words(root)
@@ -123,14 +123,14 @@ def test_the_page_is_well_formed_and_has_every_method_formula_and_check() -> Non
 
 
 def test_the_page_needs_nothing_else_and_is_the_same_every_time() -> None:
-    rows = found()
+    rows = audit_results()
     text = page(methods(rows), [row._asdict() for row in rows], (), VERSIONS)
     assert not re.search(r"https?:|src=|<link|<script|@import|url\(", text)
     assert text == page(methods(rows), [row._asdict() for row in rows], (), VERSIONS)
 
 
 def test_the_page_unfolds_methods_that_fail_and_colors_the_cell() -> None:
-    root = tree(found("finite differences"), ("mine: not checked & why",))
+    root = tree(audit_results("finite differences"), ("mine: not checked & why",))
     opened = sum(part.get("open") is not None for part in root.iter("details"))
     assert opened == len({c.method for c in PLAN.checks if c.name == "finite differences"})
     bad = [words(cell) for cell in root.iter("td") if cell.get("class") == "cell bad"]
@@ -138,7 +138,7 @@ def test_the_page_unfolds_methods_that_fail_and_colors_the_cell() -> None:
     titles = [cell.get("title", "") for cell in root.iter("td") if cell.get("class") == "cell bad"]
     assert "✓ closed form\n✗ finite differences" in titles
     assert "mine: not checked & why" in words(root)
-    assert not [part for part in tree(found()).iter("details") if part.get("open")]
+    assert not [part for part in tree(audit_results()).iter("details") if part.get("open")]
 
 
 def test_a_long_name_is_cut_in_front_where_there_is_no_room() -> None:

@@ -1,4 +1,4 @@
-"""Costs read from histories: phases, totals, targets, tables and the picture."""
+"""Costs read from histories: phases, totals, targets, tables and the figure."""
 
 from io import StringIO
 from typing import Any
@@ -167,7 +167,7 @@ def test_in_the_figure_areas_are_costs() -> None:
             assert one.get_xlim() == (0.5, 5.5)
             assert one.get_ylim() == (0, max(kind.per_round(phase) for phase in phases(HISTORY)))
     down, up = bars(grid[0, 2])[0], bars(grid[0, 2])[3]
-    assert up.get_y() == down.get_height()  # stands on what goes down
+    assert up.get_y() == down.get_height()  # stacked on the bytes down
     assert [(bar.get_x(), bar.get_width()) for bar in bars(grid[0, 0])] == [(0.5, 2), (2.5, 2), (4.5, 1)]
     titles = "\n".join(one.get_title(loc="left") for one in figure.axes).split("\n")
     assert {"a", "b", "102 in all", "2.60 k in all", "408 B in all"} <= set(titles)

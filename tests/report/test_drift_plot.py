@@ -1,4 +1,4 @@
-"""The diagnostics' figures come from histories alone, and what is not there is left out and said."""
+"""The diagnostics' figures come from histories alone; values that are missing are left out and reported."""
 
 import json
 import struct
@@ -24,7 +24,7 @@ LINE: dict[str, Any] = {
 
 
 def folder(path: Path, lines: list[dict[str, Any]], clients: Any = None, **config: Any) -> Path:
-    """A run's folder as the runner leaves it, for what a report reads."""
+    """A run's folder with the files that a report reads."""
     path.mkdir(parents=True)
     (path / "config.toml").write_text(tomli_w.dumps({"rounds": len(lines), **config}))
     told = [

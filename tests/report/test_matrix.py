@@ -135,7 +135,7 @@ def test_seen_and_unseen_have_columns_while_some_are_unseen_at_the_end() -> None
 
 
 def test_one_metric_for_all_runs_of_a_table() -> None:
-    """A run with local tests only and one with both are compared on the local ones."""
+    """A run with local tests only and a run with both tests are compared on the local tests."""
     both, local = full("fedavg"), a_run("feddyn", distributed_local_accuracy=0.4)
     assert metric_of([both]) == "distributed.global.accuracy"
     assert metric_of([both, local]) == "distributed.local.accuracy"

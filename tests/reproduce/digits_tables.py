@@ -127,6 +127,6 @@ def options(**settings: Any) -> TrainOptions:
 
 
 def recorded(record: Record | None) -> Record:
-    """A run's record, which is there."""
+    """The record; it must not be None."""
     assert record is not None
     return record

@@ -80,7 +80,7 @@ def test_the_best_and_a_given_round_are_read_where_the_paper_reports_them() -> N
 
 @pytest.mark.parametrize(("at", "expected", "read"), [("300", 80.0, "last"), ("150", 60.0, "10")])
 def test_a_shortened_run_is_read_at_the_corresponding_round(at: str, expected: float, read: str) -> None:
-    """Of 300 rounds 30 are run and every tenth is evaluated: round 150 becomes 15, so round 10 is read."""
+    """The run has 30 of 300 rounds and evaluates every tenth: round 150 becomes 15, so round 10 is read."""
     paper = a_paper([an_entry("A", "x", 80.0, at=at)])
     curve = [(10, 0.6), (20, 0.7), (30, 0.8)]
     place = only(measured_with(paper, [a_record("of A/x", 0, curve, rounds=30, scale="small")], "small"))

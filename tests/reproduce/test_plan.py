@@ -1,4 +1,4 @@
-"""Which runs a table needs, which of them are recorded, and which cells --cells selects."""
+"""The runs that a table needs, the runs that have a record, and the cells that --cells selects."""
 
 from dataclasses import replace
 from pathlib import Path

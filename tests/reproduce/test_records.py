@@ -1,4 +1,4 @@
-"""The files of what was measured: several sittings add up, and damage is told."""
+"""The files of records: several sittings add up, and damage is reported."""
 
 from dataclasses import replace
 from pathlib import Path

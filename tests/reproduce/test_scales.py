@@ -18,7 +18,7 @@ from kedge.reproduce.paper import Entry, cell_of, names
 from kedge.reproduce.plan import at_scale, table_of
 from kedge.reproduce.scales import SHAPES, Scale, small, smoke, with_rounds, write_synthetic
 
-# Of a sample as a network sees it, and the number of classes; as the datasets' own pages say.
+# Shape of a sample as a network receives it, and number of classes, from the datasets' own pages.
 REAL = {
     "mnist": ((1, 28, 28), 10),
     "cifar10": ((3, 32, 32), 10),

@@ -112,14 +112,14 @@ def test_a_run_saves_no_checkpoints(temporary: Path) -> None:
 def test_work_that_is_stopped_ends_after_the_round_and_hands_over_what_is_finished(
     pack: int, temporary: Path
 ) -> None:
-    """The first pack trains the two runs of FedAvg at once; the stop comes in the next pack or run."""
+    """The first pack trains the two runs of FedAvg at once; the stop is requested in the next pack or run."""
     ended: list[Run] = []
-    asked_after_end = []
+    calls_after_end = []
 
     def stop() -> bool:
         if ended:
-            asked_after_end.append(True)
-        return len(asked_after_end) > 5
+            calls_after_end.append(True)
+        return len(calls_after_end) > 5
 
     def work() -> None:
         for end in train(runs(), options(pack=pack, stop=stop)):
@@ -137,7 +137,7 @@ def test_no_run_at_all_is_no_work() -> None:
 
 
 def test_jobs_that_begin_together_have_different_methods_and_schedules() -> None:
-    """Of each method and schedule one job first; those with a schedule before those without."""
+    """One job for each method and schedule is first; jobs with a schedule precede jobs without."""
     first = runs()[0].experiment
     kinds = [
         ("fedavg", "all"),

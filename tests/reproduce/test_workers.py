@@ -29,12 +29,12 @@ def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 class Side(NamedTuple):
-    """What two processes made of both tables of digits."""
+    """The runs of both tables of digits, trained by two processes."""
 
     ends: dict[str, TrainedRun]
     alone: dict[str, TrainedRun]  # the same in one process
     processes: set[int | None]
-    rounds: list[int]  # as they were told
+    rounds: list[int]  # as reported to the callback
     left: list[Path]  # temporary folders, afterwards
 
 
@@ -48,7 +48,7 @@ def side(tmp_path_factory: pytest.TempPathFactory) -> Side:
     processes: set[int | None] = set()
     rounds: list[int] = []
 
-    def trained(count: int) -> None:
+    def count_rounds(count: int) -> None:
         rounds.append(count)
         processes.update(process.pid for process in multiprocessing.active_children())
 
@@ -57,7 +57,7 @@ def side(tmp_path_factory: pytest.TempPathFactory) -> Side:
         monkeypatch.setattr(tempfile, "tempdir", str(top))
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
         every = missing_runs(runs() + runs("digits-table2"), [])
-        ends = by_name(train(every, options(workers=2, report_rounds=trained)))
+        ends = by_name(train(every, options(workers=2, report_rounds=count_rounds)))
         return Side(
             ends, by_name(train(every, options())), processes, rounds, list(top.glob("kedge-reproduce-*"))
         )
@@ -148,13 +148,13 @@ def test_processes_that_nobody_waits_for_are_ended_amid_a_round(
     ship(monkeypatch, write_tables(tmp_path / "long", epochs=20000))  # a round of minutes
     began: list[float] = []
 
-    def look(rounds: int) -> None:
+    def interrupt_when_training(rounds: int) -> None:
         if len(list(temporary.glob("*/*/environment.json"))) >= 2:
             began.append(time.monotonic())
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        list(train(runs(), options(workers=2, report_rounds=look)))
+        list(train(runs(), options(workers=2, report_rounds=interrupt_when_training)))
     assert time.monotonic() - began[0] < 10
     assert not multiprocessing.active_children()
     assert not list(temporary.glob("kedge-*"))

@@ -1,4 +1,4 @@
-"""An engine for tests whose overlap computes late, and refuses what a device could not do."""
+"""An engine for tests: its overlap computes late, and raises if work reads values on the host."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ READS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "
 
 @contextmanager
 def no_reads() -> Iterator[None]:
-    """No tensor's value may be read on the host: with a device that would wait for it."""
+    """Raise if the host reads a tensor's value in this context, because it would wait for a device."""
 
     def refused(*arguments: Any) -> Any:
         raise AssertionError("a tensor's value was read in launched work")
@@ -36,9 +36,9 @@ def no_reads() -> Iterator[None]:
 
 
 class LateOverlap:
-    """Computes launched work only when its result is read, and calls a function as a graph is replayed.
+    """Computes launched work only when its result is read, and repeats functions as CUDA graphs are replayed.
 
-    `repeat` keeps the function that it was first given under a name, the shapes, and the tensors of the
+    `repeat` keeps, for each name, its first function, the shapes of its arguments, and the tensors of its
     result, which the next call overwrites.
     """
 

@@ -74,7 +74,7 @@ def shipped(name: str, seeds: int = 2) -> Measured:
 
 
 def terminal(measured: Measured, width: int) -> str:
-    """What a terminal of that width shows."""
+    """The report of a table, as text for a terminal of `width` characters."""
     console = Console(width=width, file=StringIO(), color_system=None)
     for one in table_report(measured, judge_claims(measured), width):
         console.print(one)
@@ -84,7 +84,7 @@ def terminal(measured: Measured, width: int) -> str:
 
 @cache
 def shipped_terminal(name: str, width: int) -> str:
-    """What a terminal of that width shows of a table of a paper."""
+    """The report of a shipped table, as text for a terminal of `width` characters."""
     return terminal(shipped(name), width)
 
 

@@ -1,4 +1,4 @@
-"""A reproduced table as plain values: every number is there, and JSON gives the same values back."""
+"""A reproduced table as plain values: it has every number, and JSON preserves all values."""
 
 import json
 from dataclasses import replace

@@ -67,7 +67,7 @@ def test_every_kind_of_number_is_shown_at_every_width(scale: str, width: int) ->
 @each_width
 @pytest.mark.parametrize("name", names())
 def test_every_column_has_its_heading(name: str, width: int) -> None:
-    """The words of all headings are there as often as columns are shown, and no word is cut."""
+    """Each heading occurs as often as its column is shown, and no word is cut."""
     measured = shipped(name)
     text = shipped_terminal(name, width)
     lines = text[: text.index("\nprinted:")].splitlines()

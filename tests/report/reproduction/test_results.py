@@ -1,4 +1,4 @@
-"""docs/results: its pages, and the README's table, are what the records say."""
+"""docs/results: its pages and the README's table agree with the records."""
 
 import re
 from dataclasses import replace

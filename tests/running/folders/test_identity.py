@@ -120,7 +120,7 @@ def test_a_file_of_one_s_own_may_move(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_another_run_is_passed_over(tmp_path: Path) -> None:
-    """The checkpoint is one that a process of a replaced folder could still write."""
+    """A process whose folder was replaced could still write such a checkpoint."""
     mine, other = start_run(tmp_path / "mine"), start_run(tmp_path / "other", seed=1)
     assert digest_in(mine) != digest_in(other)
     shutil.copytree(other / "checkpoint/000002", mine / "checkpoint/000009")
@@ -325,7 +325,7 @@ class Plain:
     def loss(self) -> None: ...
 
 
-def made(rate: float) -> Callable[[], float]:
+def loss_with_memo(rate: float) -> Callable[[], float]:
     memo: list[float] = []
 
     def loss() -> float:
@@ -346,10 +346,10 @@ HERE = __name__
         (Mine, {"k": f"{HERE}:Mine"}),
         (Plain(2.0), {"k": f"{HERE}:Plain", "k.rate": 2.0}),
         (Plain(2.0).loss, {"k": f"{HERE}:Plain.loss", "k.self": f"{HERE}:Plain", "k.self.rate": 2.0}),
-        (made(0.5), {"k": f"{HERE}:made.<locals>.loss", "k.rate": 0.5}),
+        (loss_with_memo(0.5), {"k": f"{HERE}:loss_with_memo.<locals>.loss", "k.rate": 0.5}),
         (lambda x, y=3: x, {"k": f"{HERE}:<lambda>", "k.defaults": [3]}),
-        (functools.partial(made, rate=2), {"k": "functools.partial", "k.of": f"{HERE}:made", "k.args": [],
-                                           "k.rate": 2}),
+        (functools.partial(loss_with_memo, rate=2), {"k": "functools.partial", "k.rate": 2,
+                                                     "k.of": f"{HERE}:loss_with_memo", "k.args": []}),
         ((1, "a", None), {"k": [1, "a", None]}),
         ((Mine(), 2), {"k": "2 items", "k.0": f"{HERE}:Mine", "k.0.rate": 0.5, "k.0.inner": None, "k.1": 2}),
         ({"b": 1, "a": {"c": 2}}, {"k.a.c": 2, "k.b": 1}),

@@ -87,7 +87,7 @@ def step_key(method: dict[str, Any], schedule: dict[str, Any]) -> Hashable:
 
 
 def runs_that_fit(task: Task, chunk: int = 0) -> int:
-    """The number of runs like this one that fit into memory, with a round's rows and all clients' memories.
+    """The number of runs like `task` that fit into memory, with a round's rows and all clients' memories.
 
     `chunk` is the user's limit on the clients that train at once; 0: no limit.
     """
