@@ -1,1 +1,1 @@
-"""The conformance audit: every method against answers obtained another way, on the code that runs."""
+"""The audit: checks of every method against published numbers, closed forms, other methods and plain PyTorch."""

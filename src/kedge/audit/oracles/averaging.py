@@ -27,18 +27,18 @@ def local_steps(algorithm: Algorithm, oracle: str) -> Finding:
     pairs = []
     for name, (state,) in run_bed_q(algorithm, local_q()).items():
         for client, path in enumerate(expected):
-            actual = state.models(client)["w"][:, 0].tolist()
-            for step, (want, have) in enumerate(zip(path[1:], actual, strict=True), 1):
-                pairs.append(Pair(f"{name}, client {client}, step {step}", want, have))
+            models = state.models(client)["w"][:, 0].tolist()
+            for step, (target, actual) in enumerate(zip(path[1:], models, strict=True), 1):
+                pairs.append(Pair(f"{name}, client {client}, step {step}", target, actual))
     return compare_numbers(pairs, TOLERANCE)
 
 
 def compare_server(algorithm: Algorithm, local: LocalTraining, expected: Sequence[float]) -> Finding:
     """Compare the server's model after each round with `expected`."""
     pairs = [
-        Pair(f"{name}, round {number}", want, float(state.server.shared["w"]))
+        Pair(f"{name}, round {number}", target, float(state.server.shared["w"]))
         for name, states in run_bed_q(algorithm, local, len(expected)).items()
-        for number, (want, state) in enumerate(zip(expected, states, strict=True), 1)
+        for number, (target, state) in enumerate(zip(expected, states, strict=True), 1)
     ]
     return compare_numbers(pairs, TOLERANCE)
 
@@ -66,8 +66,8 @@ def fedavg_clip(algorithm: Algorithm) -> Finding:
     expected = ORACLES["fedavg"]["expected"]
     pairs = []
     for name, (state,) in run_bed_q(algorithm, local_q(0.01, clip=1.0)).items():
-        want = expected["round1_uniform_clip1_then_weight_decay_0.01"]
-        pairs.append(Pair(f"{name}, server", want, float(state.server.shared["w"])))
+        target = expected["round1_uniform_clip1_then_weight_decay_0.01"]
+        pairs.append(Pair(f"{name}, server", target, float(state.server.shared["w"])))
         for client, value in enumerate(expected["clients_clip1_then_wd"]):
             pairs.append(Pair(f"{name}, client {client}", value, float(state.models(client)["w"][-1])))
     return compare_numbers(pairs, TOLERANCE)

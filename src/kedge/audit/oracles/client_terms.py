@@ -72,8 +72,8 @@ def fedntd(algorithm: Algorithm, case: str) -> Finding:
             pairs.append(Pair(f"{where}, sum", expected["total_tau1"], float(total.detach())))
             slopes = torch.autograd.grad(value, here)[0]
             pairs += [
-                Pair(f"{where}, slope of logit {number}", want, float(actual))
-                for number, (want, actual) in enumerate(
+                Pair(f"{where}, slope of logit {number}", target, float(actual))
+                for number, (target, actual) in enumerate(
                     zip(expected["d_ntd/d_local_logits_tau1"], slopes[0], strict=True)
                 )
             ]

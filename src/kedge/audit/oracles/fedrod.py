@@ -67,21 +67,22 @@ def fedrod(algorithm: Algorithm) -> Finding:
     """Both losses, alone and together, and their slopes. Each loss has slopes only for its own head."""
     given, expected = ORACLES["fedrod"]["inputs"], ORACLES["fedrod"]["expected"]
     a, psi, counts, y = (given[k] for k in ("generic_logits", "personal_logits", "class_counts", "label"))
-    sure = [CERTAIN if c == y else -CERTAIN for c in range(len(a))]
+    sure = [CERTAIN if c == y else -CERTAIN for c in range(len(a))]  # logits of a head whose loss is 0
     generic, personal = (
         expected["balanced_softmax_loss"],
         expected["personal_loss CE(generic(detached)+personal)"],
     )
-    others = [p + logit - s for p, logit, s in zip(psi, a, sure, strict=True)]  # the same sum with `sure`
+    # Personal logits that leave the sum of both heads unchanged if the generic logits are `sure`.
+    shifted = [p + logit - s for p, logit, s in zip(psi, a, sure, strict=True)]
     pairs = []
     for name, way in WAYS.items():
         total, slopes = loss_and_slopes(algorithm, a, psi, counts, y, way)
-        alone, _ = loss_and_slopes(algorithm, a, sure, counts, y, way)
-        rest, _ = loss_and_slopes(algorithm, sure, others, counts, y, way)
+        generic_alone, _ = loss_and_slopes(algorithm, a, sure, counts, y, way)
+        personal_alone, _ = loss_and_slopes(algorithm, sure, shifted, counts, y, way)
         pairs += [
             Pair(f"{name}, both losses", generic + personal, total),
-            Pair(f"{name}, generic loss", generic, alone),
-            Pair(f"{name}, personal loss", personal, rest),
+            Pair(f"{name}, generic loss", generic, generic_alone),
+            Pair(f"{name}, personal loss", personal, personal_alone),
         ]
         for leaf, key in (
             ("weight", "d_bsm/d_generic_logits"),

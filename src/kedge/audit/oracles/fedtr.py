@@ -129,7 +129,7 @@ def train_one_round(
 
 def features_and_drift(algorithm: Algorithm) -> Finding:
     """s, p and d after each of two steps, and the upload: s + d_s, p + d_p and the local centroid."""
-    given, want = ORACLES["fedtr_feature"]["inputs"], ORACLES["fedtr_feature"]["expected"]
+    given, target = ORACLES["fedtr_feature"]["inputs"], ORACLES["fedtr_feature"]["expected"]
     data = Dataset(torch.tensor([[float(given["x"])]]), torch.tensor([given["y"]]))
     bed = Bed(
         two_layers(given["s0"], given["p0"]),
@@ -139,7 +139,7 @@ def features_and_drift(algorithm: Algorithm) -> Finding:
     start = {"s": given["s0"], "p": given["p0"]}
     pairs = []
     for name, engine in ENGINES.items():
-        for steps, expected in enumerate(want["steps"], 1):
+        for steps, expected in enumerate(target["steps"], 1):
             local = LocalTraining(steps, 1, SGD(given["eta_f"]))
             reply, slots = train_one_round(algorithm, bed, local, given["centroid"], engine)
             for short, leaf in (("s", "0.weight"), ("p", "1.weight")):
@@ -148,10 +148,10 @@ def features_and_drift(algorithm: Algorithm) -> Finding:
                 pairs.append(Pair(f"{name}, d_{short} after step {steps}", expected[f"d_{short}"], float(d)))
                 if steps == given["steps"]:
                     sent = start[short] + float(reply.mean["delta"][leaf][-1, 0])
-                    pairs.append(Pair(f"{name}, {short} as sent", want[f"upload_{short}"], sent))
+                    pairs.append(Pair(f"{name}, {short} as sent", target[f"upload_{short}"], sent))
         centroid = reply.mean["slots"]["centroids"]["mean"][1, 0]
         pairs.append(
-            Pair(f"{name}, local centroid", want["local_centroid_after (mean phi)"], float(centroid))
+            Pair(f"{name}, local centroid", target["local_centroid_after (mean phi)"], float(centroid))
         )
     return compare_numbers(pairs, TOLERANCE)
 

@@ -59,8 +59,7 @@ def compare_round(
         pairs += [
             Pair(f"{name}, the server's {k}", v, float(state.server.shared[k])) for k, v in server.items()
         ]
-        kept = len(state.server.shared)
-        pairs.append(Pair(f"{name}, leaves the server has", len(server), kept))
+        pairs.append(Pair(f"{name}, number of shared leaves", len(server), len(state.server.shared)))
     return compare_numbers(pairs, TOLERANCE)
 
 

@@ -41,9 +41,9 @@ def two_mean_updates(algorithm: Algorithm, oracle: str, inputs: str, expected: s
     expected_values = ORACLES[oracle]["expected"][expected]
     return compare_numbers(
         [
-            Pair(f"{name}, round {number}", want, float(state.server.shared["w"]))
+            Pair(f"{name}, round {number}", target, float(state.server.shared["w"]))
             for name, rounds in states.items()
-            for number, (want, state) in enumerate(zip(expected_values, rounds, strict=True), 1)
+            for number, (target, state) in enumerate(zip(expected_values, rounds, strict=True), 1)
         ],
         TOLERANCE,
     )
@@ -60,9 +60,9 @@ def extrapolated(algorithm: Algorithm, key: str) -> Finding:
         shared = state.server.shared
         view = correction.views(shared, state.server.slots[correction.name])["last-two"]["w"]
         for axis, d in enumerate(mean):
-            want = expected[key] * d
-            pairs.append(Pair(f"{name}, w[{axis}]", want, float(shared["w"][axis])))
-            pairs.append(Pair(f"{name}, last two, w[{axis}]", want / 2, float(view[axis])))
+            target = expected[key] * d
+            pairs.append(Pair(f"{name}, w[{axis}]", target, float(shared["w"][axis])))
+            pairs.append(Pair(f"{name}, last two, w[{axis}]", target / 2, float(view[axis])))
     return compare_numbers(pairs, TOLERANCE)
 
 

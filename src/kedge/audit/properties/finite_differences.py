@@ -56,7 +56,7 @@ def gradient_matches_slopes(algorithm: Algorithm) -> Finding:
                 actual = float(dot(way, gradient))
                 difference = abs(actual - slopes[name])
                 error = difference / largest if math.isfinite(difference) else math.inf
-                values = f"differences {slopes[name]:.9g}, used {actual:.9g}"
+                values = f"finite differences give {slopes[name]:.9g}, the method used {actual:.9g}"
                 compared.append((error, f"along {name} with {opened} units open: {values}"))
     error, place = max(compared)
     detail = f"{len(compared)} slopes, tolerance {TOLERANCE:.0e} of the largest; worst {place}"

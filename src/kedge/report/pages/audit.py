@@ -12,7 +12,7 @@ Row = Mapping[str, Any]
 def page(
     methods: Sequence[Row], rows: Sequence[Row], notes: Sequence[str], versions: Mapping[str, str]
 ) -> str:
-    """The page: verdict, table, and a list of checks below each method, open if one fails."""
+    """The page: number of passed checks, table of methods, and a list of checks below each method."""
     by_method: dict[str, list[Row]] = {}
     for row in rows:
         by_method.setdefault(row["method"], []).append(row)

@@ -110,12 +110,12 @@ def updated_parameters_literal() -> Finding:
 def multiply_adds() -> Finding:
     """Multiply-adds for each sample in every phase: counted on the kernel, and by the formula for a chain."""
     oracle = ORACLES["layer_expansion_true_compute"]
-    want = oracle["expected"]
+    target = oracle["expected"]
     expected = {
-        "fedavg": [want["fedavg"]] * 3,
-        "fedbabu": [want["fedbabu (head gradient skipped)"]] * 3,
-        "vanilla": want["vanilla_phases"],
-        "anti": want["anti_phases"],
+        "fedavg": [target["fedavg"]] * 3,
+        "fedbabu": [target["fedbabu (head gradient skipped)"]] * 3,
+        "vanilla": target["vanilla_phases"],
+        "anti": target["anti_phases"],
     }
     forward = list(forward_macs(seeded(network, 0), torch.zeros(1, 1, 28, 28)).values())
     given = oracle["inputs"]["forward_macs"]
@@ -127,8 +127,8 @@ def multiply_adds() -> Finding:
         for phase, (e, counted, mask) in enumerate(zip(expected[name], seen, masks, strict=True), 1):
             pairs.append(Pair(f"{name}, phase {phase}", e, counted))
             pairs.append(Pair(f"{name}, phase {phase}, formula", e, chain_macs(forward, mask)))
-        if f"{name}_mean_over_3_phases" in want:
-            pairs.append(Pair(f"{name}, mean", want[f"{name}_mean_over_3_phases"], mean(seen)))
+        if f"{name}_mean_over_3_phases" in target:
+            pairs.append(Pair(f"{name}, mean", target[f"{name}_mean_over_3_phases"], mean(seen)))
     return compare_numbers(pairs, 1e-8)
 
 

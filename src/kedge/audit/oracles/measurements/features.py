@@ -48,13 +48,13 @@ def clusters() -> Finding:
 def tensor() -> Finding:
     """Ω: its shape, and its sums over the samples."""
     omega = oracle_interaction().tensor()
-    sums, want = omega.sum(1).tolist(), EXPECTED["tensor_sum_over_data (model x cluster)"]
+    sums, target = omega.sum(1).tolist(), EXPECTED["tensor_sum_over_data (model x cluster)"]
     shape = zip(EXPECTED["tensor_shape"], omega.shape, strict=True)
     pairs = [Pair(f"axis {n}", e, g) for n, (e, g) in enumerate(shape)]
     pairs += [Pair("sum", EXPECTED["tensor_sum"], int(omega.sum()))]
     pairs += [
         Pair(f"model {m}, cluster {f}", expected, actual)
-        for m, row in enumerate(want)
+        for m, row in enumerate(target)
         for f, (expected, actual) in enumerate(zip(row, sums[m], strict=True))
     ]
     return compare_numbers(pairs, 0.0)

@@ -66,13 +66,13 @@ def dirichlet_cuts() -> Finding:
     oracle = ORACLES["partition_per_class_dirichlet"]
     pairs = []
     for number, case in enumerate((oracle, oracle["second_case"])):
-        given, want = case["inputs"], case["expected"]
+        given, target = case["inputs"], case["expected"]
         proportions, sizes = np.array(given["proportions_drawn"]), np.array(given["current_client_sizes"])
         points = cut_points(proportions, sizes, given["N/n"], given["class_size"], True)
         added = np.diff(points, prepend=0, append=given["class_size"])
         for name, expected, actual in (
-            ("cut", want["cut_points"], points),
-            ("samples added", want["sizes_added"], added),
+            ("cut", target["cut_points"], points),
+            ("samples added", target["sizes_added"], added),
         ):
             both = zip(expected, actual, strict=True)
             pairs += [Pair(f"case {number + 1}, {name} {i}", e, int(a)) for i, (e, a) in enumerate(both)]
