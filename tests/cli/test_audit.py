@@ -162,7 +162,7 @@ def test_equal_names_in_two_files_are_told_apart(file: Path) -> None:
 def test_wrong_requests_are_refused_before_anything_runs(file: Path) -> None:
     for words, message in (
         ((f"{file}:nine",), "has no 'nine'. Did you mean 'mine'?"),
-        ((f"{file}",), "does not say what in the file"),
+        ((f"{file}",), "the name of the object is missing"),
         ((f"{file}:Near",), "needs arguments: mu"),
         (("fedprix",), "Did you mean 'fedprox'?"),
         (("fedprox", "--objective", f"{file}:objective"), "0 are named"),

@@ -1,1 +1,1 @@
-"""The audit: checks of every method against published numbers, closed forms, other methods and plain PyTorch."""
+"""The audit: every method against published numbers, closed forms, other methods and plain PyTorch."""

@@ -1,4 +1,4 @@
-"""kedge audit: check methods of kedge or your own against published numbers, closed forms and plain PyTorch."""
+"""kedge audit: check methods against published numbers, closed forms and plain PyTorch."""
 
 import sys
 from contextlib import redirect_stdout
