@@ -168,8 +168,11 @@ def test_wrong_requests_are_refused_before_anything_runs(file: Path) -> None:
         (("fedprox", "--objective", f"{file}:objective"), "0 are named"),
         ((f"{file}:mine", f"{file}:hooked", "--objective", f"{file}:objective"), "2 are named"),
         ((f"{file}:mine", "--objective", f"{file}:ROUNDS"), "of type list: need a function"),
-        (("protocol", "--html", file.parent), "need a file's name in a folder that exists"),
-        (("protocol", "--html", file.parent / "no" / "a.html"), "need a file's name in a folder"),
+        (("protocol", "--html", file.parent), "need the name of a file in an existing folder"),
+        (
+            ("protocol", "--html", file.parent / "no" / "a.html"),
+            "need the name of a file in an existing folder",
+        ),
     ):
         answer = kedge("audit", *words)
         assert answer.code == 2, words

@@ -100,11 +100,11 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["run", "quickstrat"], "no shipped experiment of this name. Did you mean 'quickstart'?"),
-        (["run"], "name an experiment: kedge run quickstart"),
+        (["run"], "name an experiment, as in kedge run quickstart"),
         (["run", "quickstart", "--set", "rounds"], "--set rounds: write key=value"),
         (["run", "quickstart", "--seeds", "0"], "--seeds 0: need at least 1"),
         (["run", "quickstart", "--methods", "fedavg, fedavg"], "--methods names the same run twice"),
-        (["run", "quickstart", "--resume", "x"], "--resume takes the run as it was begun"),
+        (["run", "quickstart", "--resume", "x"], "--resume continues the run with its own settings"),
         (["run", "--resume", "/nowhere"], "--resume /nowhere: no such folder"),
         (["run", "quickstart", "--device", "tpu"], "engine.device = 'tpu'"),
         (["compare", "/nowhere"], "/nowhere: no such folder"),
@@ -331,7 +331,7 @@ def test_a_full_disk_loses_nothing_that_was_saved(tmp_path: Path, monkeypatch: p
     answer = kedge("run", "quickstart", *words, "--out", out)
     assert answer.code == 1
     assert "No space left on device" in answer.err
-    assert f"What was saved before is whole; go on with kedge run --resume {out}" in answer.err
+    assert f"Remove the cause, and resume with: kedge run --resume {out}" in answer.err
     assert sorted(p.name for p in (out / "checkpoint").iterdir()) == ["000001", "000002"]
     monkeypatch.setattr(checkpoint, "write", real)
     assert kedge("run", "--resume", out).code == 0
@@ -388,7 +388,7 @@ def test_ctrl_c_stops_with_130_and_resumes_to_the_same_end(tmp_path: Path) -> No
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "stopping after this round" in err
-    assert f"interrupted; its state is saved. Go on with: kedge run --resume {out}" in err
+    assert f"interrupted; its state is saved. Resume with: kedge run --resume {out}" in err
     done = len(history.read_text().splitlines())
     assert done < 60
     assert [p.name for p in (out / "checkpoint").iterdir()][-1:] != []

@@ -90,8 +90,8 @@ def test_equal_methods_are_told_apart_by_their_arguments() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--plot", "cost.jpg"), "--plot cost.jpg: need a file's name that ends in .png"),
-        (("--plot", "nowhere/cost.png"), "in a folder that exists"),
+        (("--plot", "cost.jpg"), "--plot cost.jpg: need the name of a .png file"),
+        (("--plot", "nowhere/cost.png"), "in an existing folder"),
         (("--methods", "fedavgg"), "Did you mean 'fedavg'"),
         (("--set", "rouns=3"), "Did you mean 'rounds'"),
         (("--precision", "fp8"), "precision"),
@@ -143,7 +143,7 @@ def test_runs_without_costs_have_a_gap_and_say_so(runs: Path, tmp_path: Path) ->
     assert alone["rounds_to_target"] >= 1
     refused = kedge("compare", old, "--cost-plot", tmp_path / "c.png")
     assert refused.code == 2
-    assert "no run here has costs" in refused.err
+    assert "none of these runs has costs" in refused.err
 
 
 FROZEN = """

@@ -80,9 +80,12 @@ def test_a_bad_grid_is_refused_before_anything_runs(grid: str, message: str, tmp
         (["quickstart"], "the experiment has no table [grid]"),
         (["FILE", "--seeds", "0"], "--seeds 0: need at least 1"),
         (["FILE", "--pack", "-1"], "--pack -1: need 0"),
-        (["FILE", "--set", "partition.alpha=3"], "partition.alpha is set, and the grid varies it"),
-        (["FILE", "--resume", "/nowhere"], "--resume takes the sweep as it was begun"),
-        (["--resume", "/nowhere"], "--resume /nowhere: no sweep lies there"),
+        (
+            ["FILE", "--set", "partition.alpha=3"],
+            "partition.alpha is set on the command line, and the grid varies it",
+        ),
+        (["FILE", "--resume", "/nowhere"], "--resume continues the sweep with its own settings"),
+        (["--resume", "/nowhere"], "--resume /nowhere: it contains no sweep"),
     ],
 )
 def test_a_wrong_request_says_why(words: list[str], message: str, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_an_interrupted_run_says_that_nothing_is_saved_and_begins_again(tmp_path
     file.write_text(NEVER.replace("rounds = 3", "rounds = 100"))
     last = interrupted(out, 100, "run", file, "--out", out)
     again = f"kedge run --resume {out}"
-    assert last == f"interrupted; nothing is saved (checkpoint.every = 0). Begin again with: {again}"
+    assert last == f"interrupted; nothing is saved (checkpoint.every = 0). Start again with: {again}"
     assert not (out / "checkpoint").exists()
     assert not (out / "model.safetensors").exists()
     answer = kedge(*again.split()[1:], "--quiet")
@@ -75,7 +75,7 @@ def test_an_interrupted_sweep_says_so_and_trains_finished_runs_no_second_time(tm
     first, second = out / "rounds=3/seed0", out / "rounds=100/seed0"
     last = interrupted(second, 100, "sweep", file, "--out", out, "--pack", "1")
     again = f"kedge sweep --resume {out}"
-    assert last == f"interrupted; nothing is saved (checkpoint.every = 0). Begin again with: {again}"
+    assert last == f"interrupted; nothing is saved (checkpoint.every = 0). Start again with: {again}"
     stamp = (first / "model.safetensors").stat().st_mtime_ns
     assert kedge(*again.split()[1:], "--quiet").code == 0
     assert (first / "model.safetensors").stat().st_mtime_ns == stamp

@@ -118,8 +118,8 @@ def test_natural_clients_of_a_file_and_a_note_on_what_the_number_sees(
         (["quickstart", "--set", "partition.clients=3"], "per_round = 5: there are only 3 clients"),
         (["quickstart", "--set", "partition=natural"], "Natural: no keys given"),
         (["quickstart", "--seed", "-1"], "seed = -1: need a whole number from 0"),
-        (["quickstart", "--png", "a.pdf"], "--png a.pdf: need a file's name that ends in .png"),
-        (["quickstart", "--html", "/nowhere/a.html"], "--html /nowhere/a.html: need a file's name that ends"),
+        (["quickstart", "--png", "a.pdf"], "--png a.pdf: need the name of a .png file"),
+        (["quickstart", "--html", "/nowhere/a.html"], "a.html: need the name of a .html file"),
         (["quickstart", "--out", "x", "--png", "a.png"], "--out x names both files: leave --png and"),
         (["quickstart", "--out", "/dev/null"], "--out /dev/null: /dev/null is a file; name a folder"),
         (["quickstart", "--out", "/dev/null/x"], "--out /dev/null/x: /dev/null is a file"),
@@ -166,7 +166,7 @@ def test_a_disk_that_takes_no_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp
     answer = kedge("partition", "quickstart", "--html", tmp_path / "a.html")
     assert answer.code == 1
     assert f"{tmp_path}/a.html cannot be written: No space left on device." in answer.err
-    assert "Name another place: --html FILE." in answer.err
+    assert "Name another file: --html FILE." in answer.err
 
 
 def test_help_lists_the_command() -> None:

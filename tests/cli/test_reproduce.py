@@ -75,7 +75,7 @@ def test_the_list_has_what_is_measured(out: Path, whole: tuple[Path, Answer]) ->
         ([TABLE, "--seeds", "-1"], "--seeds -1: need at least 1."),
         ([TABLE, "--workers", "-1"], "--workers -1: need 0"),
         ([TABLE, "--pack", "-1"], "--pack -1: need 0"),
-        ([TABLE, "--scale", "smal"], "--scale 'smal': need full, small, smoke. Did you mean 'small'?"),
+        ([TABLE, "--scale", "smal"], "--scale smal: no such scale. Did you mean 'small'?"),
         ([TABLE, "--cells", "rows=Avg"], "KEY is one of method, partition, block, row, column."),
         ([TABLE, "--cells", "row=Avgs"], "--cells row=Avgs: no cell of digits-table1 is selected."),
         (["all", "--cells", "row=Avg"], "--cells: the keys differ from table to table, so name one table."),

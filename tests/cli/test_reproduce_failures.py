@@ -126,19 +126,19 @@ def test_smoke_fails_if_a_run_does(out: Path) -> None:
 def test_an_interrupted_smoke_test_says_that_nothing_is_recorded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    finished = Board.finished
+    finished = Board.count_run
 
     def interrupted(board: Board, run: Run, record: Record | None, error: str) -> None:
         finished(board, run, record, error)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(Board, "finished", interrupted)
+    monkeypatch.setattr(Board, "count_run", interrupted)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     answer = kedge("reproduce", *SMOKE)
     assert (answer.code, answer.out) == (130, "")
     assert answer.err.count(": done\n") == 1
     assert answer.err.splitlines()[-1] == (
-        "interrupted; nothing is recorded at scale smoke. Begin again with: kedge reproduce fedtr-table1 "
+        "interrupted; nothing is recorded at scale smoke. Start again with: kedge reproduce fedtr-table1 "
         "--scale smoke --cells data=organamnist --cells 'method=fedtr*'"
     )
     assert not list(tmp_path.glob("kedge-*"))

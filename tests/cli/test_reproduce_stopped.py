@@ -117,7 +117,7 @@ def test_ctrl_c_ends_after_the_round_and_prints_the_command_that_goes_on(
     err = ended(process, 20)
     assert "stopping after this round; press Ctrl-C again to stop at once" in err
     last = err.splitlines()[-1]
-    message, command = last.split(" Go on with: ")
+    message, command = last.split(" Resume with: ")
     assert message == "interrupted; finished runs are recorded."
     assert not list((tmp_path / "tmp").glob("kedge-*"))
     kept = read_records(tmp_path / "out")
@@ -138,7 +138,7 @@ def test_ctrl_c_twice_does_not_wait_for_the_round_of_any_process(
     time.sleep(0.3)
     os.killpg(process.pid, signal.SIGINT)
     err = ended(process, 10)
-    assert err.splitlines()[-1].startswith("interrupted; finished runs are recorded. Go on with: kedge repr")
+    assert err.splitlines()[-1].startswith("interrupted; finished runs are recorded. Resume with: kedge repr")
     check_gone(workers)
     assert not list((tmp_path / "tmp").glob("kedge-*"))
 
@@ -151,7 +151,7 @@ def test_ctrl_c_twice_does_not_wait_for_the_round_of_this_process(
     process.send_signal(signal.SIGINT)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
-    assert "interrupted; finished runs are recorded. Go on with: kedge reproduce" in ended(process, 10)
+    assert "interrupted; finished runs are recorded. Resume with: kedge reproduce" in ended(process, 10)
     assert not list((tmp_path / "tmp").glob("kedge-*"))
 
 
@@ -163,7 +163,7 @@ def test_ctrl_c_while_processes_start_is_no_failure_of_a_run(
     time.sleep(0.3)
     os.killpg(process.pid, signal.SIGINT)
     err = ended(process, 20)
-    assert "interrupted; finished runs are recorded. Go on with: kedge reproduce" in err
+    assert "interrupted; finished runs are recorded. Resume with: kedge reproduce" in err
     assert "error" not in err
 
 
@@ -174,5 +174,5 @@ def test_sigterm_to_all_processes_is_no_failure_of_a_run(
     until(process, training(tmp_path, 2))
     os.killpg(process.pid, signal.SIGTERM)
     err = ended(process, 9)
-    assert "interrupted; finished runs are recorded. Go on with: kedge reproduce" in err
+    assert "interrupted; finished runs are recorded. Resume with: kedge reproduce" in err
     assert "error" not in err

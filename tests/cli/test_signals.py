@@ -116,7 +116,7 @@ def test_a_round_that_does_not_end_is_left(signals: int, tmp_path: Path) -> None
         process.send_signal(signal.SIGTERM)
     err = ended(process, 10 if signals == 1 else 3)
     assert "SIGTERM: stopping after this round, at the latest in 8 s" in err
-    assert f"interrupted; the last checkpoint holds. Go on with: kedge run --resume {out}" in err
+    assert f"interrupted; the last checkpoint is saved. Resume with: kedge run --resume {out}" in err
     assert lines(out) < 6
     (tmp_path / "when called").unlink()
     check_same_end(out, experiment)
@@ -132,7 +132,7 @@ def test_a_child_that_the_same_signal_ends_is_no_failure_of_the_run(tmp_path: Pa
     time.sleep(0.3)
     os.killpg(process.pid, signal.SIGTERM)
     err = ended(process, 3)
-    assert f"interrupted; the last checkpoint holds. Go on with: kedge run --resume {out}" in err
+    assert f"interrupted; the last checkpoint is saved. Resume with: kedge run --resume {out}" in err
 
 
 def test_a_short_round_is_ended_and_its_state_saved(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_short_round_is_ended_and_its_state_saved(tmp_path: Path) -> None:
     until(process, lambda: lines(out) >= 2)
     process.send_signal(signal.SIGTERM)
     err = ended(process, 10)
-    assert f"interrupted; its state is saved. Go on with: kedge run --resume {out}" in err
+    assert f"interrupted; its state is saved. Resume with: kedge run --resume {out}" in err
     assert 2 <= lines(out) < 60
     assert (out / f"checkpoint/{lines(out):06d}").is_dir()
     check_same_end(out, experiment)
@@ -185,7 +185,7 @@ def test_a_pack_is_stopped_after_its_round(tmp_path: Path) -> None:
     process, folders = sweep(tmp_path, "--set", "rounds=500", "--set", "checkpoint.every=1000")
     process.send_signal(signal.SIGTERM)
     err = ended(process, 10)
-    assert f"all states are saved. Go on with: kedge sweep --resume {tmp_path / 'out'}" in err
+    assert f"all states are saved. Resume with: kedge sweep --resume {tmp_path / 'out'}" in err
     for folder in folders:
         assert 0 < lines(folder) < 500
         assert (folder / f"checkpoint/{lines(folder):06d}").is_dir()
@@ -198,4 +198,4 @@ def test_a_pack_whose_round_does_not_end_is_left(tmp_path: Path) -> None:
     time.sleep(0.3)
     process.send_signal(signal.SIGTERM)
     err = ended(process, 3)
-    assert f"the last checkpoint holds. Go on with: kedge sweep --resume {tmp_path / 'out'}" in err
+    assert f"the last checkpoint is saved. Resume with: kedge sweep --resume {tmp_path / 'out'}" in err

@@ -152,7 +152,7 @@ def test_run_and_sweep_know_each_other(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text("{}")
     answer = kedge("run", "--resume", tmp_path)
     assert answer.code == 2
-    assert f"Go on with kedge sweep --resume {tmp_path}" in answer.err
+    assert f"Resume with: kedge sweep --resume {tmp_path}" in answer.err
 
 
 def started(tmp_path: Path, *words: str) -> tuple[subprocess.Popen[str], Path]:
@@ -176,7 +176,7 @@ def test_ctrl_c_saves_every_run_and_the_sweep_goes_on(tmp_path: Path) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "stopping after this round" in err
-    assert f"interrupted; all states are saved. Go on with: kedge sweep --resume {out}" in err
+    assert f"interrupted; all states are saved. Resume with: kedge sweep --resume {out}" in err
     for seed in (0, 1):
         folder = out / f"method=fedavg/seed{seed}"
         done = len(lines(folder))
@@ -193,5 +193,5 @@ def test_ctrl_c_twice_does_not_wait_for_the_round(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130, err
-    assert f"the last checkpoint holds. Go on with: kedge sweep --resume {out}" in err
+    assert f"the last checkpoint is saved. Resume with: kedge sweep --resume {out}" in err
     assert "Traceback" not in err

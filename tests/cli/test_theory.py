@@ -131,7 +131,7 @@ def test_few_steps_leave_out_what_cannot_be_frozen() -> None:
     [
         (
             ("--model", "additiv"),
-            "--model additiv: Did you mean 'additive'? Allowed: multiplicative, additive.",
+            "--model additiv: no such model. Did you mean 'additive'? Allowed: multiplicative, additive.",
         ),
         (("--clients", "1"), "--clients 1: need a whole number of at least 2."),
         (("--seeds", "0"), "--seeds 0: need a whole number of at least 1."),
@@ -142,16 +142,16 @@ def test_few_steps_leave_out_what_cannot_be_frozen() -> None:
         (("--lr", "inf"), "--lr inf: need a number above 0."),
         (
             ("--gradient", "3"),
-            "--gradient 3: allowed are 2, the true gradient of (f − 1)², and 1, half of it.",
+            "--gradient 3: need 2 (the true gradient of (f − 1)²) or 1 (half of it).",
         ),
         (("--frozen", "0"), "--frozen 0: freezes 0 of 50 steps; need at least 1 (none is fedavg)"),
         (("--frozen", "50"), "--frozen 50: freezes 50 of 50 steps"),
         (("--frozen", "0.01"), "--frozen 0.01: freezes 0 of 50 steps"),
         (("--frozen", "1.5"), "--frozen 1.5: need a whole number of steps, such as 10, or a share"),
         (("--frozen", "half"), "--frozen half: need a whole number of steps"),
-        (("--seeds", "1000000"), "numbers to keep: at most 10,000,000"),
-        (("--plot", "theory.svg"), "--plot theory.svg: need a file's name that ends in .png"),
-        (("--plot", "no/such/a.png"), "need a file's name that ends in .png, in a folder that exists"),
+        (("--seeds", "1000000"), "numbers to store: at most 10,000,000"),
+        (("--plot", "theory.svg"), "--plot theory.svg: need the name of a .png file"),
+        (("--plot", "no/such/a.png"), "need the name of a .png file in an existing folder"),
     ],
 )
 def test_wrong_requests_are_refused_before_anything_runs(words: tuple[str, ...], message: str) -> None:
@@ -180,4 +180,4 @@ def test_a_picture_that_cannot_be_written_is_an_error_with_its_place(
     monkeypatch.setattr(importlib.import_module("kedge.cli.actions.partition"), "write", full)
     answer = kedge("theory", *SMALL, "--plot", tmp_path / "a.png")
     assert answer.code == 1
-    assert "a.png cannot be written: No space left on device. Name another place: --plot FILE." in answer.err
+    assert "a.png cannot be written: No space left on device. Name another file: --plot FILE." in answer.err

@@ -8,7 +8,7 @@ EXPERIMENTS = PACKAGE / "experiments"
 TEXTS = PACKAGE / "algorithms" / "texts"  # one file for each method and schedule
 SCHEDULES = ("all", "anti", "fedbug", "fix-last", "fix-last-two", "top-down", "vanilla")
 MARKER = "kedge.json"  # in each folder that kedge made
-DEPTH = 3  # folders below runs/ in which runs are looked for
+DEPTH = 3  # levels of folders below runs/ that are searched
 
 Completion = Callable[[str], list[str]]
 
@@ -57,5 +57,5 @@ def run_folders(incomplete: str) -> list[str]:
 
 
 def starting_with(incomplete: str, names: Iterable[str]) -> list[str]:
-    """The names that begin with what is typed, sorted."""
+    """The names that begin with `incomplete`, sorted."""
     return sorted(name for name in names if name.startswith(incomplete))

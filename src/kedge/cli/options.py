@@ -105,7 +105,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Print a traceback with an 
 
 
 def check_target(target: float | None) -> None:
-    """Raise if a target accuracy is no share."""
+    """Raise if a target accuracy is not between 0 and 1."""
     if target is not None and not 0 < target <= 1:
         raise RequestError(f"--target {target}: need a share between 0 and 1; for 90 % write 0.9.")
 
@@ -113,25 +113,25 @@ def check_target(target: float | None) -> None:
 def check_pack(pack: int) -> None:
     """Raise if the number of runs that train at the same time is negative."""
     if pack < 0:
-        raise RequestError(f"--pack {pack}: need 0 (as many as pay and fit), 1 (one after another) or more.")
+        raise RequestError(
+            f"--pack {pack}: need 0 (as many as make training faster), 1 (one after another) or more."
+        )
 
 
 def check_file(option: str, path: Path, suffix: str) -> None:
     """Raise if a file with this suffix cannot be written to `path`."""
     if path.suffix != suffix or path.is_dir() or not path.parent.is_dir():
-        raise RequestError(
-            f"{option} {path}: need a file's name that ends in {suffix}, in a folder that exists."
-        )
+        raise RequestError(f"{option} {path}: need the name of a {suffix} file in an existing folder.")
 
 
 def check_folder(option: str, path: Path, remedy: str) -> None:
-    """Raise if `path` cannot be a folder because it, or the place for it, is a file."""
+    """Raise if `path`, or one of its parent folders, is a file."""
     existing = next((place for place in (path, *path.parents) if place.exists()), None)
     if existing and not existing.is_dir():
         raise RequestError(f"{option} {path}: {existing} is a file; {remedy}.")
 
 
 def check_png(option: str, path: Path) -> None:
-    """Raise before any work if a PNG cannot be drawn or written."""
+    """Raise if no PNG can be drawn or written to `path`."""
     check_file(option, path, ".png")
     require_matplotlib("The tables need no matplotlib.")

@@ -26,8 +26,8 @@ from typing import NoReturn
 from kedge.cli.output import print_message
 
 GRACE = 8.0  # seconds from SIGTERM to the end of the process; container runtimes kill after 10
-PATIENCE = 0.5  # seconds for a message or a flush, which a full pipe would block
-SHOW_CURSOR = "\x1b[?25h\n"  # a progress bar hides it
+PATIENCE = 0.5  # seconds for a message or a flush, which a full pipe blocks
+SHOW_CURSOR = "\x1b[?25h\n"  # a progress bar hides the cursor
 INTERRUPTED = 130
 
 
@@ -36,7 +36,7 @@ class Stop:
 
     def __init__(self, farewell: Callable[[], str]) -> None:
         self.farewell = farewell
-        self.asked = False  # by Ctrl-C or SIGTERM
+        self.requested = False  # by Ctrl-C or SIGTERM
         self.terminated = False  # by SIGTERM
 
 
@@ -71,13 +71,13 @@ class Terminator:
         """Wait for signals and handle them, until the time is up."""
         while True:
             left = None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
-            came, _, _ = select.select([self.inbox], [], [], left)
-            if not came:
+            ready, _, _ = select.select([self.inbox], [], [], left)
+            if not ready:
                 self.exit_now()
             self.handle(self.inbox.recv(64))
 
     def handle(self, numbers: bytes) -> None:
-        """Handle signals: the first SIGTERM asks the runs to stop, a second one or Ctrl-C exits."""
+        """Handle signals: the first SIGTERM requests a stop of the runs, a second one or Ctrl-C exits."""
         terms, interrupts = numbers.count(signal.SIGTERM), numbers.count(signal.SIGINT)
         stop = self.stop
         if self.deadline is not None:
@@ -85,15 +85,15 @@ class Terminator:
                 self.exit_now()
         elif terms:
             self.deadline = time.monotonic() + GRACE
-            if stop is None or stop.asked or terms + interrupts > 1:
+            if stop is None or stop.requested or terms + interrupts > 1:
                 self.exit_now()
-            stop.asked = stop.terminated = True
+            stop.requested = stop.terminated = True
             run_briefly(
                 lambda: print_message(f"SIGTERM: stopping after this round, at the latest in {GRACE:.0f} s")
             )
 
     def exit_now(self) -> NoReturn:
-        """End the process without waiting for other threads."""
+        """Exit the process without waiting for other threads."""
         try:
             message = self.stop.farewell() if self.stop else self.farewell
             run_briefly(lambda: print_and_flush(message))
@@ -106,7 +106,7 @@ TERMINATOR = Terminator()
 
 @contextmanager
 def stoppable(farewell: Callable[[], str]) -> Iterator[Stop]:
-    """In this context, Ctrl-C and SIGTERM ask the runs to stop.
+    """In this context, Ctrl-C and SIGTERM request a stop of the runs.
 
     `farewell` returns the message to print if the process ends before they have stopped.
     """
@@ -115,9 +115,9 @@ def stoppable(farewell: Callable[[], str]) -> Iterator[Stop]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         if stop.terminated:
             return  # the terminator's thread handles it, too
-        if stop.asked:
+        if stop.requested:
             raise KeyboardInterrupt
-        stop.asked = True
+        stop.requested = True
         print_message("stopping after this round; press Ctrl-C again to stop at once")
 
     before = signal.signal(signal.SIGINT, interrupt)

@@ -16,10 +16,10 @@ from kedge.running.folders.folder import write
 
 def plot_costs(runs: Sequence[Run], path: Path) -> None:
     """Draw the costs of these runs into a PNG."""
-    picture = cost_png(runs)
-    if picture is None:
-        raise RequestError("--cost-plot: no run here has costs in its history.")
-    write(path, picture)
+    plot = cost_png(runs)
+    if plot is None:
+        raise RequestError("--cost-plot: none of these runs has costs in its history.")
+    write(path, plot)
 
 
 def print_comparison_json(rows: list[dict[str, Any]], plot: Path | None, cost_plot: Path | None) -> None:

@@ -90,7 +90,7 @@ def print_cost(cost: RunCost) -> None:
     head = f"{cost.method}: {cost.rounds} rounds, {per_round:.4g} of {cost.clients} clients in each"
     print_line(head, "bold")
     console().print(phase_table(cost.phases, cost.total))
-    remarks = [f"{name} may end earlier, by its rule; the table has its most rounds" for name in cost.ruled]
+    remarks = [f"{name} may end earlier, by its rule; the table has all its rounds" for name in cost.ruled]
     if cost.frozen:
         remarks.append(f"{cost.frozen:,} parameters are frozen (requires_grad=False): not trained, not sent")
     if cost.tuning:

@@ -1,4 +1,4 @@
-"""Methods, models, datasets and everything else that has a name, with arguments and papers."""
+"""Tables of the names that an experiment may use, with arguments and papers."""
 
 import inspect
 import re
@@ -32,7 +32,7 @@ FACTORIES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "optimizers": OPTIMIZERS,
     "engines": {"sequential": Sequential, "stacked": Stacked, "captured": Captured},
 }
-SUPPLIED = {"shape", "classes", "model", "federation"}  # arguments the program fills in
+SUPPLIED = {"shape", "classes", "model", "federation", "backend", "participants"}  # by the program
 
 
 def print_kinds(kinds: Sequence[str], as_json: bool) -> None:
@@ -56,7 +56,7 @@ def print_kinds(kinds: Sequence[str], as_json: bool) -> None:
 
 
 def entries(kind: str) -> list[dict[str, Any]]:
-    """Name, summary, paper and arguments of everything of a kind."""
+    """Name, summary, paper and arguments of each entry of a kind."""
     if kind == "experiments":
         return [experiment(path.stem) for path in sorted(SHIPPED.glob("*.toml"))]
     if kind == "protocols":

@@ -1,4 +1,4 @@
-"""The data of each client: table, verdict and pictures of a partition."""
+"""The data of each client: table, verdict and plots of a partition."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -47,12 +47,12 @@ def partition_text(partition: Mapping[str, Any]) -> str:
 
 
 def remarks_on(statistics: PartitionStatistics, experiment: Experiment) -> list[str]:
-    """Lines below the table: amounts, how much clients differ, and how to read that."""
+    """Lines below the table: amounts, how much clients differ, and the meaning of that number."""
     natural = [NATURAL] if experiment.partition["name"] == "natural" else []
     return [amounts(statistics), *verdict(statistics), *natural]
 
 
-def draw_pictures(statistics: PartitionStatistics, remarks: Sequence[str], files: Mapping[str, Path]) -> None:
+def draw_plots(statistics: PartitionStatistics, remarks: Sequence[str], files: Mapping[str, Path]) -> None:
     """Draw the partition into a PNG, into a page, or both."""
     contents = {
         "png": lambda: png_of(partition_figure(statistics)),
@@ -91,5 +91,5 @@ def save_file(path: Path, content: bytes, kind: str) -> None:
         write(path, content)
     except OSError as error:
         raise OSError(
-            f"{path} cannot be written: {error.strerror or error}. Name another place: --{kind} FILE."
+            f"{path} cannot be written: {error.strerror or error}. Name another file: --{kind} FILE."
         ) from error

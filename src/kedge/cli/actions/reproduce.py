@@ -45,7 +45,7 @@ from kedge.version import __version__
 ALL = "all"
 SEEDS = {"full": 3, "small": 1, "smoke": 1}
 FOLDERS = {"full": "reproduced", "small": "reproduced-small", "smoke": ""}
-WORKERS = 8  # processes on a GPU, unless told otherwise
+WORKERS = 8  # processes on a GPU without --workers
 
 
 class Request(NamedTuple):
@@ -60,8 +60,8 @@ class Request(NamedTuple):
     command: str  # to type again
 
 
-class How(NamedTuple):
-    """How to train: processes, runs at the same time, progress, tracebacks; `start` is the command's time."""
+class CommandOptions(NamedTuple):
+    """Options of the training; `start` is the time at which the command started."""
 
     workers: int
     pack: int
@@ -112,7 +112,9 @@ def temporary_data_folder() -> Iterator[Path]:
 def check_options(scale: str, seeds: int | None, workers: int, filters: Sequence[str], name: str) -> None:
     """Raise if an option is invalid."""
     if scale not in SEEDS:
-        raise RequestError(f"--scale {scale!r}: need {', '.join(SEEDS)}.{nearest(scale, list(SEEDS))}")
+        raise RequestError(
+            f"--scale {scale}: no such scale.{nearest(scale, list(SEEDS))} Allowed: {', '.join(SEEDS)}."
+        )
     if seeds is not None and seeds < 1:
         raise RequestError(f"--seeds {seeds}: need at least 1.")
     if workers < 0:
@@ -121,7 +123,7 @@ def check_options(scale: str, seeds: int | None, workers: int, filters: Sequence
         raise RequestError("--cells: the keys differ from table to table, so name one table.")
 
 
-def train_missing(request: Request, how: How) -> int:
+def train_missing(request: Request, options: CommandOptions) -> int:
     """Train and record the runs without a record; return the number of failures."""
     check_pages(request.out)
     wanted = [
@@ -131,34 +133,41 @@ def train_missing(request: Request, how: How) -> int:
     ]
     todo = missing_runs(wanted, read_records(request.out))
     recorded = len({run.key for run in wanted}) - len(todo)
-    if recorded and not how.quiet:
+    if recorded and not options.quiet:
         print_message(f"{recorded} of {recorded + len(todo)} runs are recorded already.")
-    return train_runs(todo, request, how) if todo else 0
+    return train_runs(todo, request, options) if todo else 0
 
 
-def train_runs(todo: Sequence[Run], request: Request, how: How, keep: bool = True) -> int:
+def train_runs(todo: Sequence[Run], request: Request, options: CommandOptions, keep: bool = True) -> int:
     """Train runs and, with `keep`, record them; return the number of failures."""
     sitting = new_sitting(request.command, todo)
     file = new_file_name(sitting)
     failures: dict[str, int] = {}
-    count = worker_count(todo, how.workers)
+    count = worker_count(todo, options.workers)
     farewell = interrupt_message(request, keep)
     with (
         stoppable(lambda: farewell) as stop,
-        Board(todo, how.quiet, own=count > 1) as board,
+        Board(todo, options.quiet, own=count > 1) as board,
     ):
-        shown = False if how.quiet else None
-        work = TrainOptions(
-            sitting, how.start, count, how.pack, shown, board.say, lambda: stop.asked, board.trained
+        shown = False if options.quiet else None
+        training = TrainOptions(
+            sitting,
+            options.start,
+            count,
+            options.pack,
+            shown,
+            board.say,
+            lambda: stop.requested,
+            board.set_rounds,
         )
         try:
-            with closing(train(todo, work)) as ends:
+            with closing(train(todo, training)) as ends:
                 for run, record, error, trace in ends:
                     if record and keep:
                         write_record(request.out / run.table / file, record)
-                    board.finished(run, record, error)
+                    board.count_run(run, record, error)
                     if not record:
-                        if error not in failures and how.debug:
+                        if error not in failures and options.debug:
                             print_message(trace)
                         failures[error] = failures.get(error, 0) + 1
         except Interrupted:
@@ -174,14 +183,14 @@ def interrupt_message(request: Request, keep: bool) -> str:
     """The last message of an interrupted command."""
     if not keep:
         return (
-            f"interrupted; nothing is recorded at scale {request.scale}. Begin again with: {request.command}"
+            f"interrupted; nothing is recorded at scale {request.scale}. Start again with: {request.command}"
         )
     again = f"{request.command} {shlex.join(['--out', str(request.out)])}"
-    return f"interrupted; finished runs are recorded. Go on with: {again}"
+    return f"interrupted; finished runs are recorded. Resume with: {again}"
 
 
 def worker_count(todo: Sequence[Run], workers: int) -> int:
-    """The number of processes: several only where programs are compiled for a GPU."""
+    """The number of processes: several only if programs are compiled for a GPU."""
     engine: EngineChoice = todo[0].experiment.engine
     if workers or device_of(engine) == "cpu" or engine.name in ("sequential", "stacked"):
         return workers or 1
@@ -197,7 +206,7 @@ def new_sitting(command: str, todo: Sequence[Run]) -> Sitting:
     return Sitting(started, command, hardware, __version__, torch.__version__)
 
 
-def train_smoke(request: Request, how: How, quiet: bool, as_json: bool) -> int:
+def train_smoke(request: Request, options: CommandOptions, quiet: bool, as_json: bool) -> int:
     """Train each method, schedule and model once on synthetic data; return the number of failures.
 
     The other cells are resolved, but not trained.
@@ -207,8 +216,8 @@ def train_smoke(request: Request, how: How, quiet: bool, as_json: bool) -> int:
             write_synthetic(request.synthetic, data)
     wanted = [run for table in request.tables for run in runs_of(table, "smoke", [0], request.synthetic)]
     todo = one_run_per_program(wanted)
-    failed = train_runs(todo, request, how._replace(workers=how.workers or 1), keep=False)
-    seconds = time.monotonic() - how.start
+    failed = train_runs(todo, request, options._replace(workers=options.workers or 1), keep=False)
+    seconds = time.monotonic() - options.start
     if as_json:
         print_json(
             {

@@ -50,11 +50,11 @@ class Board:
         """Print a message above the bar."""
         self.progress.console.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
 
-    def trained(self, rounds: int) -> None:
-        """Set the number of rounds that are done."""
+    def set_rounds(self, rounds: int) -> None:
+        """Set the number of completed rounds."""
         self.progress.update(self.bar, completed=rounds, description=self.title)
 
-    def finished(self, run: Run, record: Record | None, error: str) -> None:
+    def count_run(self, run: Run, record: Record | None, error: str) -> None:
         """Count a run that has ended, and print its line."""
         self.done += 1
         self.progress.update(self.bar, description=self.title)

@@ -74,18 +74,18 @@ def create_folder(top: Path, plan: Sequence[PlannedRun], force: bool, locks: Exi
 
 def resume_runs(top: Path, code: CodeChoice, locks: ExitStack) -> tuple[list[Path], list[RunRequest]]:
     """The folders of all runs below `top`, and the unfinished runs; `locks` locks `top`."""
-    check_holds_no_sweep(top)
+    check_no_sweep(top)
     with use_code_of(top, code):
         plan = recorded_plan(top)
     return [folder for folder, _ in plan], unfinished_runs(top, plan, locks, code)
 
 
-def check_holds_no_sweep(top: Path) -> None:
+def check_no_sweep(top: Path) -> None:
     """Raise if a folder does not exist, or contains a sweep."""
     if not top.is_dir():
         raise RequestError(f"--resume {top}: no such folder.")
     if (top / SWEEP).is_file():
-        raise RequestError(f"--resume {top}: it holds a sweep. Go on with kedge sweep --resume {top}.")
+        raise RequestError(f"--resume {top}: it contains a sweep. Resume with: kedge sweep --resume {top}")
     read_marker(top)  # raises if a newer version wrote it
 
 
@@ -104,7 +104,7 @@ def recorded_plan(top: Path) -> list[tuple[Path, Experiment | None]]:
 
 
 def print_result(runs: list[Run], top: Path, target: float | None, quiet: bool, as_json: bool) -> None:
-    """Print the result as a table or as JSON; plot the accuracy of several runs."""
+    """Print the result as a table or as JSON; with several runs, plot their accuracy."""
     rows = comparison(runs, target)
     plot = None
     if len(runs) > 1 and has_matplotlib():

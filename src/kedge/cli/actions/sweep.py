@@ -54,7 +54,8 @@ def read_grid(file: str, sets: list[str], seed: int | None, chosen: Mapping[str,
     both = [key for key in given if key in varied]
     if both:
         raise RequestError(
-            f"{both[0]} is set, and the grid varies it. Change the list instead: --set grid.{both[0]}=[…]."
+            f"{both[0]} is set on the command line, and the grid varies it. Change the list instead: "
+            f"--set grid.{both[0]}=[…]."
         )
     return document
 
@@ -89,7 +90,7 @@ def resume_sweep(top: Path, plan: Sequence[SweepRun], code: CodeChoice, locks: E
 def recorded_plan(top: Path, code: CodeChoice) -> list[SweepRun]:
     """The runs that the folder of a sweep lists."""
     if not (top / SWEEP).is_file():
-        raise RequestError(f"--resume {top}: no sweep lies there; it would have a file {SWEEP}.")
+        raise RequestError(f"--resume {top}: it contains no sweep: the file {SWEEP} is missing.")
     with use_code_of(top, code):
         read_marker(top)  # raises if a newer version wrote it
         return [

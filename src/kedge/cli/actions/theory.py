@@ -17,8 +17,8 @@ from kedge.report.plots.png import require_matplotlib
 from kedge.report.plots.theory import OTHERWISE, theory_png
 from kedge.report.tables.theory import column_notes, headline, theory_table, verdict
 
-FROZEN = ("1", "0.2", "0.4")  # FedBug's frozen steps by default, where there are enough local steps
-LARGEST = 10**7  # numbers kept
+FROZEN = ("1", "0.2", "0.4")  # the default of --frozen, without numbers that exceed the local steps
+LARGEST = 10**7  # most numbers stored
 
 
 class Laboratory(NamedTuple):
@@ -43,12 +43,12 @@ class Laboratory(NamedTuple):
             raise RequestError(f"--lr {self.lr:g}: need a number above 0.")
         if self.gradient not in (1, 2):
             raise RequestError(
-                f"--gradient {self.gradient}: allowed are 2, the true gradient of (f − 1)², and 1, "
-                "half of it."
+                f"--gradient {self.gradient}: need 2 (the true gradient of (f − 1)²) or 1 (half of it)."
             )
         if self.model not in NETWORKS:
             raise RequestError(
-                f"--model {self.model}:{nearest(self.model, NETWORKS)} Allowed: {', '.join(NETWORKS)}."
+                f"--model {self.model}: no such model.{nearest(self.model, NETWORKS)} "
+                f"Allowed: {', '.join(NETWORKS)}."
             )
 
 
@@ -61,7 +61,7 @@ def simulate(laboratory: Laboratory, frozen: Sequence[str]) -> dict[str, Any]:
     if numbers > LARGEST:
         raise RequestError(
             f"{len(methods)} methods × {seeds} seeds × {rounds} rounds × {clients} clients are {numbers:,} "
-            f"numbers to keep: at most {LARGEST:,}. Ask for fewer --seeds, --rounds or --clients."
+            f"numbers to store: at most {LARGEST:,}. Lower --seeds, --rounds or --clients."
         )
     start = time.perf_counter()
     found = study(NETWORKS[model], methods, seeds, clients, rounds)
@@ -106,7 +106,7 @@ def fedbug_variants(frozen: Sequence[str], steps: int) -> dict[str, int]:
         if not 1 <= count < steps:
             raise RequestError(
                 f"--frozen {text}: freezes {count} of {steps} steps; need at least 1 (none is fedavg) and "
-                "fewer than all (which is fedbabu). Both of these are shown anyway."
+                "fewer than all (which is fedbabu). The table has fedavg and fedbabu anyway."
             )
     return variants
 

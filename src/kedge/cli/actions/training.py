@@ -61,7 +61,7 @@ def seed_range(experiment: Experiment, count: int) -> range:
 
 
 def code_choice(accept_changed: bool, use_stored: bool, resumed: Path | None) -> CodeChoice:
-    """Which version of the user's own code to execute."""
+    """The version of the user's own code to execute; raise if the options do not fit each other."""
     for given, option in ((accept_changed, "--accept-changed-code"), (use_stored, "--use-stored-code")):
         if given and not resumed:
             raise RequestError(
@@ -75,7 +75,10 @@ def code_choice(accept_changed: bool, use_stored: bool, resumed: Path | None) ->
 
 
 def use_code_of(top: Path, code: CodeChoice) -> AbstractContextManager[None]:
-    """In this context, configs refer to the chosen code of the user. No effect if all runs are finished."""
+    """In this context, configurations use the chosen version of the user's code.
+
+    No effect if all runs are finished.
+    """
     folders = [top / row["folder"] for row in planned_runs(top)] or [top]
     return nullcontext() if all(run_is_finished(folder) for folder in folders) else use_code(top, code)
 
@@ -115,60 +118,76 @@ def unfinished_runs(
     return members
 
 
-def train_runs(
-    members: Sequence[RunRequest],
-    top: Path,
-    command: str,
-    pack: int,
-    quiet: bool,
-    debug: bool,
-    single: bool = False,
-) -> list[Failure]:
-    """Train the runs; print and return the failures. With `single`, raise the error instead."""
-    again = f"kedge {command} --resume {top}"
-    failed: list[Failure] = []
-    traces: set[str] = set()
-    at_once = partial(interrupt_message, members, top, "the last checkpoint holds", again)
+class TrainingOptions(NamedTuple):
+    """The command that trains runs, and its options."""
+
+    command: str  # run or sweep
+    pack: int
+    quiet: bool
+    debug: bool
+    single: bool = False  # raise the error of the only run, instead of printing it
+
+
+def train_runs(members: Sequence[RunRequest], top: Path, options: TrainingOptions) -> list[Failure]:
+    """Train the runs; print and return the failures."""
+    again = f"kedge {options.command} --resume {top}"
+    checkpointed = partial(interrupt_message, members, top, "the last checkpoint is saved", again)
     choice = members[0].code if members else "same"
     started = [one for one in members if one.start == "resume" or one.folder != top]  # the top folder exists
-    with use_code(top, choice) if started else nullcontext(), stoppable(at_once) as stop:
+    failures = FailureLog(options, again)
+    with use_code(top, choice) if started else nullcontext(), stoppable(checkpointed) as stop:
         if started:
             update_record(top, choice)
+        progress = False if options.quiet else None
         try:
-            shown = False if quiet else None
-            for outcome in run_all(members, pack, shown, print_message, lambda: stop.asked):
-                if outcome.error is None:
-                    continue
-                folder, error = outcome.request.folder, error_with_remedy(outcome, again)
-                known = exit_code(error)
-                if stop.terminated and (known is None or isinstance(outcome.error, BrokenPipeError)):
-                    raise KeyboardInterrupt  # SIGTERM also ended a compiler process that this run waited for
-                if (debug or known is None) and outcome.trace not in traces:  # None: not the user's mistake
-                    traces.add(outcome.trace)  # runs of a pack that fail together have the same traceback
-                    print_message(outcome.trace)
-                if single:
-                    raise error
-                message = str(error) if known else f"{type(error).__name__}: {error}"
-                print_message(f"error: {folder}: {message}")
-                failed.append(Failure(folder, message, known or 1))
+            for outcome in run_all(members, options.pack, progress, print_message, lambda: stop.requested):
+                if outcome.error is not None:
+                    failures.add(outcome, stop.terminated)
         except Interrupted:
-            whose = "its state is" if single else "all states are"
-            raise KeyboardInterrupt(interrupt_message(members, top, f"{whose} saved", again)) from None
+            saved = "its state is saved" if options.single else "all states are saved"
+            raise KeyboardInterrupt(interrupt_message(members, top, saved, again)) from None
         except Abandoned:
-            print_message(at_once())
+            print_message(checkpointed())
             sys.stdout.flush()
-            os._exit(INTERRUPTED)  # threads amid a step can neither be stopped nor waited for
+            os._exit(INTERRUPTED)  # a thread in the middle of a step can neither be stopped nor joined
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(at_once()) from None
-    return failed
+            raise KeyboardInterrupt(checkpointed()) from None
+    return failures.found
+
+
+class FailureLog:
+    """Prints and collects the failed runs of one command; `again` is the command that resumes them."""
+
+    def __init__(self, options: TrainingOptions, again: str) -> None:
+        self.options, self.again = options, again
+        self.found: list[Failure] = []
+        self.printed: set[str] = set()  # tracebacks: runs of a pack that fail together have the same one
+
+    def add(self, outcome: Outcome, terminated: bool) -> None:
+        """Print the error of a run, or raise it if the run is the only one.
+
+        After SIGTERM (`terminated`), an error may be that of a compiler process that the signal ended, too.
+        """
+        folder, error = outcome.request.folder, error_with_remedy(outcome, self.again)
+        code = exit_code(error)
+        if terminated and (code is None or isinstance(outcome.error, BrokenPipeError)):
+            raise KeyboardInterrupt
+        if (self.options.debug or code is None) and outcome.trace not in self.printed:
+            self.printed.add(outcome.trace)
+            print_message(outcome.trace)
+        if self.options.single:
+            raise error
+        message = str(error) if code else f"{type(error).__name__}: {error}"
+        print_message(f"error: {folder}: {message}")
+        self.found.append(Failure(folder, message, code or 1))
 
 
 def interrupt_message(members: Sequence[RunRequest], top: Path, state: str, again: str) -> str:
     """The last message of an interrupted command: the state of its runs, and the command to resume."""
     if any(member.folder != top or has_folder(member) for member in members):  # below `top`, which lists them
         if not any(member.experiment.checkpoint.every for member in members):
-            return f"interrupted; nothing is saved (checkpoint.every = 0). Begin again with: {again}"
-        return f"interrupted; {state}. Go on with: {again}"
+            return f"interrupted; nothing is saved (checkpoint.every = 0). Start again with: {again}"
+        return f"interrupted; {state}. Resume with: {again}"
     return "interrupted before the run started. Run the same command again."
 
 
@@ -181,7 +200,7 @@ def has_folder(member: RunRequest) -> bool:
 
 
 def error_with_remedy(outcome: Outcome, again: str) -> Exception:
-    """The error of a run; if the system could not write a file, the message says what to do."""
+    """The error of a run; if a file could not be written, with the remedy in the message."""
     error = outcome.error
     assert error is not None
     if not isinstance(error, OSError):
@@ -189,10 +208,12 @@ def error_with_remedy(outcome: Outcome, again: str) -> Exception:
     reason = f"{error.strerror or error} ({error.filename or outcome.request.folder})"
     if not (outcome.request.folder / "config.toml").is_file():
         return OSError(
-            f"{reason}. The run did not start: its folder {outcome.request.folder} could not be made. "
-            "Check that its parent folder can be written, or use another one with --out DIR."
+            f"{reason}. The run did not start: its folder {outcome.request.folder} could not be created. "
+            "Check that its parent folder is writable, or name another folder with --out DIR."
         )
-    return OSError(f"{reason}. What was saved before is whole; go on with {again} once it is mended.")
+    return OSError(
+        f"{reason}. The checkpoints saved before are intact. Remove the cause, and resume with: {again}"
+    )
 
 
 def existing_runs(top: Path, folders: Sequence[Path]) -> list[Run]:

@@ -40,7 +40,7 @@ def command(
 ) -> None:
     """Check methods against published numbers, closed forms and plain PyTorch. Exit code 1 if one fails."""
     if html is not None and (html.is_dir() or not html.parent.is_dir()):
-        raise RequestError(f"--html {html}: need a file's name in a folder that exists.")
+        raise RequestError(f"--html {html}: need the name of a file in an existing folder.")
     from kedge.audit.audit import plan_audit, run_check
     from kedge.cli.actions.audit import Report, print_json_report, print_report, with_progress, write_page
 

@@ -47,7 +47,7 @@ def command(
     if cells and (metric or target is not None):
         raise RequestError("--cells shows every metric: leave --metric and --target out.")
     if best and not cells:
-        raise RequestError("--best goes with --cells; the other table has best values already.")
+        raise RequestError("--best needs --cells; the other table already has the best values.")
     found = find_runs(runs)
     rows = comparison(found, target, metric)
     if plot:

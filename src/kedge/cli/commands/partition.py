@@ -1,4 +1,4 @@
-"""kedge partition: the classes and samples of each client, as a table and as pictures."""
+"""kedge partition: the classes and samples of each client, as a table and as plots."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,23 +19,23 @@ def command(
     out: Annotated[
         Path | None, typer.Option(help="A folder to write partition.png and partition.html into.")
     ] = None,
-    png: Annotated[Path | None, typer.Option(help="Draw the picture into this PNG.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Draw the plot into this PNG.")] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Draw the picture into this page, which shows values under the mouse.")
+        Path | None, typer.Option(help="Write an interactive page, which shows the value under the mouse.")
     ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Show the classes and samples of each client and how much clients differ, without training."""
     files = output_files(out, png, html)
-    from kedge.cli.actions.partition import draw_pictures, partition_statistics, print_partition, remarks_on
+    from kedge.cli.actions.partition import draw_plots, partition_statistics, print_partition, remarks_on
     from kedge.cli.actions.training import read_document
     from kedge.config.experiment import resolve
 
     resolved = resolve(read_document(experiment, sets, seed))
     statistics = partition_statistics(resolved)
     remarks = remarks_on(statistics, resolved)
-    draw_pictures(statistics, remarks, files)
+    draw_plots(statistics, remarks, files)
     print_partition(resolved, statistics, remarks, files, as_json)
 
 

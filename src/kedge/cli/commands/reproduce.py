@@ -73,13 +73,13 @@ def command(
         "scale": scale if scale != "full" else "", "cells": filters, "seeds": seeds, "device": device,
         "engine": engine, "precision": precision, "workers": workers, "pack": pack,
     }  # fmt: skip
-    how = action.How(workers, pack, quiet or as_json, debug, start)
+    options = action.CommandOptions(workers, pack, quiet or as_json, debug, start)
     with action.temporary_data_folder() as synthetic:
         request = action.request(name, given, folder, synthetic)
         if scale == "smoke":
-            failed = action.train_smoke(request, how, quiet, as_json)
+            failed = action.train_smoke(request, options, quiet, as_json)
         else:
-            failed = action.train_missing(request, how) if not render else 0
+            failed = action.train_missing(request, options) if not render else 0
             action.print_tables(request, quiet, as_json)
     if failed:
         raise typer.Exit(1)

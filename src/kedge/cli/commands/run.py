@@ -60,7 +60,13 @@ def command(
     same time (--pack).
     """
     from kedge.cli.actions import run as action
-    from kedge.cli.actions.training import code_choice, existing_runs, read_document, train_runs
+    from kedge.cli.actions.training import (
+        TrainingOptions,
+        code_choice,
+        existing_runs,
+        read_document,
+        train_runs,
+    )
 
     check_target(target)
     check_pack(pack)
@@ -69,15 +75,16 @@ def command(
         if resume_from:
             if experiment or methods or model or sets or out or seed is not None:
                 raise RequestError(
-                    "--resume takes the run as it was begun: "
-                    "leave experiment, --methods, --model, --set, --seed and --out out."
+                    "--resume continues the run with its own settings: "
+                    "leave out the experiment, --methods, --model, --set, --seed and --out."
                 )
             top = resume_from
             folders, members = action.resume_runs(top, code, locks)
         else:
             if not experiment:
                 raise RequestError(
-                    "name an experiment: kedge run quickstart, or kedge run my.toml (kedge list experiments)."
+                    "name an experiment, as in kedge run quickstart or kedge run my.toml. "
+                    "kedge list experiments prints the shipped ones."
                 )
             action.check_methods(methods, sets)
             document = read_document(
@@ -87,7 +94,8 @@ def command(
             top = out or Path("runs") / str(document["name"])
             plan = action.run_plan(document, methods, seeds)
             members, folders = action.new_runs(top, plan, force, locks), [run.folder for run in plan]
-        failed = train_runs(members, top, "run", pack, quiet or as_json, debug, single=len(folders) == 1)
+        options = TrainingOptions("run", pack, quiet or as_json, debug, single=len(folders) == 1)
+        failed = train_runs(members, top, options)
         action.print_result(existing_runs(top, folders), top, target, quiet, as_json)
     if failed:
         raise typer.Exit(failed[0].code)

@@ -64,7 +64,7 @@ def command(
     cells, resumes cells that have started and repeats cells that failed.
     """
     from kedge.cli.actions import sweep as action
-    from kedge.cli.actions.training import code_choice, train_runs
+    from kedge.cli.actions.training import TrainingOptions, code_choice, train_runs
 
     check_target(target)
     check_pack(pack)
@@ -72,12 +72,13 @@ def command(
     if resume_from:
         if file or sets or out or seed is not None or seeds != 1:
             raise RequestError(
-                "--resume takes the sweep as it was begun: leave FILE, --set, --seed, --seeds and --out out."
+                "--resume continues the sweep with its own settings: leave out FILE, --set, --seed, --seeds "
+                "and --out."
             )
         top, plan = resume_from, action.recorded_plan(resume_from, code)
     else:
         if not file:
-            raise RequestError("name an experiment with a table [grid]: kedge sweep my.toml.")
+            raise RequestError("name an experiment with a table [grid], as in kedge sweep my.toml.")
         chosen = {"engine_device": device, "engine_name": engine, "engine_precision": precision}
         document = action.read_grid(file, sets, seed, chosen)
         top, plan = out or Path("runs") / str(document["name"]), action.sweep_plan(document, seeds)
@@ -89,7 +90,7 @@ def command(
             members = action.resume_sweep(top, plan, code, locks)
         else:
             members = action.new_sweep(top, plan, force, locks)
-        failed = train_runs(members, top, "sweep", pack, quiet or as_json, debug)
+        failed = train_runs(members, top, TrainingOptions("sweep", pack, quiet or as_json, debug))
         if as_json or not quiet:
             action.print_result(top, plan, failed, target, as_json)
     if failed:

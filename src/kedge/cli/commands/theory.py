@@ -30,7 +30,7 @@ def command(
         int, typer.Option(help="2: the true gradient of (f − 1)². 1: half of it, as the paper prints it.")
     ] = 2,
     flow: Annotated[
-        bool, typer.Option("--flow", help="Local gradient flow to its end instead of steps.")
+        bool, typer.Option("--flow", help="Local gradient flow until it converges, instead of steps.")
     ] = False,
     plot_file: Annotated[
         Path | None, typer.Option("--plot", help="Draw the three panels of the paper's figure into this PNG.")
