@@ -62,8 +62,10 @@ class Planner:
         if self.thread is None or key_of(rows) in self.drawn:
             return
 
+        numbered = rows.without_tensors()  # the thread may hold them longer than the round lasts
+
         def draw() -> Plan:
-            drawn = self.draw(stage, model, rows)
+            drawn = self.draw(stage, model, numbered)
             self.stage_plan(drawn)
             return drawn
 

@@ -23,6 +23,10 @@ class StackRows(NamedTuple):
     real: int
     width: int  # samples of a batch
 
+    def without_tensors(self) -> "StackRows":
+        """The rows with an order that has only its numbers: enough to draw batches, and frees its model."""
+        return self._replace(order=self.order._replace(shared={}, buffers={}, broadcast={}))
+
 
 class Prepared(NamedTuple):
     """The part of a round's start that does not depend on the round before."""

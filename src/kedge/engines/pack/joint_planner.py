@@ -60,10 +60,7 @@ class JointPlanner:
             for one, stage, some in zip(waiting, stages, rows, strict=True)
         ]
         counts, offsets = [len(some.clients) for some in rows], [self.offsets[one.number] for one in waiting]
-        # Without tensors: until the next round ends, they would keep the model that was sent in this one.
-        numbered = [
-            some._replace(order=some.order._replace(shared={}, buffers={}, broadcast={})) for some in rows
-        ]
+        numbered = [some.without_tensors() for some in rows]
         return JointRows(stages, numbered, [one.plan for one in own], join_prepared(own, counts, offsets))
 
     def prepare_ahead(
