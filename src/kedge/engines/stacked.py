@@ -19,7 +19,7 @@ from kedge.core.client import Carry
 from kedge.core.model import Model
 from kedge.core.server import upload_weights
 from kedge.core.tree import Leaves, Tree, row
-from kedge.data.batches import step_counts, survey
+from kedge.data.batches import Plan, step_counts, survey
 from kedge.data.federation import Federation
 from kedge.engines.direct import Backend, Direct
 from kedge.engines.engine import Order
@@ -108,11 +108,11 @@ class Stacked:
         self.draw_ahead(order)
         numbers = torch.arange(len(start.members), device=start.prepared.lr.device)
         end = self.end(start, carry, numbers < len(clients))
+        trained, own_weights = self.trained_leaves(start.plan), upload_weights(self.stage.algorithm)
         self.overlap.report_busy(event)
         uploads = Uploads(
             end.uploads, start.prepared.facts, end.admitted, *read_back(end.uploads, end.admitted)
         )
-        trained, own_weights = self.trained_leaves(start), upload_weights(self.stage.algorithm)
         sums = sum_uploads(uploads, 0, clients, own_weights, trained, end.totals)
         return sums, self.changed_memories(clients, 0, carry, end.slots, uploads.flags)
 
@@ -220,9 +220,9 @@ class Stacked:
             sums = {k: v + sums[k] if sums else v for k, v in part.items()}
         return sums
 
-    def trained_leaves(self, start: StackStart) -> frozenset[str]:
+    def trained_leaves(self, plan: Plan) -> frozenset[str]:
         """The leaves that train in some step of a round."""
-        return frozenset(k for mask in set(start.plan.masks) for k in trainable(self.model, mask))
+        return frozenset(k for mask in set(plan.masks) for k in trainable(self.model, mask))
 
     def changed_memories(
         self, clients: Sequence[int], first: int, carry: Carry, slots: Tree, flags: Sequence[bool]

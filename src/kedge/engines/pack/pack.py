@@ -20,7 +20,6 @@ from kedge.core.server import Reply, upload_weights
 from kedge.core.tree import Leaves, tree_foreach
 from kedge.data.federation import Federation
 from kedge.engines.engine import Assignment, Order, Rounds, T, resume_run
-from kedge.engines.leaves import trainable
 from kedge.engines.out_of_memory import ran_out_of_memory
 from kedge.engines.pack.joining import (
     join_starts,
@@ -53,6 +52,7 @@ class JointEnd(NamedTuple):
     totals: list[Totals]  # of each run
     means: list[dict[str, Any]]
     averages: list[Leaves]  # the shared leaves plus the mean delta
+    trained: list[frozenset[str]]  # the leaves that train in some step
 
 
 class Pack:
@@ -154,6 +154,7 @@ class Pack:
             tree_foreach(foreach_add, one.order.shared, own[""]["delta"])
             for one, own in zip(waiting, means, strict=True)
         ]
+        trained = [one.engine.trained_leaves(plan) for one, plan in zip(waiting, joint.plans, strict=True)]
         self.last_plans = joint.plans, start.plan
         # The host waits for the device in `read_back`: all that it can do before that is done here.
         following = self.draw_ahead(waiting, width)
@@ -166,21 +167,18 @@ class Pack:
             end.uploads, start.prepared.facts, end.admitted, *read_back(end.uploads, end.admitted)
         )
         joint_end = JointEnd(
-            stack.stage.algorithm, carry, start.anchor, end, uploads, totals, means, averages
+            stack.stage.algorithm, carry, start.anchor, end, uploads, totals, means, averages, trained
         )
-        return [self.reply(one, n, firsts[n], joint, joint_end) for n, one in enumerate(waiting)]
+        return [self.reply(one, n, firsts[n], joint_end) for n, one in enumerate(waiting)]
 
-    def reply(self, one: PendingRound, place: int, first: int, joint: JointRows, ended: JointEnd) -> Reply:
+    def reply(self, one: PendingRound, place: int, first: int, ended: JointEnd) -> Reply:
         """The reply to the run at `place`, whose rows start at `first`; its clients' memories are stored."""
         engine, clients, algorithm = one.engine, one.clients, one.engine.stage.algorithm
         finite = all(ended.uploads.flags)  # a row that is not makes the sums of all runs NaN
         slots, uploads = ended.end.slots, ended.uploads
         if not finite and algorithm != ended.algorithm:
             slots, uploads = own_end(algorithm, ended.carry, ended.anchor, ended.end, ended.uploads.facts)
-        trained = frozenset(
-            k for mask in set(joint.plans[place].masks) for k in trainable(engine.model, mask)
-        )
-        totals = ended.totals[place] if finite else None
+        trained, totals = ended.trained[place], ended.totals[place] if finite else None
         sums = sum_uploads(uploads, first, clients, upload_weights(algorithm), trained, totals)
         for memory in engine.changed_memories(clients, first, ended.carry, slots, uploads.flags):
             engine.memories.keep(*memory)
