@@ -156,7 +156,7 @@ def bars(axes: Axes) -> list[Rectangle]:
 
 
 def test_in_the_figure_areas_are_costs() -> None:
-    """A bar is as wide as its rounds and as high as the average cost of one of them."""
+    """The width of a bar is the number of rounds, its height the mean cost of a round."""
     figure = cost_figure([("a", HISTORY), ("b", HISTORY[:2])])
     grid = np.array(figure.axes).reshape(2, len(KINDS))
     for axes, history in zip(grid, (HISTORY, HISTORY[:2]), strict=True):

@@ -27,11 +27,11 @@ def folder(path: Path, lines: list[dict[str, Any]], clients: Any = None, **confi
     """A run's folder with the files that a report reads."""
     path.mkdir(parents=True)
     (path / "config.toml").write_text(tomli_w.dumps({"rounds": len(lines), **config}))
-    told = [
+    history = [
         {"round": n, "stage": 0, "method": "feddyn", "clients": [0], **line}
         for n, line in enumerate(lines, 1)
     ]
-    (path / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told))
+    (path / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in history))
     if clients:
         (path / "clients.jsonl").write_text(json.dumps(clients) + "\n")
     return path
@@ -47,14 +47,14 @@ def test_a_full_history_gives_every_figure(tmp_path: Path) -> None:
     run = folder(tmp_path / "run", [LINE, LINE], clients)
     answer = kedge("plot", run, "--out", tmp_path / "figures", "--json")
     assert answer.code == 0, answer
-    told = answer.json()
-    assert [*told["figures"]] == [figure.name for figure in FIGURES]
-    assert told["left_out"] == {}
-    for name, path in told["figures"].items():
+    document = answer.json()
+    assert [*document["figures"]] == [figure.name for figure in FIGURES]
+    assert document["left_out"] == {}
+    for name, path in document["figures"].items():
         assert Path(path) == tmp_path / "figures" / f"{name}.png"
         wide, high = size(Path(path).read_bytes())
         assert wide > 400
-        assert high > (300 if name != "cost" else 200)  # one row a run
+        assert high > (300 if name != "cost" else 200)  # one row for each run
 
 
 def test_what_a_history_lacks_is_left_out_and_said(tmp_path: Path) -> None:
@@ -115,6 +115,6 @@ def test_runs_that_differ_in_what_was_measured_are_one_method(tmp_path: Path) ->
 @pytest.mark.parametrize("missing", ["drift.u", "features.clusters"])
 def test_a_panel_that_is_missing_does_not_take_the_figure_along(tmp_path: Path, missing: str) -> None:
     run = read_run(folder(tmp_path / "run", [{k: v for k, v in LINE.items() if k != missing}]))
-    drawn = {figure.name: figure.draw([run]) for figure in FIGURES}
+    drawn = {name: figure.draw([run]) for figure in FIGURES if (name := figure.name) in ("shift", "clusters")}
     assert drawn["shift"] is not None
     assert (drawn["clusters"] is None) == (missing == "features.clusters")

@@ -1,4 +1,4 @@
-"""The evaluation matrix on a terminal: it fits, marks what papers report, and says what is not whole."""
+"""The evaluation matrix in a terminal: it fits, marks the cells of papers, and marks incomplete values."""
 
 import itertools
 import json
@@ -28,7 +28,7 @@ NUMBER = itertools.count()
 
 
 def a_run(method: str = "fedavg", seed: int = 0, rounds: int = 3, name: str = "", **values: Any) -> Run:
-    """A run whose last values are these; names are written with _ for the dots."""
+    """A run with these values in its last round; a name has _ for each dot of its cell."""
     cells = {k.replace("_", "."): v for k, v in values.items()}
     lines: list[dict[str, Any]] = [
         {"round": t, "method": method, "train.loss": 1.0} for t in range(1, rounds + 1)
@@ -104,7 +104,7 @@ def test_best_values_are_those_of_each_cell_s_best_round() -> None:
 
 
 def test_what_is_not_of_every_run_s_last_evaluation_stands_in_parentheses() -> None:
-    """Once of a round before the last evaluation, once of one of two seeds."""
+    """One value is from a round before the last evaluation, one from only one of two seeds."""
     early = a_run("feddyn", distributed_global_accuracy=0.6, personal_local_accuracy_tuned=0.7)
     del early.history[-1]["personal.local.accuracy.tuned"]
     some = [
@@ -140,7 +140,8 @@ def test_one_metric_for_all_runs_of_a_table() -> None:
     assert metric_of([both]) == "distributed.global.accuracy"
     assert metric_of([both, local]) == "distributed.local.accuracy"
     other = a_run("scaffold", distributed_global_accuracy=0.4)
-    assert metric_of([local, other]) == "distributed.global.accuracy"  # nothing in common: the first there is
+    # Without a common metric, the first metric is used.
+    assert metric_of([local, other]) == "distributed.global.accuracy"
     assert [row["accuracy"] for row in comparison([local, other])] == [None, 0.4]
     assert metric_of([a_run()]) is None
     assert metric_notes(comparison([a_run()]))[0].startswith("no accuracy")

@@ -44,7 +44,7 @@ def random_deal(clients: int, classes: int, size: int = 20) -> PartitionStatisti
 
 
 class Elements(HTMLParser):
-    """Elements and titles of a page; fails where tags do not match."""
+    """Elements and titles of a page; fails if tags do not match."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

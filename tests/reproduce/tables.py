@@ -1,6 +1,7 @@
-"""Small published tables and made-up runs of their cells."""
+"""Small published tables and invented runs of their cells."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from kedge.config.grid import Cell, cells
@@ -36,7 +37,7 @@ def a_paper(entries: list[Entry], claims: tuple[Claim, ...] = (), name: str = "s
 
 
 def grid_of(paper: Paper) -> list[Cell]:
-    """A cell for each key; its experiment is that of a real cell, because only its rounds are read."""
+    """A cell for each key; only the rounds of its experiment are read, so any experiment will do."""
     experiment = cells(document_of("fedbug-table1"))[0].experiment
     keys = dict.fromkeys(entry.where[0][1] for entry in paper.entries)
     return [Cell(key, {"key": key}, experiment) for key in keys]
@@ -51,15 +52,16 @@ def a_record(identity: str, seed: int, curve: list[tuple[int, float]], **others:
 
 
 def measured_with(paper: Paper, records: list[Record], scale: str = "full", **others: Any) -> Measured:
-    """The table by records whose identity is "of " and the name of their cell."""
+    """The table measured by records; the identity of a record is "of " and the name of its cell."""
     every = grid_of(paper)
     return measured_table(
         paper, every, records, scale, {one.name: f"of {one.name}" for one in every}, **others
     )
 
 
+@cache
 def fedbug(seeds: int = 3, places: int = 80, shift: float = -0.2) -> Measured:
-    """FedBug's Table 1 with runs near the print: the first places, noise that depends on place and seed."""
+    """FedBug's Table 1, its first `places` with invented runs near the print; the noise is not random."""
     document = document_of("fedbug-table1")
     paper, every = paper_of(document), cells(document)
     by_name = {cell.name: cell for cell in every}

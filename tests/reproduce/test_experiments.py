@@ -1,23 +1,24 @@
-"""Every shipped table of a paper resolves, and each of its numbers belongs to one cell of its grid."""
+"""Every shipped table resolves, and each of its numbers belongs to one cell of its grid."""
 
+from functools import cache
 from typing import Any
 
 import pytest
 
 from kedge.config.document import SHIPPED, read
 from kedge.config.experiment import Experiment
-from kedge.config.grid import cells
+from kedge.config.grid import Cell, cells
 from kedge.core.errors import DataError
 from kedge.core.sampling import Participation
 from kedge.measure.cells import parse_cell
 from kedge.reproduce.comparisons import comparisons
 from kedge.reproduce.measured import Measured, Place
-from kedge.reproduce.paper import cell_of, document_of, names, paper_of
+from kedge.reproduce.paper import Paper, cell_of, document_of, names, paper_of
 
 Document = dict[str, Any]
 
-CONTROLS: dict[str, set[str]] = {}  # cells that train although the paper prints no number of theirs, by table
-# How many numbers a table prints, and their sum, computed from the specification's copy of the tables.
+CONTROLS: dict[str, set[str]] = {}  # by table: cells that train although the paper prints no number for them
+# The number of printed numbers of a table, and their sum, from the specification's copy of the tables.
 PRINTED = {
     "fedbug-table1": (80, 6366.04), "fedbug-table2": (80, 3658.06), "fedbug-table3": (80, 2246.44),
     "fedbug-table4": (48, 2029.46), "fedbug-table5": (12, 454.05),
@@ -27,7 +28,7 @@ PRINTED = {
     "fedtr-table1": (42, 2876.8), "fedtr-table2": (110, 10367.57),
     "layer-expansion-table2": (96, 6165.78), "layer-expansion-section53": (8, 403.94),
 }  # fmt: skip
-# Comparisons of a claim that the paper's own numbers contradict.
+# Comparisons that the paper's own numbers contradict.
 CONTRADICTED = {
     "fedbug-table1": 2 * ["FedBug (10 %) over Vanilla in FedDecorr, IID (1 % of the clients a round)"],
     "fedbug-table3": [
@@ -50,20 +51,25 @@ ONE_PERCENT = Participation("bernoulli", share=0.01)
 each_table = pytest.mark.parametrize("name", names())
 
 
+@cache
+def table(name: str) -> tuple[Paper, list[Cell]]:
+    """The printed table and the cells of its grid."""
+    document = document_of(name)
+    return paper_of(document), cells(document)
+
+
 @each_table
 def test_every_printed_number_belongs_to_one_cell_and_every_cell_gives_one(name: str) -> None:
-    document = document_of(name)
-    every = cells(document)
-    used = {cell_of(entry, every).name for entry in paper_of(document).entries}
-    assert {cell.name for cell in every} - used == CONTROLS.get(name, set())
+    paper, grid = table(name)
+    used = {cell_of(entry, grid).name for entry in paper.entries}
+    assert {cell.name for cell in grid} - used == CONTROLS.get(name, set())
 
 
 @each_table
 def test_the_paper_s_settings_lead_to_its_metric(name: str) -> None:
-    document = document_of(name)
-    every = cells(document)
-    for entry in paper_of(document).entries:
-        experiment = cell_of(entry, every).experiment
+    paper, grid = table(name)
+    for entry in paper.entries:
+        experiment = cell_of(entry, grid).experiment
         cell = parse_cell(entry.metric)
         if entry.metric.startswith("features."):
             assert 0 < experiment.measure.features_every <= experiment.rounds
@@ -79,7 +85,7 @@ def test_the_paper_s_settings_lead_to_its_metric(name: str) -> None:
 
 @each_table
 def test_printed_numbers_are_in_percent_and_bounds_belong_to_targets(name: str) -> None:
-    paper = paper_of(document_of(name))
+    paper, _ = table(name)
     for entry in paper.entries:
         assert not entry.bound or entry.target is not None
         assert entry.target is None or 0 < entry.target < 1
@@ -89,7 +95,7 @@ def test_printed_numbers_are_in_percent_and_bounds_belong_to_targets(name: str) 
 
 @each_table
 def test_a_table_says_where_it_is_from_and_what_it_claims(name: str) -> None:
-    paper = paper_of(document_of(name))
+    paper, _ = table(name)
     assert paper.name == name
     assert paper.title
     assert paper.source
@@ -99,13 +105,14 @@ def test_a_table_says_where_it_is_from_and_what_it_claims(name: str) -> None:
 
 @each_table
 def test_the_printed_numbers_are_the_specification_s(name: str) -> None:
-    values = [one.value for one in paper_of(document_of(name)).entries if one.value is not None]
+    paper, _ = table(name)
+    values = [entry.value for entry in paper.entries if entry.value is not None]
     assert (len(values), round(sum(values), 2)) == PRINTED.get(name, (0, 0))
 
 
 @each_table
 def test_the_claims_hold_in_print_but_for_known_comparisons(name: str) -> None:
-    paper = paper_of(document_of(name))
+    paper, _ = table(name)
     measured = Measured(paper, "full", tuple(Place(entry, {}) for entry in paper.entries), ())
     every = [one for claim in paper.claims for one in comparisons(claim, measured)]
     assert [one.name for one in every if one.printed is False] == CONTRADICTED.get(name, [])
@@ -154,7 +161,7 @@ def test_the_claims_hold_in_print_but_for_known_comparisons(name: str) -> None:
 def test_all_cells_of_a_kind_have_the_paper_s_setting(
     name: str, some: Document, key: str, expected: Any
 ) -> None:
-    found = [cell.experiment for cell in cells(document_of(name)) if some.items() <= cell.settings.items()]
+    found = [cell.experiment for cell in table(name)[1] if some.items() <= cell.settings.items()]
     assert found
     assert all(setting(experiment, key) == expected for experiment in found)
 

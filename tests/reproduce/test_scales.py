@@ -129,7 +129,7 @@ def test_shortened_runs_of_every_table_save_no_checkpoints() -> None:
 
 
 def test_every_number_of_every_table_is_measured_in_a_small_run() -> None:
-    """Its rounds are evaluated, tuned and looked at up to the last one, as in the whole run."""
+    """It is evaluated, tuned and measured up to its last round, as the whole run."""
     for entry, cell, short in shortened("small"):
         assert short.rounds == -(-cell.experiment.rounds // 10), cell.name
         assert short.rounds % short.evaluation.every == 0, cell.name

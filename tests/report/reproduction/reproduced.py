@@ -1,4 +1,4 @@
-"""Tables with every kind of number: measured in part, diverged, not reached, bounds, names to be escaped."""
+"""Tables with every kind of number: partly measured, diverged, not reached, bounds, names to escape."""
 
 from functools import cache
 from io import StringIO
@@ -48,7 +48,7 @@ def mixed(scale: str = "full") -> Measured:
 
 @cache
 def shipped(name: str, seeds: int = 2) -> Measured:
-    """A table of a paper with made-up runs of all its cells, near the print."""
+    """A shipped table with invented runs of all its cells, near the printed numbers."""
     document = document_of(name)
     paper, every = paper_of(document), cells(document)
     names = {cell.name: f"of {cell.name}" for cell in every}
@@ -67,7 +67,7 @@ def shipped(name: str, seeds: int = 2) -> Measured:
             curves.setdefault(entry.metric, {}).setdefault(at, value if entry.target is None else 0.5)
     for record in records:
         curves = by_name[record.key]
-        record.history.update(  # type: ignore[attr-defined]  # a dict, made above
+        record.history.update(  # type: ignore[attr-defined]  # a dict, created above
             {metric: sorted(curve.items()) for metric, curve in curves.items()}
         )
     return measured_table(paper, every, records, "full", names)
@@ -76,8 +76,8 @@ def shipped(name: str, seeds: int = 2) -> Measured:
 def terminal(measured: Measured, width: int) -> str:
     """The report of a table, as text for a terminal of `width` characters."""
     console = Console(width=width, file=StringIO(), color_system=None)
-    for one in table_report(measured, judge_claims(measured), width):
-        console.print(one)
+    for part in table_report(measured, judge_claims(measured), width):
+        console.print(part)
     text = console.file.getvalue()  # type: ignore[attr-defined]  # a StringIO
     return str(text)
 
@@ -90,5 +90,5 @@ def shipped_terminal(name: str, width: int) -> str:
 
 @cache
 def shipped_page(name: str) -> str:
-    """The page of a table of a paper."""
+    """The page of a shipped table."""
     return page(shipped(name), judge_claims(shipped(name)))

@@ -1,7 +1,8 @@
-"""The pages of a folder of results: they depend on the records only, and replace nothing of others."""
+"""The pages of a folder of results: they depend on the records only and never replace other files."""
 
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from kedge.reproduce.records import read_records, write_record
 Tables = list[tuple[Measured, list[Judgment]]]
 
 
+@cache
 def tables() -> Tables:
     empty = fedbug(places=0)
     unmeasured = replace(empty, paper=replace(empty.paper, name="unmeasured"))

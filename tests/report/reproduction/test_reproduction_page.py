@@ -1,4 +1,4 @@
-"""The page of a reproduced table in Markdown: valid tables, escaped signs, relative links, all numbers."""
+"""The Markdown page of a reproduced table: valid tables, escaped characters, relative links, all numbers."""
 
 import re
 from dataclasses import replace
@@ -35,7 +35,7 @@ def tables_of(text: str) -> list[list[list[str]]]:
 
 
 def numbers_of(text: str) -> dict[tuple[str, str], list[str]]:
-    """The texts in the cells by row and line, all parts and blocks one after another; without dashes."""
+    """The texts in the cells by row and line, in all parts and blocks, without dashes."""
     found: dict[tuple[str, str], list[str]] = {}
     for head, _, *rows in tables_of(text):
         for row, names_of_lines, *cells in rows if not head[0] else ():

@@ -1,4 +1,4 @@
-"""A reproduced table in a terminal: it fits, and no number or column is lost, cut or wrapped."""
+"""A reproduced table in a terminal: it fits, and no number or column is missing, cut or wrapped."""
 
 import re
 from dataclasses import replace
@@ -18,11 +18,12 @@ from kedge.reproduce.measured import Measured
 from kedge.reproduce.paper import names
 
 LINE = re.compile(r"(?P<row>.*?) +(?P<name>printed|measured|difference) {2,}(?P<texts>.*)")
-each_width = pytest.mark.parametrize("width", [80, 100, 200])
+WIDTHS = (80, 100, 200)
+each_table = pytest.mark.parametrize("name", names())
 
 
 def lines_of(text: str) -> dict[tuple[str, str], list[str]]:
-    """The texts in the cells by row and line, all parts and blocks one after another; without dashes."""
+    """The texts in the cells by row and line, in all parts and blocks, without dashes."""
     found: dict[tuple[str, str], list[str]] = {}
     row = ""
     for line in text[: text.index("\nprinted:")].splitlines():
@@ -47,40 +48,37 @@ def expected(measured: Measured, seeds: int) -> dict[tuple[str, str], list[str]]
     return {key: texts for key, texts in found.items() if texts}
 
 
-@each_width
-@pytest.mark.parametrize("name", names())
-def test_every_number_of_a_shipped_table_is_shown_at_every_width(name: str, width: int) -> None:
-    measured = shipped(name)
-    text = shipped_terminal(name, width)
-    assert lines_of(text) == expected(measured, 2)
-    assert max(map(len, text.splitlines())) <= width
-    assert "…" not in text
+@each_table
+def test_every_number_of_a_shipped_table_is_shown_at_every_width(name: str) -> None:
+    for width in WIDTHS:
+        text = shipped_terminal(name, width)
+        assert lines_of(text) == expected(shipped(name), 2)
+        assert max(map(len, text.splitlines())) <= width
+        assert "…" not in text
 
 
-@each_width
 @pytest.mark.parametrize("scale", ["full", "small"])
-def test_every_kind_of_number_is_shown_at_every_width(scale: str, width: int) -> None:
+def test_every_kind_of_number_is_shown_at_every_width(scale: str) -> None:
     measured = mixed(scale)
-    assert lines_of(terminal(measured, width)) == expected(measured, 3)
+    for width in WIDTHS:
+        assert lines_of(terminal(measured, width)) == expected(measured, 3)
 
 
-@each_width
-@pytest.mark.parametrize("name", names())
-def test_every_column_has_its_heading(name: str, width: int) -> None:
+@each_table
+def test_every_column_has_its_heading(name: str) -> None:
     """Each heading occurs as often as its column is shown, and no word is cut."""
-    measured = shipped(name)
-    text = shipped_terminal(name, width)
-    lines = text[: text.index("\nprinted:")].splitlines()
-    shown = [word for line in lines for word in re.split(r" {2,}", line.strip())]
-    for block in measured.paper.blocks:
-        for column in measured.paper.columns:
-            if any(key[0] == block and key[2] == column for key in measured.by_name):
-                for line in heading(column):
-                    shown.remove(line)
+    columns = dict.fromkeys((block, column) for block, _, column in shipped(name).by_name)
+    for width in WIDTHS:
+        text = shipped_terminal(name, width)
+        lines = text[: text.index("\nprinted:")].splitlines()
+        shown = [word for line in lines for word in re.split(r" {2,}", line.strip())]
+        for _, column in columns:
+            for line in heading(column):
+                shown.remove(line)  # raises if the line is missing
 
 
 def test_numbers_are_those_of_the_runs() -> None:
-    """The expected texts are written by the code under test; here some are worked out by hand."""
+    """Other tests compute the expected texts with the code under test; these are computed by hand."""
     table = lines_of(terminal(mixed(), 100))
     assert table["A|B", "printed"] == ["80.00 ± 0.50", "70.00", ">200", "65.00"]
     assert table["A|B", "measured"] == ["80.00 ± 1.00", "1/3 diverged", "1/3 not reached", "66.00 ± 0.00"]
@@ -113,7 +111,7 @@ def test_a_row_without_any_number_is_still_there() -> None:
 
 
 def test_the_columns_of_one_partition_stay_together() -> None:
-    """At 100 characters five of FedBug's ten columns fit: those of IID, then those of Dirichlet."""
+    """At 100 characters five of FedBug's ten columns fit: first IID, then Dirichlet."""
     columns = fedbug(places=0).paper.columns
     groups = list(side_by_side(columns, dict.fromkeys(columns, 14), 75))
     assert groups == [columns[:5], columns[5:]]
@@ -172,7 +170,7 @@ def test_a_table_that_cannot_be_measured_says_why(places: int, said: str) -> Non
     assert "Nothing is measured" not in text
 
 
-@each_width
+@pytest.mark.parametrize("width", WIDTHS)
 def test_the_list_of_tables_has_every_name_title_and_number(width: int) -> None:
     other = mixed()
     rows = overview([(fedbug(), []), (other, judge_claims(other)), (fedbug(places=0), [])])
@@ -184,6 +182,6 @@ def test_the_list_of_tables_has_every_name_title_and_number(width: int) -> None:
     assert ["small", "7", "of", "9", "1", "to", "3", "1.17", "≈", "1"] in found
     assert ["fedbug-table1", "0", "of", "80", "–", "–", "–"] in found
     assert ["closed", "unavailable", "–", "–", "–"] in found
-    assert text.count("FedBug (Kao et al., 2023)\n") == 2  # a heading per paper, not per table
+    assert text.count("FedBug (Kao et al., 2023)\n") == 2  # one heading for each paper
     assert "  A small table" in text
     assert max(map(len, text.splitlines())) <= width

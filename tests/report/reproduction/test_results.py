@@ -34,7 +34,7 @@ def test_the_pages_are_made_of_the_records(tables: list, tmp_path: Path) -> None
 
 
 def test_every_record_is_of_a_run_that_its_table_asks_for(tables: list) -> None:  # type: ignore[type-arg]
-    """Else a change of kedge has made another run of it, and the record no longer counts."""
+    """Otherwise a change of kedge has changed the run's identity, and the record no longer counts."""
     used = {(one.table, one.key) for found, _ in tables for one in found.records}
     assert {(one.table, one.key) for one in read_records(RESULTS)} <= used
 
