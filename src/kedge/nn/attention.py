@@ -123,29 +123,16 @@ def multi_head(
         )
     else:
         q, k, v = input_projections(query, key, value, in_proj_weight, in_proj_bias)
-    length, samples, width = q.shape
-
-    def widen(mask: Tensor | None, by: int) -> Tensor | None:
-        return None if mask is None else F.pad(mask, (0, by))
-
-    more = 0
+    samples, width = q.shape[1:]
+    sources = len(k)
     if bias_k is not None and bias_v is not None:
         k, v = (torch.cat([x, b.expand(1, samples, width)]) for x, b in ((k, bias_k), (v, bias_v)))
-        more += 1
     if add_zero_attn:
         k, v = (torch.cat([x, x.new_zeros(1, samples, width)]) for x in (k, v))
-        more += 1
+    added = len(k) - sources
     # [L, N, E] -> [N, heads, L, E / heads]
     q, k, v = (x.view(*x.shape[:2], num_heads, -1).permute(1, 2, 0, 3) for x in (q, k, v))
-    mask = widen(additive_mask(attn_mask, q.dtype, allowed=False), more)
-    if mask is not None and mask.dim() == 3:
-        mask = mask.reshape(samples, num_heads, *mask.shape[1:])
-    padding = widen(additive_mask(key_padding_mask, q.dtype, allowed=False), more)
-    if padding is not None:
-        padding = padding[:, None, None, :]
-        mask = padding if mask is None else mask + padding
-    if mask is not None:
-        mask = mask.expand(*mask.shape[:-2], length, mask.shape[-1])
+    mask = joint_mask(q, attn_mask, key_padding_mask, added)
     p = dropout_p if training else 0.0
     out, weights = attend(q, k, v, mask, 1 / math.sqrt(q.shape[-1]), p, drop)
     out = F.linear(out.permute(2, 0, 1, 3).flatten(2), out_proj_weight, out_proj_bias)
@@ -154,6 +141,24 @@ def multi_head(
     if not batched:
         out, weights = out.squeeze(1), weights.squeeze(0)
     return out, weights if need_weights else None
+
+
+def joint_mask(q: Tensor, mask: Tensor | None, padding: Tensor | None, added: int) -> Tensor | None:
+    """Both masks of an attention as one additive mask for queries [N, heads, L, E]; None if neither is given.
+
+    `added` keys, which follow the keys of the input, are never masked.
+    """
+    samples, heads, length, _ = q.shape
+    mask, padding = (
+        None if own is None else F.pad(own, (0, added))
+        for own in (additive_mask(m, q.dtype, allowed=False) for m in (mask, padding))
+    )
+    if mask is not None and mask.dim() == 3:
+        mask = mask.reshape(samples, heads, *mask.shape[1:])
+    if padding is not None:
+        padding = padding[:, None, None, :]
+        mask = padding if mask is None else mask + padding
+    return None if mask is None else mask.expand(*mask.shape[:-2], length, mask.shape[-1])
 
 
 def input_projections(

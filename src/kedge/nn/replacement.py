@@ -51,22 +51,12 @@ def replace_layers(module: nn.Module, frozen_statistics: bool) -> tuple[list[str
     later: list[str] = []  # keys of the layers that get their numbers after the dropout layers
     for name, layer in list(module.named_modules()):
         path = f"{name}." if name else ""
+        check_supported(name, layer)
         if type(layer) in BATCH_NORMS:
-            if layer.momentum is None:
-                raise RequestError(
-                    f"{name}: BatchNorm with momentum=None (cumulative average) is not supported; "
-                    "give it a momentum such as 0.1."
-                )
             layer.__class__ = MaskedBatchNorm
             layer.frozen_statistics = frozen_statistics
             layer.register_buffer("sample_weight", torch.ones(1), persistent=False)
             weights.append(path + "sample_weight")
-        elif isinstance(layer, AnyBatchNorm):
-            raise RequestError(
-                f"{name}: {type(layer).__name__} is not supported; use BatchNorm1d/2d/3d or GroupNorm."
-            )
-        elif isinstance(layer, AnyInstanceNorm) and layer.track_running_stats:
-            raise RequestError(f"{name}: InstanceNorm with track_running_stats=True is not supported.")
         elif type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros":
             layer.__class__ = StackedConv2d
         elif type(layer) is nn.MaxPool2d and is_2x2_pooling(layer):
@@ -79,8 +69,6 @@ def replace_layers(module: nn.Module, frozen_statistics: bool) -> tuple[list[str
             layer.whole_channels = whole
             layer.register_buffer("key", torch.zeros(3, dtype=torch.int64), persistent=False)
             keys.append(path + "key")
-        elif isinstance(layer, AnyDropout):
-            raise RequestError(f"{name}: {type(layer).__name__} is not supported; use nn.Dropout.")
         elif type(layer) in KEYED:
             layer.__class__ = KEYED[type(layer)]
             if isinstance(layer, KeyedRReLU) or getattr(layer, "dropout", None):
@@ -93,6 +81,23 @@ def replace_layers(module: nn.Module, frozen_statistics: bool) -> tuple[list[str
         if isinstance(layer, nn.Sequential):
             fuse_pooling(layer, every)
     return weights, keys + later
+
+
+def check_supported(name: str, layer: nn.Module) -> None:
+    """Raise if the layer is a norm or dropout layer that cannot be replaced."""
+    kind = type(layer).__name__
+    if type(layer) in BATCH_NORMS:
+        if layer.momentum is None:
+            raise RequestError(
+                f"{name}: BatchNorm with momentum=None (cumulative average) is not supported; "
+                "give it a momentum such as 0.1."
+            )
+    elif isinstance(layer, AnyBatchNorm):
+        raise RequestError(f"{name}: {kind} is not supported; use BatchNorm1d/2d/3d or GroupNorm.")
+    elif isinstance(layer, AnyInstanceNorm) and layer.track_running_stats:
+        raise RequestError(f"{name}: InstanceNorm with track_running_stats=True is not supported.")
+    elif isinstance(layer, AnyDropout) and type(layer) not in DROPOUTS:
+        raise RequestError(f"{name}: {kind} is not supported; use nn.Dropout.")
 
 
 def fuse_relu(layers: nn.Sequential) -> None:
