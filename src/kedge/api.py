@@ -1,4 +1,4 @@
-"""The Python calls: kedge.run for experiments, kedge.train for a user's own module and arrays."""
+"""kedge.run trains experiments by name; kedge.train trains a user's own module on the user's own data."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
@@ -36,11 +36,11 @@ from kedge.running.result import Result
 def run(
     experiment: str | Path, *, out: str | Path | None = None, progress: bool | None = None, **settings: Any
 ) -> Result:
-    """Run a shipped experiment or a TOML file, with any of its keys set: run("quickstart", rounds=20).
+    """Run a shipped experiment or a TOML file; `settings` replace its keys: run("quickstart", rounds=20).
 
-    Nested keys are written {"training.epochs": 5}. `method` replaces the experiment's method; its
-    [schedule] still applies unless `method` names one, as in method="fedbug(ratio=0.4)+feddyn". Nothing is
-    written to disk unless `out` names a new folder.
+    Nested keys have a dot: **{"training.epochs": 5}. `method` replaces the experiment's method; the
+    experiment's [schedule] still applies unless `method` names a schedule, as in
+    method="fedbug(ratio=0.4)+feddyn". Nothing is written to disk unless `out` names a new folder.
     """
     resolved = resolve(override(read(experiment), settings))
     with Bar(resolved.label, resolved.rounds, progress) as bar:
@@ -86,31 +86,31 @@ def train(
     progress: bool | None = None,
     **settings: Any,
 ) -> Result:
-    """Train a module on clients' own data. The module is left untouched; training starts from its weights.
+    """Train a module on the clients' own data, from the module's weights. The module is not changed.
 
     `method` is a method string, as in "fedbug+feddyn -> fedavg@0.75", an Algorithm, or a list of Stage. A
-    stage without a `local` trains with epochs, batch, optimizer, clip and drop_last of this call.
-    Any other key of a configuration may be set, as in schedule="fedbug" or **{"engine.chunk": 5}; there are
-    no keys for data, partition and model, which are arguments here.
+    Stage without `local` trains with `epochs`, `batch`, `optimizer`, `clip` and `drop_last` of this call.
     Parameters with requires_grad=False are neither trained nor sent.
-    With `out`, the run is saved to that folder while it trains; the same call with resume=True resumes it. A
-    resumed call must have the same data, module, method and settings; `rounds` and a few others may differ
-    (docs/runs.md). If `method` names a file, "my_file.py:method", its code must be unchanged; code="changed"
-    executes the changed file, code="stored" the copy in the run's folder.
-    `tune` fine-tunes a copy of each client's model before it is measured on its local test (every tune_every
-    rounds, 0: after the last one), all=True measures the mean of all clients' last models as well, and
-    headline="seen" leaves clients that never took part out of the personal means. `measure` records more:
-    kedge.Measure(drift=True) puts how far clients pull apart into every line of the history.
+
+    Models are evaluated on the common test set `test`, and each client's model on its dataset in
+    `local_tests`, every `evaluate_every` rounds. `tune` fine-tunes a copy of each client's model before its
+    local test, every `tune_every` rounds (0: after the last round). all=True also evaluates the mean of all
+    clients' last models. headline="seen" leaves clients that never took part out of the personal means.
+    `measure` adds measurements to the history: kedge.Measure(drift=True).
+
+    With `out`, the run is saved to this folder while it trains. The same call with resume=True resumes it.
+    Data, module, method and settings must be the same; `rounds` and a few others may differ (docs/runs.md).
+    If `method` names a file, "my_file.py:method", its code must be unchanged, unless code="changed" (execute
+    the changed file) or code="stored" (execute the copy in the run's folder).
+
+    `settings` are further keys of a configuration: schedule="fedbug", or **{"engine.chunk": 5}. The tables
+    data, partition and model are not among them: their places are `clients` and `module`.
     """
     arguments = {name: value for name, value in locals().items() if name != "settings"}
     document = train_document(arguments)
     check_settings(settings, [*arguments], method)
     folder = Path(out) if out else None
-    if resume and not folder:
-        raise RequestError("resume=True needs out: the folder of the run to resume.")
-    if folder and not resume:
-        check_free(folder, False)
-    old = folder if folder and resume and folder.exists() else None  # the run to resume
+    old = folder_to_resume(folder, resume)
     with use_code(old, code) if old else nullcontext():
         experiment = resolve(override(document, settings))
         names = own_names(experiment)
@@ -132,3 +132,12 @@ def train(
         bar = locks.enter_context(Bar(label, task.rounds, progress))
         every = experiment.checkpoint.every
         return run_locked(task, experiment.engine, "train", every, folder, bar.observer())
+
+
+def folder_to_resume(folder: Path | None, resume: bool) -> Path | None:
+    """The folder of the run to resume, or None for a new run; raise if a new run may not use `folder`."""
+    if resume and not folder:
+        raise RequestError("resume=True needs out: the folder of the run to resume.")
+    if folder and not resume:
+        check_free(folder, False)
+    return folder if folder and resume and folder.exists() else None

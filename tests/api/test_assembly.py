@@ -279,13 +279,13 @@ def test_a_resumed_call_must_have_the_same_stages(tmp_path: Path) -> None:
         ({"epoch": 3}, r"epoch: kedge\.train has no such argument\. Did you mean 'epochs'\?"),
         ({"engine.chunks": 3}, r"unknown key engine\.chunks\. Did you mean 'chunk'\?"),
         ({"data.samples": 3}, r"data\.samples: kedge\.train has no such key\. The data are the"),
-        ({"protocol": "feddyn"}, "protocol: kedge.train has no such key. A protocol says"),
-        ({"method": kedge.fedavg(), "schedule": "fedbug"}, "schedule: it belongs to a method string"),
+        ({"protocol": "feddyn"}, "protocol: kedge.train has no such key. A protocol also"),
+        ({"method": kedge.fedavg(), "schedule": "fedbug"}, "schedule: only a method string takes this key"),
         ({"method": []}, r"method = \[\]: need a method string, an Algorithm, or a list"),
         ({"method": [kedge.Stage(FEDAVG, 2)], "rounds": 5}, "rounds = 5, but the stages have 2 rounds"),
         ({"method": "moon -> fedavg"}, "these methods train different networks"),
         ({"method": "fedavg -> feddyn@plateau(metric=nothing.accuracy)"}, "history has no such metric"),
-        ({"evaluation.local": "merged", "evaluation.local_test": 0.5}, "no common training part to divide"),
+        ({"evaluation.local": "merged", "evaluation.local_test": 0.5}, "no common dataset to divide"),
     ],
 )  # fmt: skip
 def test_wrong_settings_say_why(arguments: dict[str, Any], reason: str) -> None:

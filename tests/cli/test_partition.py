@@ -113,7 +113,7 @@ def test_natural_clients_of_a_file_and_a_note_on_what_the_number_sees(
     ("words", "message"),
     [
         (["quickstrat"], "no shipped experiment of this name. Did you mean 'quickstart'?"),
-        (["quickstart", "--set", "partition.alpha=0"], "Dirichlet(alpha=0.0): need 0 < alpha < inf"),
+        (["quickstart", "--set", "partition.alpha=0"], "Dirichlet(alpha=0.0): need a finite alpha > 0"),
         (["quickstart", "--set", "partition.alhpa=1"], "unknown key partition.alhpa. Did you mean 'alpha'?"),
         (["quickstart", "--set", "partition.clients=3"], "per_round = 5: there are only 3 clients"),
         (["quickstart", "--set", "partition=natural"], "Natural: no keys given"),

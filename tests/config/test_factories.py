@@ -107,7 +107,7 @@ def test_what_a_user_names_in_a_file_runs(method: str, label: str, file: str, tm
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        ("{}:too_short + fedavg", "too_short gives 1 flags for a model of 4 units: need one a unit"),
+        ("{}:too_short + fedavg", "too_short returns 1 flags for a model of 4 units: need one flag"),
         ("{}:unsaid", "is it a method or a schedule"),
         ("{}:number", "is it a method or a schedule"),
         ("{}:liar", "it returns a int, not an Algorithm"),

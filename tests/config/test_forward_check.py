@@ -118,7 +118,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         INNER + r".*torch's global generator \(torch\.randperm\)",
     ),
     "generator": (lambda: Inner(generated), INNER + r": a torch\.Generator in a forward pass is not saved"),
-    "count": (lambda: Inner(counted), INNER + ": its forward gives another result for the same input"),
+    "count": (lambda: Inner(counted), INNER + ": its forward returns another result for the same input"),
     "buffer": (lambda: Inner(moved), INNER + r": .*'blocks\.1\.seen' in place.*self\.seen = \.\.\."),
     "error": (
         lambda: Inner(lambda own, x: own.nothing(x)),

@@ -38,7 +38,7 @@ def refusal(method: str, **settings: Any) -> str | None:
 
 
 CONTROL = "its control variates presume plain SGD. Set momentum to 0, or allow_momentum = true"
-HEAD = "its schedule never trains the head, but the method is about how the head is trained. Use another"
+HEAD = "its schedule never trains the head, which the method must train. Use another"
 PARTED = "the last {} units cannot be separated from a model of 3: give a number from 1 to 2."
 SENSELESS: dict[str, tuple[str, dict[str, Any], str]] = {
     "scaffold with momentum": ("scaffold", MOMENTUM, f"scaffold with momentum 0.9: {CONTROL}"),
@@ -177,7 +177,7 @@ def test_a_schedule_must_give_one_flag_a_unit(
 ) -> None:
     """Also if the schedule is applied over the method's own schedule."""
     algorithm = replace(base, schedule=combined(base.schedule, wrong))
-    message = f"schedule gives {flags} flags for a model of 3 units"
+    message = f"schedule returns {flags} flags for a model of 3 units"
     with pytest.raises(RequestError, match=message):
         check_schedules([Stage(algorithm, 1, LOCAL)], network("batch"))
 

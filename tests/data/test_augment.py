@@ -100,5 +100,5 @@ def test_evaluation_sees_the_images_as_they_are() -> None:
 
 def test_what_is_no_image_is_refused() -> None:
     settings: dict[str, Any] = {"data": "synthetic", "model": "mlp", "training.augment": "flip"}
-    with pytest.raises(RequestError, match=r"training.augment = 'flip': it moves images .* shape \(16,\)"):
+    with pytest.raises(RequestError, match=r"training.augment = 'flip': need images .* shape \(16,\)"):
         kedge.run("quickstart", **settings)

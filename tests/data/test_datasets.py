@@ -100,10 +100,18 @@ def test_synthetic_samples_take_any_shape_and_do_not_depend_on_chunks(
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"samples": 4}, {"classes": 0}, {"samples": 9}, {"features": 0}, {"noise": -1.0}]
+    ("wrong", "message"),
+    [
+        ({"samples": 4}, r"synthetic\(samples=4\): need a whole number of at least 5"),
+        ({"classes": 0}, r"synthetic\(classes=0\): need a whole number of at least 1"),
+        ({"samples": 9}, r"synthetic\(samples=9, classes=10, .*: need classes ≤ samples"),
+        ({"features": 0}, "features ≥ 1 in every axis"),
+        ({"noise": -1.0}, r"synthetic\(noise=-1\.0\): need a finite noise ≥ 0"),
+        ({"noise": float("inf")}, r"synthetic\(noise=inf\): need a finite noise ≥ 0"),
+    ],
 )
-def test_synthetic_refuses_what_it_cannot_make(wrong: dict[str, int]) -> None:
-    with pytest.raises(RequestError, match="need samples ≥ 5, 1 ≤ classes ≤ samples"):
+def test_synthetic_refuses_what_it_cannot_make(wrong: dict[str, int], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
         load("synthetic", **wrong)
 
 

@@ -1,4 +1,4 @@
-"""Checks of a task before it runs: each raises RequestError if two parts do not fit."""
+"""Checks of a task before it runs. Each raises a RequestError if two parts do not fit together."""
 
 from collections.abc import Sequence
 from math import prod
@@ -20,7 +20,7 @@ from kedge.rules.plateau import Plateau
 
 
 def check_precision(precision: Precision, device: torch.device) -> None:
-    """Raise if the precision is tf32 and the device is no GPU."""
+    """Raise if the precision is tf32 and the device is not a GPU."""
     if precision == "tf32" and device.type != "cuda":
         raise RequestError("engine.precision = 'tf32': needs a CUDA device. Allowed here: fp64, fp32, bf16.")
 
@@ -30,7 +30,7 @@ def check_augment(federation: Federation) -> None:
     shape = tuple(federation.pool.x.shape[1:])
     if federation.augment != "none" and len(shape) != 3:
         raise RequestError(
-            f"training.augment = {federation.augment!r}: it moves images [channels, height, width]; "
+            f"training.augment = {federation.augment!r}: need images [channels, height, width]; "
             f"the data have shape {shape}."
         )
 
@@ -50,13 +50,13 @@ def check_schedules(stages: Sequence[Stage], model: Model) -> None:
         wrong = next((mask for mask in masks if len(mask) != units), None)
         if wrong is not None:
             raise RequestError(
-                f"{algorithm.name}: its schedule gives {len(wrong)} flags for a model of {units} units; "
-                f"need one a unit.{frozen_note(model)}"
+                f"{algorithm.name}: its schedule returns {len(wrong)} flags for a model of {units} units; "
+                f"need one flag for each unit.{frozen_note(model)}"
             )
         if algorithm.head_trains and not any(mask[-1] for mask in masks):
             raise RequestError(
-                f"{algorithm.name}: its schedule never trains the head, but the method is about how the head "
-                "is trained. Use another schedule, or a method such as fedbabu."
+                f"{algorithm.name}: its schedule never trains the head, which the method must train. Use "
+                "another schedule, or a method such as fedbabu."
             )
 
 

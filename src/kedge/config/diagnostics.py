@@ -60,7 +60,7 @@ def shared_units(algorithm: Algorithm, model: Model) -> tuple[tuple[str, tuple[s
 
 
 def feature_samples(data: Federation, measure: Measure) -> Tensor:
-    """At most `measure.samples` samples of the common test set, or of the local tests if there is none."""
+    """At most `measure.samples` samples of the common test set, or else of the local tests."""
     if data.test is not None:
         return evenly_spaced(data.test.x, measure.samples)
     index = np.concatenate(data.local_tests)

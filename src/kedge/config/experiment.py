@@ -20,7 +20,7 @@ from kedge.core.sampling import Participation
 from kedge.data.augment import Augment
 from kedge.data.dataset import normalized
 from kedge.data.datasets import BUILT_IN
-from kedge.data.local_tests import LocalTests
+from kedge.data.local_tests import LocalTests, Share
 from kedge.data.npz_files import dataset_from_folder
 from kedge.measure.settings import Measure
 from kedge.nn.precision import Precision
@@ -57,7 +57,7 @@ class Evaluation:
     """The table [evaluation]: interval, local tests, further models, fine-tuning."""
 
     every: Count = 1
-    local_test: float = 0.0  # the share of each client's samples that is its local test
+    local_test: Share = 0.0  # of each client's samples: its local test
     # split: local tests are taken from the training part. merged: from training and test part together; their
     # union is the common test set, so .global. and .local. metrics have the same samples. matched: the test
     # part is split among the clients like the training part, class by class, and remains the common test set

@@ -2,7 +2,7 @@
 
 The forward pass must be a function of parameters, buffers, samples and key only: it may not use a generator
 of its own or of the process, or change anything in place. The error for a module that does names the module.
-torch's random functions are replaced by functions of the key where possible (nn/random_functions.py).
+PyTorch's random functions are replaced by functions of the key if possible (nn/random_functions.py).
 """
 
 import random
@@ -30,11 +30,11 @@ from kedge.nn.recurrent import Recurrent
 from kedge.torch_private import tree_leaves
 
 SAMPLES = 4
-TRIES = 4  # of a forward pass that draws: a branch may depend on a number that is drawn
+TRIES = 4  # forward passes of a model that draws random numbers, on which its branches may depend
 PADDING = 6
 RECOMPUTED = (
-    "it uses torch.utils.checkpoint, or other hooks on saved tensors. What is computed again in the backward "
-    "pass would be computed with the module's first weights, not with those that train. Call the layers "
+    "it uses torch.utils.checkpoint, or other hooks on saved tensors. The backward pass would recompute "
+    "activations with the module's first weights, not with the weights in training. Call the layers "
     "without it."
 )
 KEYED = "nn.Dropout, F.dropout, torch.rand, torch.randn, torch.bernoulli"
@@ -79,9 +79,9 @@ def mixes_samples(model: Model, params: Leaves, buffers: Leaves, batch: Batch) -
     x, y, weight, _ = batch
     longer_x, longer_y = (torch.cat([v, *[v[:1]] * PADDING]) for v in (x, y))
     rows = torch.cat([weight, weight.new_zeros(PADDING)])
-    # A batch of another size may be rounded otherwise, and batch norm over few values enlarges that.
+    # A batch of another size may be rounded differently, and batch norm over few values amplifies that.
     allowed = 0.2 if model.half else 1e-2
-    for number in range(TRIES if model.random else 1):  # an order that is drawn may leave the samples alone
+    for number in range(TRIES if model.random else 1):  # a random order may, by chance, keep the samples
         key = torch.tensor([number, 0])
         alone = model.apply(params, buffers, batch._replace(key=key), True)[0].logits
         padded = model.apply(params, buffers, Batch(longer_x, longer_y, rows, key), True)[0].logits[: len(x)]
@@ -146,10 +146,10 @@ def check_same(run: Run) -> None:
     ):
         part = changing_module(run) or "the module"
         raise RequestError(
-            f"{part}: its forward gives another result for the same input and the same key, so a run could "
-            f"not be resumed and engines would disagree. For random numbers use {KEYED}: kedge draws them "
-            "from the run's seed. Keep state between calls in a floating-point buffer, and assign a new "
-            "tensor to it."
+            f"{part}: its forward returns another result for the same input and the same key, so a run "
+            f"could not be resumed and engines would disagree. For random numbers use {KEYED}: kedge "
+            "draws them from the run's seed. Keep state between calls in a floating-point buffer, and "
+            "assign a new tensor to it."
         )
 
 

@@ -70,7 +70,7 @@ def typed_value(hint: Any, value: Any, path: str) -> Any:
 
 
 def named_entry(kinds: Mapping[str, Kind], name: Any, path: str) -> Kind:
-    """The entry with this name; raise if there is none."""
+    """The entry with this name; raise if the name is unknown."""
     if name not in kinds:
         raise RequestError(
             f"{path} = {name!r}: no such name.{nearest(str(name), kinds)} Allowed: {', '.join(kinds)}."

@@ -1,4 +1,4 @@
-"""The arguments of kedge.train as a configuration: the same keys, defaults and checks as a TOML file's."""
+"""The arguments of kedge.train as a configuration, with the same keys, defaults and checks as a TOML file."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -42,7 +42,7 @@ KEYS = {  # argument of kedge.train -> key of a configuration
 }
 ABSENT = {  # keys of a configuration that kedge.train does not have
     "name": "The run's folder is the argument out.",
-    "protocol": "A protocol says how a published experiment divides its dataset: use kedge.run.",
+    "protocol": "A protocol also sets the dataset and its partition: use kedge.run.",
     "data": "The data are the argument clients.",
     "partition": "The data are the argument clients, one dataset each.",
     "model": "The model is the argument module.",
@@ -51,7 +51,7 @@ ROUNDS = 100  # the default of kedge.train
 
 
 def train_document(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The document of a configuration that these arguments of kedge.train describe."""
+    """The arguments of kedge.train as the document of a configuration."""
     document: dict[str, Any] = {"name": "train"}
     for name, key in KEYS.items():
         value = arguments[name]
@@ -68,7 +68,7 @@ def train_document(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_settings(settings: Mapping[str, Any], arguments: Sequence[str], method: Method) -> None:
-    """Raise if one of the further `settings` is no key of a configuration, or contradicts the arguments."""
+    """Raise if one of the `settings` is not a key of a configuration, or contradicts `method`."""
     keys = [key for key in parameters(Experiment) if key not in ABSENT]
     for name in settings:
         first = name.partition(".")[0]
@@ -81,13 +81,13 @@ def check_settings(settings: Mapping[str, Any], arguments: Sequence[str], method
             )
         if first in BY_METHOD and not (method is None or isinstance(method, str)):
             raise RequestError(
-                f"{name}: it belongs to a method string, and method is a Python object. Use "
+                f"{name}: only a method string takes this key, and method is a Python object. Use "
                 "kedge.fedbug(…), kedge.scheduled(…), or a list of kedge.Stage."
             )
 
 
 def train_stages(method: Method, experiment: Experiment, optimizer: Optimizer | None) -> tuple[Stage, ...]:
-    """The stages of the argument `method`; FedAvg if it is None. `optimizer` replaces the experiment's."""
+    """The stages of the argument `method`, FedAvg if it is None; `optimizer` replaces the experiment's."""
     if method is None or isinstance(method, str):
         return stages_of(experiment, optimizer)
     local = local_training(experiment, optimizer)
@@ -101,6 +101,6 @@ def train_stages(method: Method, experiment: Experiment, optimizer: Optimizer | 
     total = sum(stage.rounds for stage in given)
     if experiment.rounds not in (total, ROUNDS):
         raise RequestError(
-            f"rounds = {experiment.rounds}, but the stages have {total} rounds together. Leave rounds out."
+            f"rounds = {experiment.rounds}, but the stages have {total} rounds together. Leave out rounds."
         )
     return tuple(replace(one, local=local) if one.local is DEFAULT_LOCAL else one for one in given)

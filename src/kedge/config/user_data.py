@@ -1,4 +1,4 @@
-"""The data that a call of `kedge.train` passes, as a federation that fits the module."""
+"""The datasets of a call of kedge.train as a federation that fits the module."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ def user_federation(
     module: nn.Module,
     experiment: Experiment,
 ) -> Federation:
-    """The federation of the clients' own datasets, with as many classes as the module has outputs."""
+    """The federation of the clients' datasets; its number of classes is the module's number of outputs."""
     federation = federation_from_datasets(clients, test, local_tests)
     experiment.participation.count(len(clients))
     outputs = output_count(module, federation.prepare(federation.pool.x[:1]).cpu())
@@ -37,28 +37,28 @@ def user_federation(
 
 
 def with_local_tests(federation: Federation, given: bool, experiment: Experiment) -> Federation:
-    """The federation with the share `evaluation.local_test` of every client held out as its local test."""
+    """The federation with local tests: the share `evaluation.local_test` of each client's samples."""
     share, way = experiment.evaluation.local_test, experiment.evaluation.local
     check_local_tests(way, share)
     if way != "split":
         raise RequestError(
-            f"evaluation.local = {way!r}: kedge.train has no common training part to divide. Use 'split', or "
-            "pass each client's own test data as local_tests."
+            f"evaluation.local = {way!r}: kedge.train has no common dataset to divide. Use 'split', or pass "
+            "each client's own test data as local_tests."
         )
     if not share:
         return federation
     if given:
         raise RequestError(
-            f"evaluation.local_test = {share} and local_tests: give one of them. local_tests are data of "
-            "their own, evaluation.local_test holds out a share of each client's samples."
+            f"evaluation.local_test = {share} and local_tests: give one of them. local_tests are "
+            "separate data; evaluation.local_test takes a share of each client's samples."
         )
     train, tests = split_tests(federation.clients, share, experiment.seed)
     return replace(federation, clients=tuple(train), local_tests=tuple(tests))
 
 
 def output_count(module: nn.Module, x: torch.Tensor) -> int:
-    """The number of classes that the module's logits distinguish."""
-    model = from_module(module, units="layer")  # every module has these
+    """The number of logits that the module returns for a sample `x`."""
+    model = from_module(module, units="layer")  # every module has units of this kind
     params, buffers = model.init(0)
     x = x.to(next(iter(params.values())).dtype)
     batch = Batch(

@@ -11,6 +11,7 @@ import inspect
 import operator
 from collections.abc import Callable, Mapping
 from functools import cache, partial, reduce, wraps
+from math import inf
 from numbers import Integral
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints, overload
@@ -128,18 +129,24 @@ def in_range(value: Any, kind: type, field: FieldInfo) -> bool:
 
 
 def requirement(key: str, kind: type, field: FieldInfo) -> str:
-    """The range in words, such as "mu ≥ 0", "0 ≤ beta < 1" or "a whole number of at least 1"."""
+    """The range in words: "0 ≤ beta < 1", "a finite alpha > 0", "a whole number of at least 1"."""
     bounds = bounds_of(field)
-    if kind is int and set(bounds) <= {"ge", "le"}:
-        limits = (
-            f"from {bounds.get('ge')} to {bounds['le']}" if "le" in bounds else f"of at least {bounds['ge']}"
-        )
-        return f"a whole number {limits}"
-    lower = next(
-        (f"{bounds[name]} {sign} " for name, sign in (("ge", "≤"), ("gt", "<")) if name in bounds), ""
-    )
-    upper = next((f" {COMPARISONS[name][1]} {bounds[name]}" for name in ("le", "lt") if name in bounds), "")
-    if upper:
-        return f"{lower}{key}{upper}"
-    [(name, bound)] = bounds.items()
-    return f"{key} {COMPARISONS[name][1]} {bound}"
+    if kind is int and set(bounds) == {"ge"}:
+        return f"a whole number of at least {bounds['ge']}"
+    if kind is int and set(bounds) == {"ge", "le"}:
+        return f"a whole number from {bounds['ge']} to {bounds['le']}"
+    if bounds.get("lt") == inf:
+        del bounds["lt"]
+        return f"a finite {inequality(key, bounds)}"
+    return inequality(key, bounds)
+
+
+def inequality(key: str, bounds: Bounds) -> str:
+    """The bounds as an inequality: "mu ≥ 0" for one bound, "0 ≤ beta < 1" for two."""
+    signs = {name: sign for name, (_, sign) in COMPARISONS.items()}
+    if len(bounds) == 1:
+        [(name, bound)] = bounds.items()
+        return f"{key} {signs[name]} {bound}"
+    lower = f"{bounds['ge']} ≤" if "ge" in bounds else f"{bounds['gt']} <"
+    upper = f"≤ {bounds['le']}" if "le" in bounds else f"< {bounds['lt']}"
+    return f"{lower} {key} {upper}"

@@ -75,7 +75,8 @@ class Plain:
         if len(mask) != units:
             name = getattr(self.function, "__name__", str(self.function))
             raise RequestError(
-                f"the schedule {name} gives {len(mask)} flags for a model of {units} units: need one a unit."
+                f"the schedule {name} returns {len(mask)} flags for a model of {units} units: need one flag "
+                "for each unit."
             )
         return mask
 
@@ -92,7 +93,8 @@ class Both:
         for mask in masks:
             if len(mask) != units:
                 raise RequestError(
-                    f"a schedule gives {len(mask)} flags for a model of {units} units: need one a unit."
+                    f"a schedule returns {len(mask)} flags for a model of {units} units: need one flag for "
+                    "each unit."
                 )
         return tuple(a and b for a, b in zip(*masks, strict=True))
 

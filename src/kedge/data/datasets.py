@@ -3,12 +3,15 @@
 import inspect
 from collections.abc import Callable, Sequence
 from importlib.resources import files
-from typing import Any
+from math import inf
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from kedge.core.errors import RequestError, nearest
 from kedge.core.random import Purpose, normals, permutation
+from kedge.core.ranges import Count, checked
 from kedge.data.dataset import Dataset, Source
 from kedge.data.npz_files import dataset_from_folder, dataset_from_npz, find_override
 from kedge.data.sources.cifar import cifar10, cifar100
@@ -38,19 +41,20 @@ def digits() -> Source:
     return Source("digits", train, test, 10, *DIGITS, scale=1 / 16)
 
 
+@checked
 def synthetic(
-    samples: int = 2000,
-    classes: int = 10,
+    samples: Annotated[int, Field(ge=5)] = 2000,
+    classes: Count = 10,
     features: int | Sequence[int] = (16,),
-    noise: float = 1.0,
+    noise: Annotated[float, Field(ge=0, lt=inf)] = 1.0,
     seed: int = 0,
 ) -> Source:
     """Gaussian classes of equal size: standard normal centers plus noise; the last fifth is the test set."""
     shape = (features,) if isinstance(features, int) else tuple(features)
-    if samples < 5 or not 1 <= classes <= samples or not shape or min(shape) < 1 or not 0 <= noise < np.inf:
+    if classes > samples or not shape or min(shape) < 1:
         raise RequestError(
-            f"synthetic(samples={samples}, classes={classes}, features={features}, noise={noise}): need "
-            "samples ≥ 5, 1 ≤ classes ≤ samples, features ≥ 1 in every axis, and a finite noise ≥ 0."
+            f"synthetic(samples={samples}, classes={classes}, features={features}): need classes ≤ samples, "
+            "and features ≥ 1 in every axis."
         )
     position, size = np.arange(np.prod(shape)), int(np.prod(shape))
     centers = normals(seed, Purpose.SYNTHETIC, step=0, client=np.arange(classes)[:, None], position=position)

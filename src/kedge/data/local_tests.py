@@ -10,36 +10,36 @@ Indices refer to one pool: the training part, followed by the test part if it is
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 
 from kedge.core.errors import RequestError
 from kedge.core.random import Purpose, permutation
+from kedge.core.ranges import checked
 from kedge.data.dataset import Dataset, Source
 
 Ints = NDArray[np.int64]
 LocalTests = Literal["split", "merged", "matched"]
+Share = Annotated[float, Field(ge=0, lt=1, description="the share of each client's samples")]
 TIES, DEAL = 1, 2  # draws of matched tests; part of the random key in place of the round
 
 
-def check_local_tests(local: LocalTests, share: float) -> None:
-    """Raise if `share` is out of range, or does not fit the kind of local tests."""
-    if not 0 <= share < 1:
-        raise RequestError(
-            f"local_test = {share}: need 0 ≤ local_test < 1, the share of each client's samples."
-        )
-    if local == "merged" and not share:
+@checked(prefix="")
+def check_local_tests(local: LocalTests, local_test: Share) -> None:
+    """Raise if the share `local_test` is out of range, or does not fit the kind of local tests."""
+    if local == "merged" and not local_test:
         raise RequestError(
             "local = 'merged' with local_test = 0: the test part is merged into the training part, so no "
             "test samples would remain. Set local_test, the share of each client's samples (PFLlib: 0.25)."
         )
-    if local == "matched" and share:
+    if local == "matched" and local_test:
         raise RequestError(
-            f"local = 'matched' with local_test = {share}: matched tests are taken from the test part, not "
-            "from the training samples. Set local_test = 0, or use local = 'split' or 'merged'."
+            f"local = 'matched' with local_test = {local_test}: matched tests are taken from the test part, "
+            "not from the training samples. Set local_test = 0, or use local = 'split' or 'merged'."
         )
 
 

@@ -142,7 +142,7 @@ def test_every_partition_has_a_golden_row() -> None:
         ("iid", {"clients": 0}, r"Iid\(clients=0\): need a whole number of at least 1"),
         ("iid", {"clients": 2.5}, r"Iid\(clients=2\.5\): need a whole number"),
         ("dirichlet", {"clients": 0, "alpha": 1.0}, r"Dirichlet\(clients=0\)"),
-        ("dirichlet", {"clients": 5, "alpha": 0.0}, r"alpha=0\.0\): need 0 < alpha < inf; small alpha"),
+        ("dirichlet", {"clients": 5, "alpha": 0.0}, r"alpha=0\.0\): need a finite alpha > 0; small alpha"),
         ("dirichlet", {"clients": 5, "alpha": math.inf}, r"alpha=inf.*use the partition 'iid'"),
         ("dirichlet", {"clients": 5, "alpha": math.nan}, r"alpha=nan"),
         ("dirichlet", {"clients": 5, "alpha": 1.0, "sigma": -1.0}, r"sigma=-1\.0\): need 0 ≤ sigma.*equal"),
