@@ -11,7 +11,7 @@ from kedge.measure.evaluation import (
     ClientModel,
     ClientScore,
     EvaluationSets,
-    client_model_scores,
+    Scorer,
     groups,
     rows_by_client,
 )
@@ -42,12 +42,12 @@ def test_models_side_by_side_answer_as_each_alone(at_once: int, padding: int, no
         ]
 
     def scores_by_client(at_once: int, padding: int) -> dict[int, ClientScore]:
-        tests = EvaluationSets(data)
+        tests, scorer = EvaluationSets(data), Scorer(model, logits, data.prepare)
         found: dict[int, ClientScore] = {}
         tests.padding = padding
         for group in groups(models(), at_once):
             clients = [client for client, _, _ in group]
-            scores = client_model_scores(model, logits, group, tests)
+            scores = scorer.client_model_scores(group, tests)
             found |= rows_by_client(scores, clients, tests.sizes)
             assert tests.padded(tuple(clients)).shape[1] % padding == 0
         return found

@@ -9,7 +9,6 @@ the output buffers, so scores are copied.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -85,25 +84,60 @@ def unchanged(name: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def model_scores(
-    model: Model,
-    predict: Predict,
-    data: Federation,
-    samples: Samples,
-    params: Leaves,
-    buffers: Leaves,
-    accelerate: Accelerate,
-) -> Scores:
-    """Scores of one model, computed batch by batch."""
-    source, index = samples
-    forward = partial(batch_scores, model, predict, data.prepare)
-    function = partial(stacked_batch_scores, forward) if source.y.is_cuda else forward
-    parts = []
-    for span in batch_slices(len(source if index is None else index), 1, source.y.device):
-        some = span if index is None else index[span]
-        x, y = source.x[some], source.y[some]
-        parts.append(copied(accelerate(("one", predict, len(y)), function)(params, buffers, x, y)))
-    return Scores(*(torch.cat(values) for values in zip(*parts, strict=True)))
+class Scorer(NamedTuple):
+    """Scores samples in evaluation mode, by the class that `predict` finds in a model's output."""
+
+    model: Model
+    predict: Predict
+    prepare: Callable[[Tensor], Tensor]  # the federation's samples as the model's input
+
+    @torch.no_grad()
+    def forward(self, params: Leaves, buffers: Leaves, x: Tensor, labels: Tensor) -> Scores:
+        """Scores of one forward pass."""
+        images = self.prepare(x)
+        key = torch.zeros(2, dtype=torch.int64, device=labels.device)
+        weight = torch.ones(len(labels), dtype=images.dtype, device=images.device)
+        batch = Batch(images, labels, weight, key)
+        logits = self.predict(self.model.apply(params, buffers, batch, False)[0])
+        return Scores(logits.argmax(1) == labels, F.cross_entropy(logits, labels, reduction="none"))
+
+    def stacked_forward(self, params: Leaves, buffers: Leaves, x: Tensor, labels: Tensor) -> Scores:
+        """Scores of one forward pass as a stack of one model: kernels for stacks are faster on a GPU."""
+        params, buffers = (tree_map(lambda v: v[None], tree) for tree in (params, buffers))
+        scores = vmap(self.forward)(params, buffers, x[None], labels[None])
+        return Scores(*(v[0] for v in scores))
+
+    def model_scores(
+        self, params: Leaves, buffers: Leaves, samples: Samples, accelerate: Accelerate = unchanged
+    ) -> Scores:
+        """Scores of one model, computed batch by batch."""
+        source, index = samples
+        function = self.stacked_forward if source.y.is_cuda else self.forward
+        parts = []
+        for span in batch_slices(len(source if index is None else index), 1, source.y.device):
+            some = span if index is None else index[span]
+            x, y = source.x[some], source.y[some]
+            score = accelerate(("one", self.predict, len(y)), function)
+            parts.append(copied(score(params, buffers, x, y)))
+        return Scores(*(torch.cat(values) for values in zip(*parts, strict=True)))
+
+    def client_model_scores(
+        self, models: Sequence[ClientModel], tests: EvaluationSets, accelerate: Accelerate = unchanged
+    ) -> Scores:
+        """Scores of clients' own models on their local tests: one stack, one padded row per client."""
+        pool, index = tests.data.pool, tests.padded(tuple(client for client, _, _ in models))
+        if len(models) == 1:
+            _, params, buffers = models[0]
+            scores = self.model_scores(params, buffers, (pool, index[0]), accelerate)
+            return Scores(*(v[None] for v in scores))
+        params, buffers = stack([own[1] for own in models]), stack([own[2] for own in models])
+        forward = vmap(self.forward)
+        parts = []
+        for span in batch_slices(index.shape[1], len(models), index.device):
+            x, y = pool.x[index[:, span]], pool.y[index[:, span]]
+            score = accelerate(("own", self.predict, *y.shape), forward)
+            parts.append(copied(score(params, buffers, x, y)))
+        return Scores(*(torch.cat(values, 1) for values in zip(*parts, strict=True)))
 
 
 def batch_slices(samples: int, models: int, device: torch.device) -> list[slice]:
@@ -111,69 +145,6 @@ def batch_slices(samples: int, models: int, device: torch.device) -> list[slice]
     batches = -(-samples * models // BATCH_LIMIT[device.type])
     width = max(1, -(-samples // batches)) if device.type == "cuda" else max(1, BATCH_LIMIT["cpu"] // models)
     return [slice(start, start + width) for start in range(0, samples, width)]
-
-
-@torch.no_grad()
-def batch_scores(
-    model: Model,
-    predict: Predict,
-    prepare: Callable[[Tensor], Tensor],
-    params: Leaves,
-    buffers: Leaves,
-    x: Tensor,
-    labels: Tensor,
-) -> Scores:
-    """Scores of one forward pass in evaluation mode."""
-    images = prepare(x)
-    key = torch.zeros(2, dtype=torch.int64, device=labels.device)
-    weight = torch.ones(len(labels), dtype=images.dtype, device=images.device)
-    logits = predict(model.apply(params, buffers, Batch(images, labels, weight, key), False)[0])
-    return Scores(logits.argmax(1) == labels, F.cross_entropy(logits, labels, reduction="none"))
-
-
-def stacked_batch_scores(
-    forward: Callable[..., Scores], params: Leaves, buffers: Leaves, x: Tensor, labels: Tensor
-) -> Scores:
-    """Scores of one forward pass as a stack of one model: kernels for stacks are faster on a GPU."""
-    stacks = [tree_map(lambda v: v[None], own) for own in (params, buffers)]
-    return Scores(*(v[0] for v in vmap(forward)(*stacks, x[None], labels[None])))
-
-
-def shared_model_scores(
-    model: Model,
-    predict: Predict,
-    models: Sequence[Leaves],
-    buffers: Leaves,
-    data: Federation,
-    samples: Samples | None,
-    accelerate: Accelerate = unchanged,
-) -> list[Scores]:
-    """Scores of each of the models that all clients share; empty without samples."""
-    if samples is None:
-        return []
-    return [model_scores(model, predict, data, samples, own, buffers, accelerate) for own in models]
-
-
-def client_model_scores(
-    model: Model,
-    predict: Predict,
-    models: Sequence[ClientModel],
-    tests: EvaluationSets,
-    accelerate: Accelerate = unchanged,
-) -> Scores:
-    """Scores of clients' own models on their local tests: one stack, one padded row per client."""
-    data, index = tests.data, tests.padded(tuple(client for client, _, _ in models))
-    if len(models) == 1:
-        _, params, buffers = models[0]
-        single = model_scores(model, predict, data, (data.pool, index[0]), params, buffers, accelerate)
-        return Scores(*(v[None] for v in single))
-    params, buffers = stack([own[1] for own in models]), stack([own[2] for own in models])
-    forward = vmap(partial(batch_scores, model, predict, data.prepare))
-    parts = []
-    for span in batch_slices(index.shape[1], len(models), index.device):
-        x, y = data.pool.x[index[:, span]], data.pool.y[index[:, span]]
-        parts.append(copied(accelerate(("own", predict, *y.shape), forward)(params, buffers, x, y)))
-    return Scores(*(torch.cat(values, 1) for values in zip(*parts, strict=True)))
 
 
 def copied(scores: Scores) -> Scores:
@@ -184,8 +155,8 @@ def copied(scores: Scores) -> Scores:
 def groups(models: Iterable[ClientModel], size: int) -> Iterator[list[ClientModel]]:
     """The models in lists of at most `size`."""
     rest = iter(models)
-    while some := list(islice(rest, size)):
-        yield some
+    while group := list(islice(rest, size)):
+        yield group
 
 
 def common_metrics(scores: Scores) -> dict[str, float]:
@@ -205,7 +176,7 @@ def split_by_client(scores: Scores, sizes: Mapping[int, int]) -> dict[int, Clien
 def rows_by_client(
     scores: Scores, clients: Sequence[int], sizes: Mapping[int, int]
 ) -> dict[int, ClientScore]:
-    """Totals per client of `client_model_scores`, without the padding."""
+    """Totals per client of `Scorer.client_model_scores`, without the padding."""
     return {client: totals(*(v[row, : sizes[client]] for v in scores)) for row, client in enumerate(clients)}
 
 

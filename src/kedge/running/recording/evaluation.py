@@ -24,13 +24,12 @@ from kedge.measure.evaluation import (
     ClientModel,
     ClientScore,
     EvaluationSets,
+    Scorer,
     Scores,
-    client_model_scores,
     common_metrics,
     groups,
     pooled_metrics,
     rows_by_client,
-    shared_model_scores,
     split_by_client,
 )
 from kedge.running.progress import Progress
@@ -73,11 +72,16 @@ def start_evaluation(
         own = list(groups(clients, engine.at_once))
 
     def score() -> RoundScores:
-        score_shared = partial(shared_model_scores, model, logits, models, server.buffers, tests.data)
+        shared = Scorer(model, logits, tests.data.prepare)
+        personal = shared._replace(predict=algorithm.predict)
+        common, local = (
+            [shared.model_scores(params, server.buffers, samples, overlap.repeat) for params in models]
+            if samples
+            else []
+            for samples in (tests.common(), tests.local())
+        )
         return RoundScores(
-            score_shared(tests.common(), overlap.repeat),
-            score_shared(tests.local(), overlap.repeat),
-            [client_model_scores(model, algorithm.predict, some, tests, overlap.repeat) for some in own],
+            common, local, [personal.client_model_scores(some, tests, overlap.repeat) for some in own]
         )
 
     places = list(different)
@@ -102,11 +106,10 @@ def fine_tuned_scores(
         return {}
     order = Order(progress.round - 1, progress.stage_round - 1, task.seed, server.shared, server.buffers, {})
     found: dict[int, ClientScore] = {}
+    scorer = Scorer(task.model, algorithm.predict, tests.data.prepare)
     for some in groups(engine.tune(order, list(tests.sizes), tune), engine.at_once):
         # Launched, although the result is needed at once: `repeat` must always be called on the same stream.
-        scores = overlap.launch(
-            partial(client_model_scores, task.model, algorithm.predict, some, tests, overlap.repeat)
-        )
+        scores = overlap.launch(partial(scorer.client_model_scores, some, tests, overlap.repeat))
         found |= rows_by_client(scores(), [client for client, _, _ in some], tests.sizes)
     return found
 
