@@ -1,10 +1,10 @@
 """Wrong variants of FedDecorr, FedNTD, FedDC and FedDyn's ablations."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import torch
+from tests.oracle.wrong.variant import Checks, with_corrections
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -12,14 +12,12 @@ from kedge.algorithms import feddc, feddecorr, feddyn, feddyn_no_h, feddyn_no_re
 from kedge.algorithms.feddc import Drift
 from kedge.algorithms.feddecorr import Decorrelation, decorrelation
 from kedge.algorithms.fedntd import NotTrueDistillation
-from kedge.audit.finding import Finding
 from kedge.audit.oracles import client_terms as oracle
 from kedge.audit.oracles import feddyn as oracle_feddyn
 from kedge.audit.references import gradients, objectives, quadratics
 from kedge.audit.registry.client_terms import TAU_1, TAU_3
 from kedge.audit.registry.drift_corrections import FULL
-from kedge.core.algorithm import Algorithm
-from kedge.core.correction import Cohort, Correction, End, Step
+from kedge.core.correction import Cohort, End, Step
 from kedge.core.losses import weighted_mean
 from kedge.core.tree import Leaves, Tree, add, sub
 
@@ -90,31 +88,27 @@ class ByParticipants(Drift):
         return Drift.server(self, update, mean, state, cohort._replace(population=cohort.size))
 
 
-def having(correction: Correction, base: Algorithm) -> Algorithm:
-    return replace(base, corrections=(correction,))
-
-
 DC, NTD, NO_REG, NO_H = feddc(0.1), fedntd(), feddyn_no_reg(), feddyn_no_h(0.1)
 
-WRONG: dict[str, Callable[[], Finding]] = {
-    "feddecorr as in the paper": partial(oracle.feddecorr, having(PaperForm(1.0), feddecorr())),
-    "feddecorr over padding": partial(oracle.feddecorr, having(Padded(1.0), feddecorr())),
+WRONG: Checks = {
+    "feddecorr as in the paper": partial(oracle.feddecorr, with_corrections(feddecorr(), PaperForm(1.0))),
+    "feddecorr over padding": partial(oracle.feddecorr, with_corrections(feddecorr(), Padded(1.0))),
     "feddecorr another beta": partial(oracle.feddecorr, feddecorr(0.1)),
     "feddecorr as in the paper, gradient": partial(
-        gradients.local_gradient, having(PaperForm(0.5), feddecorr()), objectives.feddecorr, 3
+        gradients.local_gradient, with_corrections(feddecorr(), PaperForm(0.5)), objectives.feddecorr, 3
     ),
-    "fedntd the other way": partial(oracle.fedntd, having(LocalToGlobal(1.0, 1.0), NTD), TAU_1),
-    "fedntd with the label": partial(oracle.fedntd, having(WithLabel(1.0, 1.0), NTD), TAU_1),
-    "fedntd without tau²": partial(oracle.fedntd, having(Unscaled(1.0, 3.0), NTD), TAU_3),
+    "fedntd the other way": partial(oracle.fedntd, with_corrections(NTD, LocalToGlobal(1.0, 1.0)), TAU_1),
+    "fedntd with the label": partial(oracle.fedntd, with_corrections(NTD, WithLabel(1.0, 1.0)), TAU_1),
+    "fedntd without tau²": partial(oracle.fedntd, with_corrections(NTD, Unscaled(1.0, 3.0)), TAU_3),
     "fedntd with the label, gradient": partial(
-        gradients.local_gradient, having(WithLabel(1.0, 2.0), NTD), objectives.fedntd, 3
+        gradients.local_gradient, with_corrections(NTD, WithLabel(1.0, 2.0)), objectives.fedntd, 3
     ),
-    "feddc without the drift": partial(oracle.feddc, having(OwnAnchor(0.1), DC)),
+    "feddc without the drift": partial(oracle.feddc, with_corrections(DC, OwnAnchor(0.1))),
     "feddc without the drift, gradient": partial(
-        gradients.local_gradient, having(OwnAnchor(0.1), DC), objectives.feddc, 3
+        gradients.local_gradient, with_corrections(DC, OwnAnchor(0.1)), objectives.feddc, 3
     ),
-    "feddc without g": partial(oracle.feddc, having(WithoutServerGradient(0.1), DC)),
-    "feddc over |S|": partial(oracle.feddc_means, having(ByParticipants(0.1), DC)),
+    "feddc without g": partial(oracle.feddc, with_corrections(DC, WithoutServerGradient(0.1))),
+    "feddc over |S|": partial(oracle.feddc_means, with_corrections(DC, ByParticipants(0.1))),
     "no-reg is not feddyn": partial(oracle_feddyn.feddyn, feddyn(0.1), FULL, "feddyn_wo_reg"),
     "no-reg does not reach": partial(quadratics.reaches_minimizer, NO_REG),
     "no-h is not feddyn": partial(oracle_feddyn.feddyn, feddyn(0.1), FULL, "feddyn_wo_h"),
@@ -123,6 +117,8 @@ WRONG: dict[str, Callable[[], Finding]] = {
     "feddyn is not held back": partial(quadratics.stops_before_minimizer, feddyn(0.1)),
 }
 
-HARMLESS: dict[str, Callable[[], Finding]] = {
-    "feddc over |S| is right if everybody takes part": partial(oracle.feddc, having(ByParticipants(0.1), DC)),
+HARMLESS: Checks = {
+    "feddc over |S| is right if everybody takes part": partial(
+        oracle.feddc, with_corrections(DC, ByParticipants(0.1))
+    ),
 }

@@ -1,17 +1,16 @@
 """Wrong variants of FedAvg, FedProx, FedDyn, SCAFFOLD and FedBug."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 
+from tests.oracle.wrong.variant import Checks, with_corrections
 from torch import Tensor
 
 from kedge.algorithms import fedavg, fedbug, feddyn, fedprox, scaffold
 from kedge.algorithms.feddyn import DynamicRegularizer
 from kedge.algorithms.fedprox import Proximal
 from kedge.algorithms.scaffold import ControlVariates
-from kedge.audit.finding import Finding
 from kedge.audit.oracles.averaging import fedavg_clip, fedavg_uniform, first_round, local_steps
 from kedge.audit.oracles.fedbug import schedule_case, schedule_rounding, schedule_sequence, update
 from kedge.audit.oracles.feddyn import clip_order, to_fedavg
@@ -20,8 +19,7 @@ from kedge.audit.oracles.scaffold import mean_gradient, momentum
 from kedge.audit.oracles.scaffold import scaffold as scaffold_oracle
 from kedge.audit.references import gradients, objectives, quadratics, reductions
 from kedge.audit.registry.drift_corrections import FULL, PARTIAL
-from kedge.core.algorithm import Algorithm
-from kedge.core.correction import Cohort, Correction, End, Step
+from kedge.core.correction import Cohort, End, Step
 from kedge.core.schedules import Clock, Mask
 from kedge.core.tree import Leaves, Tree, add, axpy, scale, sqnorm, sub
 
@@ -137,44 +135,40 @@ def top_down(clock: Clock, units: int) -> Mask:
     return tuple(2 * (clock.step + 1) > clock.steps or unit == units - 1 for unit in range(units))
 
 
-def with_correction(base: Algorithm, correction: Correction) -> Algorithm:
-    return replace(base, corrections=(correction,))
-
-
 DYN, SCAFFOLD, PROX = feddyn(0.1), scaffold(), fedprox(0.5)
 BUG_SCAFFOLD = fedbug(SCAFFOLD, 0.8)
 
-WRONG: dict[str, Callable[[], Finding]] = {
-    "feddyn over |S|": partial(feddyn_oracle, with_correction(DYN, DividedByParticipants(0.1)), PARTIAL),
-    "feddyn theta subtracted once": partial(feddyn_oracle, with_correction(DYN, AnchorOnce(0.1)), FULL),
-    "feddyn without h": partial(feddyn_oracle, with_correction(DYN, Distributed(0.1)), FULL),
-    "feddyn wrong sign": partial(feddyn_oracle, with_correction(DYN, Upward(0.1)), FULL),
+WRONG: Checks = {
+    "feddyn over |S|": partial(feddyn_oracle, with_corrections(DYN, DividedByParticipants(0.1)), PARTIAL),
+    "feddyn theta subtracted once": partial(feddyn_oracle, with_corrections(DYN, AnchorOnce(0.1)), FULL),
+    "feddyn without h": partial(feddyn_oracle, with_corrections(DYN, Distributed(0.1)), FULL),
+    "feddyn wrong sign": partial(feddyn_oracle, with_corrections(DYN, Upward(0.1)), FULL),
     "feddyn wrong sign, gradient": partial(
-        gradients.local_gradient, with_correction(DYN, Upward(0.1)), objectives.feddyn, 3
+        gradients.local_gradient, with_corrections(DYN, Upward(0.1)), objectives.feddyn, 3
     ),
     "feddyn another alpha": partial(feddyn_oracle, feddyn(0.2), FULL),
-    "feddyn all in the clip": partial(clip_order, with_correction(DYN, InsideClip(0.1))),
+    "feddyn all in the clip": partial(clip_order, with_corrections(DYN, InsideClip(0.1))),
     "feddyn without h, quadratics": partial(
-        quadratics.reaches_minimizer, with_correction(DYN, Distributed(0.1))
+        quadratics.reaches_minimizer, with_corrections(DYN, Distributed(0.1))
     ),
     "feddyn by data, other minimizer": partial(quadratics.reaches_minimizer, feddyn(0.1, "data"), False),
     "switch to the wrong weights": partial(to_fedavg, DYN, fedavg()),
     "switch that never happens": partial(to_fedavg, DYN, DYN),
-    "scaffold undecayed": partial(mean_gradient, with_correction(SCAFFOLD, Undecayed())),
-    "scaffold without c": partial(scaffold_oracle, with_correction(SCAFFOLD, WithoutServer()), FULL),
+    "scaffold undecayed": partial(mean_gradient, with_corrections(SCAFFOLD, Undecayed())),
+    "scaffold without c": partial(scaffold_oracle, with_corrections(SCAFFOLD, WithoutServer()), FULL),
     "scaffold over |S|": partial(
-        scaffold_oracle, with_correction(SCAFFOLD, ControlByParticipants()), PARTIAL
+        scaffold_oracle, with_corrections(SCAFFOLD, ControlByParticipants()), PARTIAL
     ),
-    "scaffold all steps": partial(mean_gradient, with_correction(BUG_SCAFFOLD, AllSteps())),
+    "scaffold all steps": partial(mean_gradient, with_corrections(BUG_SCAFFOLD, AllSteps())),
     "scaffold with momentum, all steps": partial(
-        momentum, with_correction(scaffold(allow_momentum=True), AllSteps(True))
+        momentum, with_corrections(scaffold(allow_momentum=True), AllSteps(True))
     ),
     "scaffold first round by size": partial(
         reductions.scaffold_first_round, replace(SCAFFOLD, weight=fedavg().weight)
     ),
-    "fedprox without the half": partial(local_steps, with_correction(PROX, NoHalf(0.5)), "fedprox"),
+    "fedprox without the half": partial(local_steps, with_corrections(PROX, NoHalf(0.5)), "fedprox"),
     "fedprox without the half, one client": partial(
-        reductions.one_client_is_sgd, with_correction(PROX, NoHalf(0.3)), 0.9, 0.3
+        reductions.one_client_is_sgd, with_corrections(PROX, NoHalf(0.3)), 0.9, 0.3
     ),
     "fedprox another mu": partial(first_round, fedprox(0.4, "uniform"), "fedprox", "round1_uniform"),
     "fedavg by size for uniform": partial(fedavg_uniform, fedavg()),
@@ -191,21 +185,21 @@ WRONG: dict[str, Callable[[], Finding]] = {
 }
 
 
-HARMLESS: dict[str, Callable[[], Finding]] = {
+HARMLESS: Checks = {
     "over |S| is right when everybody takes part": partial(
-        feddyn_oracle, with_correction(DYN, DividedByParticipants(0.1)), FULL
+        feddyn_oracle, with_corrections(DYN, DividedByParticipants(0.1)), FULL
     ),
     "scaffold over |S| likewise": partial(
-        scaffold_oracle, with_correction(SCAFFOLD, ControlByParticipants()), FULL
+        scaffold_oracle, with_corrections(SCAFFOLD, ControlByParticipants()), FULL
     ),
     "undecayed is right without decay": partial(
-        scaffold_oracle, with_correction(SCAFFOLD, Undecayed()), FULL
+        scaffold_oracle, with_corrections(SCAFFOLD, Undecayed()), FULL
     ),
     "all steps is right without freezing": partial(
-        scaffold_oracle, with_correction(SCAFFOLD, AllSteps()), FULL
+        scaffold_oracle, with_corrections(SCAFFOLD, AllSteps()), FULL
     ),
     "inside the clip is right without one": partial(
-        feddyn_oracle, with_correction(DYN, InsideClip(0.1)), FULL
+        feddyn_oracle, with_corrections(DYN, InsideClip(0.1)), FULL
     ),
     "the floor rule is right where it divides": partial(schedule_case, FloorRule(0.4), "M=5,P=0.4,K=50"),
     "floating point is right elsewhere": partial(schedule_sequence, FloatRule(0.4)),

@@ -1,22 +1,21 @@
 """Wrong variants of FedTR and FedPVR."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
+from tests.oracle.wrong.drift_corrections import ControlByParticipants
+from tests.oracle.wrong.variant import Checks, with_corrections
 from torch import Tensor
 
 from kedge.algorithms import fedavg, feddyn, fedpvr, fedtr, scaffold
 from kedge.algorithms.fedtr import ReleasedDrift, TrackedFeatures
-from kedge.algorithms.scaffold import ControlVariates
-from kedge.audit.finding import Finding
 from kedge.audit.oracles import fedtr as tr
 from kedge.audit.oracles import scaffold as oracle_scaffold
 from kedge.audit.references import feature_objectives, gradients, limit_points, reductions
 from kedge.core.algorithm import Algorithm, by_size, equal
-from kedge.core.correction import Cohort, Correction, End, Step
+from kedge.core.correction import Cohort, End, Step
 from kedge.core.losses import weighted_mean
 from kedge.core.tree import Leaves, Tree, add, sub, zeros
 
@@ -118,17 +117,6 @@ class FromTheStart(TrackedFeatures):
         return self.strength * weighted_mean(away, step.batch)
 
 
-class ByParticipants(ControlVariates):
-    """c as a mean over the |S| participants instead of all m clients."""
-
-    def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
-        return update, {"c": add(state["c"], mean["c"])}
-
-
-def having(base: Algorithm, *corrections: Correction) -> Algorithm:
-    return replace(base, corrections=corrections)
-
-
 DRIFT, TRACKED = fedtr(0.0, 1.0), fedtr(0.7, 0.0)
 BY_SIZE, UNIFORM = fedtr(0.0, 0.05, "accumulate"), fedtr(0.0, 0.05, "accumulate", weights="uniform")
 CLIPPED = replace(reductions.LOCAL, clip=0.1)
@@ -137,10 +125,10 @@ closed = gradients.local_gradient
 
 
 def released(kind: type[ReleasedDrift], rule: Any = "gradient") -> Algorithm:
-    return having(DRIFT, kind(1.0, rule, 0.1))
+    return with_corrections(DRIFT, kind(1.0, rule, 0.1))
 
 
-WRONG: dict[str, Callable[[], Finding]] = {
+WRONG: Checks = {
     "fedtr drift first": partial(tr.drift, released(DriftFirst), tr.GRADIENT),
     "fedtr drift first, at rest": partial(limit_points.fedtr_gradient, released(DriftFirst)),
     "fedtr every step": partial(tr.drift, released(EveryStep, "accumulate"), tr.ACCUMULATE),
@@ -156,19 +144,24 @@ WRONG: dict[str, Callable[[], Finding]] = {
     "fedtr another rate does not stall": partial(tr.half_rate_stalls, fedtr(0.0, drift_rate=0.4)),
     "fedtr gradient rule does not double": partial(tr.accumulate_doubles, DRIFT),
     "fedtr uniform": partial(tr.drift, fedtr(0.0, weights="uniform"), tr.GRADIENT),
-    "fedtr R as a sum": partial(closed, having(TRACKED, Summed(0.7)), feature_objectives.fedtr, 3),
-    "fedtr R over features": partial(closed, having(TRACKED, PerFeature(0.7)), feature_objectives.fedtr, 3),
-    "fedtr centroids unweighted": partial(tr.centroids, having(TRACKED, Unweighted(0.7))),
-    "fedtr centroids vanish": partial(tr.centroids, having(TRACKED, Vanishing(0.7))),
+    "fedtr R as a sum": partial(closed, with_corrections(TRACKED, Summed(0.7)), feature_objectives.fedtr, 3),
+    "fedtr R over features": partial(
+        closed, with_corrections(TRACKED, PerFeature(0.7)), feature_objectives.fedtr, 3
+    ),
+    "fedtr centroids unweighted": partial(tr.centroids, with_corrections(TRACKED, Unweighted(0.7))),
+    "fedtr centroids vanish": partial(tr.centroids, with_corrections(TRACKED, Vanishing(0.7))),
     "fedtr R in the first round": partial(
-        reductions.methods_agree, having(TRACKED, FromTheStart(0.7)), fedavg(), 1
+        reductions.methods_agree, with_corrections(TRACKED, FromTheStart(0.7)), fedavg(), 1
     ),
     "fedtr another strength": partial(tr.features_and_drift, fedtr(0.9)),
     "fedtr is feddyn only unclipped": partial(reductions.methods_agree, UNIFORM, feddyn(0.1), local=CLIPPED),
     "fedtr is feddyn only uniform": partial(reductions.methods_agree, BY_SIZE, feddyn(0.1), local=UNCLIPPED),
     "fedtr is feddyn only for 2λ": partial(reductions.methods_agree, UNIFORM, feddyn(0.05), local=UNCLIPPED),
     "fedpvr over |S|": partial(
-        oracle_scaffold.parts_match, having(fedpvr(), ByParticipants(last=1)), fedavg("uniform"), scaffold()
+        oracle_scaffold.parts_match,
+        with_corrections(fedpvr(), ControlByParticipants(last=1)),
+        fedavg("uniform"),
+        scaffold(),
     ),
     "fedpvr everywhere": partial(oracle_scaffold.fedpvr, scaffold()),
     "fedpvr by size": partial(oracle_scaffold.fedpvr, replace(fedpvr(), weight=by_size)),
@@ -178,11 +171,11 @@ WRONG: dict[str, Callable[[], Finding]] = {
 }
 
 
-HARMLESS: dict[str, Callable[[], Finding]] = {
+HARMLESS: Checks = {
     "a sum is a mean over one sample": partial(
-        tr.features_and_drift, having(fedtr(), Summed(1.0), ReleasedDrift(1.0, "gradient", 0.1))
+        tr.features_and_drift, with_corrections(fedtr(), Summed(1.0), ReleasedDrift(1.0, "gradient", 0.1))
     ),
     "over |S| is right when everybody takes part": partial(
-        oracle_scaffold.fedpvr, having(fedpvr(), ByParticipants(last=1))
+        oracle_scaffold.fedpvr, with_corrections(fedpvr(), ControlByParticipants(last=1))
     ),
 }

@@ -1,16 +1,14 @@
 """Wrong variants of MOON."""
 
-from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import torch
+from tests.oracle.wrong.variant import Checks, with_corrections
 from torch import Tensor
 from torch.nn import functional as F
 
 from kedge.algorithms import fedavg, moon
 from kedge.algorithms.moon import Contrast
-from kedge.audit.finding import Finding
 from kedge.audit.oracles import moon as oracle_moon
 from kedge.audit.references import feature_objectives, gradients, reductions
 from kedge.core.algorithm import Algorithm
@@ -104,10 +102,10 @@ closed = gradients.local_gradient
 
 
 def contrast(kind: type[Contrast], mu: float = 1.0, temperature: float = 0.5) -> Algorithm:
-    return replace(MOON, corrections=(kind(mu, temperature),))
+    return with_corrections(MOON, kind(mu, temperature))
 
 
-WRONG: dict[str, Callable[[], Finding]] = {
+WRONG: Checks = {
     "moon swapped": partial(oracle_moon.contrast, contrast(Swapped), 1.0),
     "moon swapped, gradient": partial(closed, contrast(Swapped), feature_objectives.moon, 3),
     "moon over padding": partial(oracle_moon.contrast, contrast(OverPadding), 1.0),
@@ -124,7 +122,7 @@ WRONG: dict[str, Callable[[], Finding]] = {
 }
 
 
-HARMLESS: dict[str, Callable[[], Finding]] = {
+HARMLESS: Checks = {
     "a random previous model has the right term": partial(
         oracle_moon.contrast, contrast(RandomPrevious), 1.0
     ),

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
+from tests.oracle.wrong.every_method import Leaking
+from tests.oracle.wrong.variant import Checks, with_corrections
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -20,21 +22,12 @@ from kedge.audit.references import feature_objectives, gradients
 from kedge.audit.references import personal_reductions as alone
 from kedge.audit.registry.personalization import BY_SIZE, UNIFORM
 from kedge.core.algorithm import Algorithm, logits
-from kedge.core.correction import Correction, Step
+from kedge.core.correction import Step
 from kedge.core.losses import weighted_mean
 from kedge.core.model import Batch, Model, Output
 from kedge.core.schedules import Clock, Mask
 from kedge.core.selections import everything
-from kedge.core.tree import Leaves, zeros
-
-
-class DecayingHead(Correction):
-    """A gradient of 0 for frozen leaves, so that weight decay changes them."""
-
-    name = "decaying"
-
-    def gradient(self, grads: Leaves, step: Step) -> Leaves:
-        return {**zeros(step.params), **grads}
+from kedge.core.tree import Leaves
 
 
 @dataclass(frozen=True)
@@ -123,12 +116,12 @@ def tuned_as(what: str, algorithm: Algorithm) -> Finding:
 
 
 TUNED = two.EXPECTED["fedbabu"]["after_1_finetune_step_(s,p)"]
-DECAYING = replace(fedbabu(), corrections=(DecayingHead(),))
+DECAYING = with_corrections(fedbabu(), Leaking())
 BODY_FIRST = replace(fedrep(), schedule=BodyThenHead(0.5))
 BODY_FIRST_LONG = replace(fedrep(), schedule=BodyThenHead(1 / 3))
 closed = partial(gradients.local_gradient, objective=feature_objectives.fedrod, opened=3)
 
-WRONG: dict[str, Callable[[], Finding]] = {
+WRONG: Checks = {
     "fedper shares its head": partial(two.fedper, fedavg()),
     "fedper shares its head, later": partial(two.kept_leaf_waits, fedavg(), "p"),
     "fedper uniform": partial(two.fedper, fedper(weights="uniform")),
@@ -183,7 +176,7 @@ WRONG: dict[str, Callable[[], Finding]] = {
 }
 
 
-HARMLESS: dict[str, Callable[[], Finding]] = {
+HARMLESS: Checks = {
     "the batch's counts are right where it is everything": partial(closed, rod(of_the_batch)),
     "log 0 is right where no class is absent": partial(oracle_fedrod.fedrod, rod(infinite)),
     "a decaying head is right without weight decay": partial(two.fedbabu, DECAYING),

@@ -1,9 +1,8 @@
 """Wrong variants of server rules and schedules."""
 
-from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
+from tests.oracle.wrong.variant import Checks, with_corrections
 from torch import Tensor
 
 from kedge.algorithms import fedavg, fedbug
@@ -14,7 +13,6 @@ from kedge.algorithms.fednova import NormalizedAveraging, fednova
 from kedge.algorithms.fix_last import fix_last, fix_last_two
 from kedge.algorithms.layer_expansion import anti, vanilla
 from kedge.algorithms.top_down import top_down
-from kedge.audit.finding import Finding
 from kedge.audit.oracles import fedbug as oracle_fedbug
 from kedge.audit.oracles import schedules as oracle_schedules
 from kedge.audit.oracles import server_rules as oracle_server
@@ -30,8 +28,7 @@ from kedge.audit.registry.server_rules import (
     fedavg_under,
     momentum,
 )
-from kedge.core.algorithm import Algorithm
-from kedge.core.correction import Cohort, Correction, End
+from kedge.core.correction import Cohort, End
 from kedge.core.tree import Leaves, Tree, scale
 
 
@@ -94,30 +91,36 @@ class WithoutEffective(NormalizedAveraging):
         return dict(mean["d"]), state
 
 
-def with_correction(correction: Correction) -> Algorithm:
-    return replace(fedavg(), corrections=(correction,))
-
-
-WRONG: dict[str, Callable[[], Finding]] = {
+WRONG: Checks = {
     "fedavgm ema for heavy ball": partial(momentum, fedavgm(0.9, "ema"), HEAVY_BALL),
     "fedavgm heavy ball for ema": partial(momentum, fedavgm(0.9), EMA),
     "fedavgm another beta": partial(momentum, fedavgm(0.7), HEAVY_BALL),
     "fedavgm is not fedavg": partial(reductions.methods_agree, fedavgm(0.5), fedavg()),
     "fedadam v from 0": partial(adam, fedadam(start="zero"), FROM_TAU),
     "fedadam v from tau²": partial(adam, fedadam(), FROM_ZERO),
-    "fedadam bias correction": partial(adam, with_correction(BiasCorrected(0.1)), FROM_TAU),
-    "fedadam tau inside the root": partial(adam, with_correction(TauInside(0.1)), FROM_TAU),
+    "fedadam bias correction": partial(adam, with_corrections(fedavg(), BiasCorrected(0.1)), FROM_TAU),
+    "fedadam tau inside the root": partial(adam, with_corrections(fedavg(), TauInside(0.1)), FROM_TAU),
     "fedexp the code's epsilon": partial(oracle_server.extrapolated, fedexp(rule="official-code"), PAPER),
     "fedexp the paper's epsilon": partial(oracle_server.extrapolated, fedexp(), OFFICIAL),
-    "fedexp without the half": partial(oracle_server.extrapolated, with_correction(NoHalf(1e-3)), PAPER),
-    "fedexp without the max": partial(oracle_server.one_participant, with_correction(Unbounded(1e-3))),
-    "fedexp views the last": partial(oracle_server.extrapolated, with_correction(LatestOnly(1e-3)), PAPER),
-    "fedexp keeps the first": partial(oracle_server.one_participant, with_correction(FirstKept(1e-3))),
+    "fedexp without the half": partial(
+        oracle_server.extrapolated, with_corrections(fedavg(), NoHalf(1e-3)), PAPER
+    ),
+    "fedexp without the max": partial(
+        oracle_server.one_participant, with_corrections(fedavg(), Unbounded(1e-3))
+    ),
+    "fedexp views the last": partial(
+        oracle_server.extrapolated, with_corrections(fedavg(), LatestOnly(1e-3)), PAPER
+    ),
+    "fedexp keeps the first": partial(
+        oracle_server.one_participant, with_corrections(fedavg(), FirstKept(1e-3))
+    ),
     "fednova is not fedavg": partial(oracle_server.unequal_work, fedavg(), "w_next"),
     "fednova without tau_eff": partial(
-        oracle_server.unequal_work, with_correction(WithoutEffective()), "w_next"
+        oracle_server.unequal_work, with_corrections(fedavg(), WithoutEffective()), "w_next"
     ),
-    "fednova steps only, momentum": partial(oracle_server.momentum_steps, with_correction(StepsOnly())),
+    "fednova steps only, momentum": partial(
+        oracle_server.momentum_steps, with_corrections(fedavg(), StepsOnly())
+    ),
     "fednova uniform": partial(quadratics.misses_minimizer, fednova("uniform"), 0.0, (5, 5, 5)),
     "top-down for bottom-up": partial(oracle_fedbug.update, fedavg_under(top_down(1.0)), "bottom_up_(s,p)"),
     "bottom-up for top-down": partial(oracle_fedbug.update, fedbug(fedavg(), 1.0), "top_down_(s,p)"),
@@ -133,14 +136,14 @@ WRONG: dict[str, Callable[[], Finding]] = {
 }
 
 
-HARMLESS: dict[str, Callable[[], Finding]] = {
+HARMLESS: Checks = {
     "steps only is right without momentum": partial(
-        oracle_server.unequal_work, with_correction(StepsOnly()), "w_next"
+        oracle_server.unequal_work, with_corrections(fedavg(), StepsOnly()), "w_next"
     ),
     "without the max is right where clients disagree": partial(
-        oracle_server.extrapolated, with_correction(Unbounded(1e-3)), PAPER
+        oracle_server.extrapolated, with_corrections(fedavg(), Unbounded(1e-3)), PAPER
     ),
     "keeping the first is right in the first round": partial(
-        oracle_server.extrapolated, with_correction(FirstKept(1e-3)), PAPER
+        oracle_server.extrapolated, with_corrections(fedavg(), FirstKept(1e-3)), PAPER
     ),
 }

@@ -1,11 +1,11 @@
 """Wrong variants of Proposition 1's rule."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from tests.oracle.wrong.variant import Checks
+
 from kedge.algorithms import fedavg, feddyn
-from kedge.audit.finding import Finding
 from kedge.audit.oracles import switching
 from kedge.core.algorithm import Algorithm
 from kedge.rules.gradient_spread import GradientSpread
@@ -44,7 +44,7 @@ class OneAlpha(Proposition1):
 DATA = feddyn(0.1, "data")
 STAGES = (feddyn(0.1), fedavg("uniform"))
 
-WRONG: dict[str, Callable[[], Finding]] = {
+WRONG: Checks = {
     "proposition 1 with itself": partial(switching.proposition1, WithItself(smooth=1)),
     "proposition 1 with itself, bound": partial(switching.met_where_bound_rises, WithItself(smooth=1)),
     "proposition 1 unsquared": partial(switching.proposition1, Unsquared(smooth=1)),
@@ -55,6 +55,6 @@ WRONG: dict[str, Callable[[], Finding]] = {
     "proposition 1 smoothed": partial(switching.proposition1, Proposition1(smooth=2)),
 }
 
-HARMLESS: dict[str, Callable[[], Finding]] = {
+HARMLESS: Checks = {
     "one α is right if all clients have the same": partial(switching.estimates, OneAlpha(), feddyn(0.1)),
 }

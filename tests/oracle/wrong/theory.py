@@ -1,11 +1,10 @@
 """Wrong variants of the linear laboratory."""
 
-from collections.abc import Callable
 from functools import partial
 
+from tests.oracle.wrong.variant import Checks
 from torch import Tensor
 
-from kedge.audit.finding import Finding
 from kedge.audit.oracles.measurements import theory as oracle
 from kedge.measure.theory.contraction import mean_cosine, paper_minimum, paper_ratio, predicted_ratio
 from kedge.measure.theory.linear import (
@@ -32,7 +31,7 @@ def slow(network: Network, point: Point, training: Training) -> Tensor:
     return predicted_ratio(network, point, training._replace(gradient=1))
 
 
-WRONG: dict[str, Callable[[], Finding]] = {
+WRONG: Checks = {
     "the minimum as printed": partial(oracle.flow, PRINTED),
     "the true minimum as if printed": partial(oracle.flow_as_printed, product_minimum),
     "the additive network for the other": partial(oracle.flow, ADDITIVE),
@@ -46,4 +45,4 @@ WRONG: dict[str, Callable[[], Finding]] = {
     "a pair of the other network": partial(oracle.additive_pair, MULTIPLICATIVE),
 }
 
-HARMLESS: dict[str, Callable[[], Finding]] = {}
+HARMLESS: Checks = {}
