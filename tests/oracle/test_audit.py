@@ -128,7 +128,7 @@ def test_every_method_has_a_formula_and_it_is_its_module_s() -> None:
     assert formula("feddyn(data)").startswith("Client: min f_i(w) − ⟨g_i, w⟩")
     assert "Server: γ = mean of the participants" in formula("feddyn")
     assert formula("fedadam").startswith("m ← β₁ m")
-    assert formula("feddyn-no-h") == "FedDyn's clients under a server that only averages"
+    assert formula("feddyn-no-h") == "FedDyn's clients with a server that only averages"
     assert formula("top-down+fedavg").endswith(f" units train{SEPARATOR}w ← w + Σ ω_i (w_i − w)")
     assert formula("protocol") == ""
     assert formula("drift").startswith("Σ_k ‖Δ_k‖² / ‖Σ_k Δ_k‖²")

@@ -15,7 +15,7 @@ from kedge.rules.proposition1 import History, Proposition1
 class WithItself(Proposition1):
     """C_T is part of the mean with which it is compared."""
 
-    def reached(self, history: History) -> list[float]:
+    def criterion(self, history: History) -> list[float]:
         c = self.estimates(history)
         return [t * (c[t] - sum(c[: t + 1]) / (t + 1)) for t in range(1, len(c))]
 
@@ -37,7 +37,7 @@ class Late(Proposition1):
 class OneAlpha(Proposition1):
     """g_k = −α u_k with the same α for every client, although each has its own."""
 
-    def watched(self, algorithm: Algorithm) -> Algorithm:
+    def with_measurements(self, algorithm: Algorithm) -> Algorithm:
         return replace(algorithm, corrections=(*algorithm.corrections, GradientSpread(0.1)))
 
 

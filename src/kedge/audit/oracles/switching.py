@@ -88,15 +88,15 @@ def estimates(rule: Proposition1, algorithm: Algorithm) -> Finding:
     with g_k = −α_k u_k and its mean ḡ_k over the rounds in which k took part.
     """
     cohorts = [[0], [1], [0, 1], [1], [0]]
-    watched = replace(rule, estimate="clients").with_measurements(algorithm)
-    dynamic = next(c for c in watched.corrections if c.name == "dynamic")
-    spread = next(c for c in watched.corrections if c.name == "spread")
+    measured = replace(rule, estimate="clients").with_measurements(algorithm)
+    dynamic = next(c for c in measured.corrections if c.name == "dynamic")
+    spread = next(c for c in measured.corrections if c.name == "spread")
     sizes = ORACLES["test_bed_Q"]["n_samples"]
     share = [len(sizes) * n / sum(sizes) if getattr(dynamic, "scaling", "") == "data" else 1.0 for n in sizes]
     alpha: float = getattr(dynamic, "alpha", 0.0)
     pairs = []
     for name, engine in ENGINES.items():
-        states = record_rounds(bed_q(), [(watched, len(cohorts))], local_q(), cohorts, engine)
+        states = record_rounds(bed_q(), [(measured, len(cohorts))], local_q(), cohorts, engine)
         found: list[list[float]] = [[] for _ in sizes]
         for number, (cohort, state) in enumerate(zip(cohorts, states, strict=True), 1):
             u = {k: float(row["slots"]["dynamic"]["u"]["w"]) for k, row in state.memories.items()}
