@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from kedge.algorithms.fedbug import BottomUp
 from kedge.core.algorithm import LocalTraining
 from kedge.core.schedules import Clock, Mask, Schedule, all_units
-from kedge.data.batches import Plan, lockstep, mask_runs, plan, step_counts
+from kedge.data.alignment import align_steps, mask_runs
+from kedge.data.batches import Plan, PlanSettings, RoundNumbers, plan, step_counts
 
 
 def head_then_body(clock: Clock, units: int) -> Mask:
@@ -40,7 +41,9 @@ def members(sizes: Sequence[int]) -> list[np.ndarray[tuple[int], np.dtype[np.int
 def planned(
     sizes: Sequence[int], local: LocalTraining, schedule: Schedule = all_units, round: int = 0
 ) -> Plan:
-    return plan(members(sizes), range(len(sizes)), local, schedule, 3, 7, round, round)
+    return plan(
+        members(sizes), range(len(sizes)), PlanSettings(local, schedule, 3), RoundNumbers(7, round, round)
+    )
 
 
 def batches(own: Plan, client: int) -> list[list[int]]:
@@ -75,7 +78,7 @@ def test_a_client_draws_the_same_alone_and_in_company(
 ) -> None:
     together = planned(sizes, local, schedule, round)
     for client, samples in enumerate(members(sizes)):
-        alone = plan([samples], [client], local, schedule, 3, 7, round, round)
+        alone = plan([samples], [client], PlanSettings(local, schedule, 3), RoundNumbers(7, round, round))
         assert batches(alone, 0) == batches(together, client)
         assert alone.alive.all()
         live = np.flatnonzero(together.alive[:, client])
@@ -114,7 +117,7 @@ def test_padding_has_weight_zero_and_an_inactive_row_weights_of_one(
 
 @given(SIZES, LOCALS)
 def test_a_width_pads_every_batch_to_it(sizes: list[int], local: LocalTraining) -> None:
-    own = plan(members(sizes), range(len(sizes)), local, all_units, 3, 7, 0, 0, width=9)
+    own = plan(members(sizes), range(len(sizes)), PlanSettings(local, all_units, 3), RoundNumbers(7), width=9)
     assert own.index.shape == own.weight.shape == (len(own.masks), len(sizes), 9)
     assert [batches(own, c) for c in range(len(sizes))] == [
         batches(planned(sizes, local), c) for c in range(len(sizes))
@@ -142,7 +145,7 @@ MASKS = st.sampled_from([(True, False), (False, True), (True, True)])
 @settings(deadline=None)
 @given(st.lists(st.lists(MASKS, min_size=1, max_size=6), min_size=1, max_size=4))
 def test_lockstep_gives_every_client_its_own_steps_in_order(sequences: list[list[Mask]]) -> None:
-    masks, own = lockstep(sequences)
+    masks, own = align_steps(sequences)
     for client, sequence in enumerate(sequences):
         live = [row for row in range(len(masks)) if own[row, client] >= 0]
         assert [own[row, client] for row in live] == list(range(len(sequence)))
@@ -153,7 +156,11 @@ def test_lockstep_gives_every_client_its_own_steps_in_order(sequences: list[list
 def test_batches_differ_by_round_epoch_client_and_seed() -> None:
     local, samples = LocalTraining(2, 20), np.arange(20)
     draws = [
-        tuple(batches(plan([samples], [client], local, all_units, 1, seed, round, 0), 0)[epoch])
+        tuple(
+            batches(
+                plan([samples], [client], PlanSettings(local, all_units, 1), RoundNumbers(seed, round)), 0
+            )[epoch]
+        )
         for seed in (0, 1)
         for round in (0, 1)
         for client in (0, 1)
@@ -164,7 +171,10 @@ def test_batches_differ_by_round_epoch_client_and_seed() -> None:
 
 def test_batches_do_not_depend_on_the_stage() -> None:
     samples = [np.arange(20)]
-    early, late = (plan(samples, [0], LocalTraining(1, 5), all_units, 1, 0, 9, stage) for stage in (0, 9))
+    early, late = (
+        plan(samples, [0], PlanSettings(LocalTraining(1, 5), all_units, 1), RoundNumbers(0, 9, stage))
+        for stage in (0, 9)
+    )
     assert (early.index == late.index).all()
 
 
@@ -175,7 +185,9 @@ def test_dropout_keys_differ_by_step_client_and_round_and_are_made_only_where_ne
     keys = [
         tuple(key)
         for round in (0, 1)
-        for rows in plan(members(sizes), [0, 1], local, all_units, 3, 7, round, 0, random=True).key
+        for rows in plan(
+            members(sizes), [0, 1], PlanSettings(local, all_units, 3, random=True), RoundNumbers(7, round)
+        ).key
         for key in rows
     ]
     assert len(set(keys)) == len(keys) == 2 * 2 * 6
@@ -202,7 +214,11 @@ def test_the_shuffle_is_fair() -> None:
     """Over many rounds every sample is first equally often, within five standard errors."""
     samples, rounds = np.arange(5), 2000
     first = [
-        int(plan([samples], [0], LocalTraining(1, 1), all_units, 1, 3, round, 0).index[0, 0, 0])
+        int(
+            plan(
+                [samples], [0], PlanSettings(LocalTraining(1, 1), all_units, 1), RoundNumbers(3, round)
+            ).index[0, 0, 0]
+        )
         for round in range(rounds)
     ]
     share = np.bincount(first, minlength=5) / rounds

@@ -1,14 +1,14 @@
 """The batches of every client in a round: a pure function of (seed, round, client).
 
-A plan aligns the steps of several clients in rows; one row is one step of the stack. In a row all clients
-train the same units, so clients with different step counts are aligned by phase of the schedule (consecutive
-steps with the same mask). A client without a step in a row is inactive there (`alive` is false). The
-sequential engine uses plans of one client, so all engines draw the same batches.
+A plan aligns the steps of several clients in rows (alignment.py); one row is one step of the stack. A client
+without a step in a row is inactive there (`alive` is false). The sequential engine uses plans of one client,
+so all engines draw the same batches.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from kedge.core.algorithm import LocalTraining
 from kedge.core.random import Purpose, bits, words
 from kedge.core.schedules import Clock, Mask, Schedule
+from kedge.data.alignment import align_steps
 from kedge.data.augment import Augment, moves
 from kedge.data.batch_table import write_table
 
@@ -47,77 +48,98 @@ def step_counts(sizes: Ints, local: LocalTraining) -> tuple[Ints, Ints]:
     return batch, sizes // batch if local.drop_last else -(-sizes // batch)
 
 
+class PlanSettings(NamedTuple):
+    """The settings of a plan that are the same in every round of a stage."""
+
+    local: LocalTraining
+    schedule: Schedule
+    units: int
+    random: bool = False  # whether the model draws random numbers, and needs keys
+    tuning: bool = False  # whether to use the random streams of fine-tuning after a round
+    augment: Augment = "none"
+
+
+class RoundNumbers(NamedTuple):
+    """The numbers that determine the random draws and the masks of a round."""
+
+    seed: int = 0
+    round: int = 0
+    stage_round: int = 0
+
+
 def plan(
     members: Sequence[Ints],
     clients: Sequence[int],
-    local: LocalTraining,
-    schedule: Schedule,
-    units: int,
-    seed: int,
-    round: int,
-    stage_round: int,
+    settings: PlanSettings,
+    numbers: RoundNumbers,
     width: int | None = None,
-    random: bool = False,
-    tuning: bool = False,
-    augment: Augment = "none",
 ) -> Plan:
-    """The plan of a round for `clients`, whose samples are `members`; batches are padded to `width`.
-
-    `random` adds random keys for the model. `tuning` uses the random streams of fine-tuning after a round.
-    """
+    """The plan of a round for `clients`, whose samples are `members`; batches are padded to `width`."""
     ids = np.asarray(clients, dtype=np.int64)
     sizes = np.array([len(own) for own in members], dtype=np.int64)
-    batch, per_epoch = step_counts(sizes, local)
-    steps = local.epochs * per_epoch
-    longest = int(sizes.max())
-    shuffle = bits(
-        seed,
-        Purpose.TUNE_SHUFFLE if tuning else Purpose.SHUFFLE,
-        round=round,
-        client=ids[:, None, None],
-        step=np.arange(local.epochs)[None, :, None],
-        position=np.arange(longest),
-    )
-    shuffle = np.where(np.arange(longest) < sizes[:, None, None], shuffle, np.uint64(2**64 - 1))
-    order = np.argsort(shuffle, axis=-1, kind="stable")  # [clients, epochs, longest]; padding is last
-
-    sequences = {
-        int(k): [schedule(Clock(round, stage_round, step, int(k)), units) for step in range(int(k))]
-        for k in np.unique(steps)
-    }
-    masks, own_step = lockstep([sequences[int(k)] for k in steps])
-    alive = own_step >= 0
-
+    batch, per_epoch = step_counts(sizes, settings.local)
+    steps = settings.local.epochs * per_epoch
+    sequences = mask_sequences(steps, settings, numbers)
+    masks, own_step = align_steps([sequences[int(k)] for k in steps])
+    alive, step = own_step >= 0, np.maximum(own_step, 0)
     width = width or int(batch.max())
+    first = (step % per_epoch)[..., None] * batch[:, None]
     place = np.arange(width)
-    step = np.maximum(own_step, 0)
-    epoch, number = step // per_epoch, step % per_epoch
-    first = number[..., None] * batch[:, None]
     position = first + place  # [rows, clients, width]
     valid = (place < batch[:, None]) & (position < sizes[:, None])
-    row = np.arange(len(ids))[:, None]
+    order = shuffled_orders(ids, sizes, settings, numbers)
+    row, epoch = np.arange(len(ids))[:, None], step // per_epoch
     # Padding repeats the first sample of the batch. Batch normalization uses statistics of the real
     # samples: activations of another sample could grow from layer to layer and overflow, and 0 · inf is NaN.
     chosen = order[row, epoch[..., None], np.where(valid, position, first)]
-    pool = np.concatenate(members)
     starts = np.cumsum(sizes) - sizes
-    index = pool[starts[:, None] + chosen]
-
-    key = np.zeros((*own_step.shape, 2), dtype=np.int64)
-    if random:
-        dropout = Purpose.TUNE_DROPOUT if tuning else Purpose.DROPOUT
-        key = words(seed, dropout, round=round, client=ids, step=step)[..., :2].astype(np.int64)
+    seed, round, _ = numbers
     trained = {k: np.sum(np.array(v, dtype=np.int64), axis=0) for k, v in sequences.items()}
     return Plan(
         masks=masks,
-        index=index,
+        index=np.concatenate(members)[starts[:, None] + chosen],
         weight=np.where(alive[..., None], valid, True).astype(np.float32),
         alive=alive,
-        key=key,
-        moves=moves(augment, seed, round, ids, step, width, tuning),
+        key=random_keys(ids, step, settings, numbers),
+        moves=moves(settings.augment, seed, round, ids, step, width, settings.tuning),
         steps=steps,
         trained=np.stack([trained[int(k)] for k in steps]),
     )
+
+
+def mask_sequences(steps: Ints, settings: PlanSettings, numbers: RoundNumbers) -> dict[int, list[Mask]]:
+    """The masks of all steps of a client, by its number of steps."""
+    _, round, stage_round = numbers
+    return {
+        int(k): [
+            settings.schedule(Clock(round, stage_round, step, int(k)), settings.units)
+            for step in range(int(k))
+        ]
+        for k in np.unique(steps)
+    }
+
+
+def shuffled_orders(ids: Ints, sizes: Ints, settings: PlanSettings, numbers: RoundNumbers) -> Ints:
+    """The order of each client's samples in each epoch, [clients, epochs, longest]; padding is last."""
+    longest, epochs = int(sizes.max()), settings.local.epochs
+    draws = bits(
+        numbers.seed,
+        Purpose.TUNE_SHUFFLE if settings.tuning else Purpose.SHUFFLE,
+        round=numbers.round,
+        client=ids[:, None, None],
+        step=np.arange(epochs)[None, :, None],
+        position=np.arange(longest),
+    )
+    draws = np.where(np.arange(longest) < sizes[:, None, None], draws, np.uint64(2**64 - 1))
+    return np.argsort(draws, axis=-1, kind="stable")
+
+
+def random_keys(ids: Ints, step: Ints, settings: PlanSettings, numbers: RoundNumbers) -> Ints:
+    """The keys of the model's random numbers, [rows, clients, 2]; 0 if the model draws none."""
+    if not settings.random:
+        return np.zeros((*step.shape, 2), dtype=np.int64)
+    purpose = Purpose.TUNE_DROPOUT if settings.tuning else Purpose.DROPOUT
+    return words(numbers.seed, purpose, round=numbers.round, client=ids, step=step)[..., :2].astype(np.int64)
 
 
 def survey(members: Sequence[Ints], width: int) -> tuple[Ints, NDArray[np.float32]]:
@@ -130,57 +152,3 @@ def survey(members: Sequence[Ints], width: int) -> tuple[Ints, NDArray[np.float3
         index.reshape(shape).transpose(1, 0, 2),
         real.astype(np.float32).reshape(shape).transpose(1, 0, 2),
     )
-
-
-def lockstep(sequences: Sequence[Sequence[Mask]]) -> tuple[list[Mask], Ints]:
-    """Align mask sequences: the mask of every row, and each client's step in every row (−1: none).
-
-    A row takes the mask that the fewest clients need again later. If a schedule only opens, or only closes,
-    units, each phase occurs once and lasts as long as its longest client.
-    """
-    if len({tuple(sequence) for sequence in sequences}) == 1:
-        own = np.arange(len(sequences[0]), dtype=np.int64)
-        return list(sequences[0]), np.repeat(own[:, None], len(sequences), axis=1)
-    if len({mask for sequence in sequences for mask in sequence}) == 1:
-        lengths = np.array([len(sequence) for sequence in sequences])
-        own = np.arange(lengths.max(), dtype=np.int64)[:, None]
-        return [sequences[0][0]] * len(own), np.where(own < lengths, own, -1)
-
-    phases = [mask_runs(sequence) for sequence in sequences]
-    at = [0] * len(sequences)  # current phase of each client
-    done = [0] * len(sequences)  # steps done by each client
-    masks: list[Mask] = []
-    rows: list[list[int]] = []
-    while any(at[c] < len(phases[c]) for c in range(len(sequences))):
-        waiting = [c for c in range(len(sequences)) if at[c] < len(phases[c])]
-        now = {c: phases[c][at[c]][0] for c in waiting}
-
-        def returns(mask: Mask, waiting: list[int] = waiting, now: dict[int, Mask] = now) -> tuple[int, int]:
-            later = sum(now[c] != mask and mask in {m for m, _ in phases[c][at[c] :]} for c in waiting)
-            return later, -sum(now[c] == mask for c in waiting)
-
-        mask = min(dict.fromkeys(now.values()), key=returns)
-        members = [c for c in waiting if now[c] == mask]
-        for k in range(max(phases[c][at[c]][1] for c in members)):
-            masks.append(mask)
-            rows.append(
-                [
-                    done[c] + k if c in members and k < phases[c][at[c]][1] else -1
-                    for c in range(len(sequences))
-                ]
-            )
-        for c in members:
-            done[c] += phases[c][at[c]][1]
-            at[c] += 1
-    return masks, np.array(rows, dtype=np.int64)
-
-
-def mask_runs(sequence: Sequence[Mask]) -> list[tuple[Mask, int]]:
-    """Runs of equal masks with their lengths."""
-    runs: list[tuple[Mask, int]] = []
-    for mask in sequence:
-        if runs and runs[-1][0] == mask:
-            runs[-1] = (mask, runs[-1][1] + 1)
-        else:
-            runs.append((mask, 1))
-    return runs

@@ -11,7 +11,7 @@ from torch import Tensor
 from kedge.core.algorithm import Stage
 from kedge.core.model import Model
 from kedge.core.tree import Leaves
-from kedge.data.batches import Plan, plan
+from kedge.data.batches import Plan, PlanSettings, RoundNumbers, plan
 from kedge.data.federation import Federation
 from kedge.engines.engine import Order
 from kedge.engines.stack_start import Prepared, StackRows
@@ -74,11 +74,9 @@ class Planner:
     def draw(self, stage: Stage, model: Model, rows: StackRows, tuning: bool = False) -> Plan:
         """The batches of these rows; padding rows have no step."""
         data, order = self.federation, rows.order
-        drawn = plan(
-            [data.clients[c] for c in rows.clients], rows.clients, stage.local, stage.algorithm.schedule,
-            len(model.units), order.seed, order.round, order.stage_round, width=rows.width,
-            random=model.random, tuning=tuning, augment=data.augment,
-        )  # fmt: skip
+        settings = plan_settings(stage, model, data, tuning)
+        members = [data.clients[c] for c in rows.clients]
+        drawn = plan(members, rows.clients, settings, numbers_of(order), rows.width)
         drawn.alive[:, rows.real :] = False
         return drawn
 
@@ -93,6 +91,17 @@ class Planner:
         """The facts of each client, one row each."""
         ids = to_device(np.array(clients), self.federation.pool.x.device)
         return {k: v[ids] for k, v in self.facts.items()}
+
+
+def plan_settings(stage: Stage, model: Model, data: Federation, tuning: bool) -> PlanSettings:
+    """The settings of a stage's plans."""
+    units, random = len(model.units), model.random
+    return PlanSettings(stage.local, stage.algorithm.schedule, units, random, tuning, data.augment)
+
+
+def numbers_of(order: Order) -> RoundNumbers:
+    """The numbers of an order's round."""
+    return RoundNumbers(order.seed, order.round, order.stage_round)
 
 
 def round_number(order: Order) -> Tensor:

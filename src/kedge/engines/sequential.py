@@ -27,7 +27,7 @@ from kedge.data.federation import Federation
 from kedge.engines.engine import Order
 from kedge.engines.leaves import lr_times, trainable
 from kedge.engines.memory import Memories
-from kedge.engines.planner import round_number
+from kedge.engines.planner import numbers_of, plan_settings, round_number
 from kedge.engines.sums import Sums, Uploads, read_back, sum_uploads
 from kedge.engines.transfer import step_numbers
 
@@ -90,11 +90,8 @@ class Sequential:
         """A client's carry after its last step, its plan, and the inputs that were the same in every step."""
         algorithm, local = stage.algorithm, stage.local
         like = next(iter(order.shared.values()))
-        own = plan(
-            [self.federation.clients[client]], [client], local, algorithm.schedule, len(model.units),
-            order.seed, order.round, order.stage_round, random=model.random, tuning=tuning,
-            augment=self.federation.augment,
-        )  # fmt: skip
+        settings = plan_settings(stage, model, self.federation, tuning)
+        own = plan([self.federation.clients[client]], [client], settings, numbers_of(order))
         memory = self.memories.of(client, order.shared, order.buffers)
         fixed: Fixed = {
             "anchor": order.shared,

@@ -1,8 +1,8 @@
 """Stacked: clients train at once by vmap; one row of every tensor is one client.
 
-The clients of a chunk run in lockstep (data/batches.py). A row without a step computes on a batch of weight 1
-and its result is dropped; padding has weight 0. A backend runs the programs: direct.py, or CUDA graphs
-(cuda/captured.py).
+The clients of a chunk run in lockstep (data/alignment.py). A row without a step computes on a batch of
+weight 1, and its result is dropped; padding has weight 0. A backend runs the programs: direct.py, or CUDA
+graphs (cuda/captured.py).
 """
 
 from collections.abc import Iterator, Sequence

@@ -18,7 +18,7 @@ from kedge.core.schedules import all_units
 from kedge.core.server import broadcast, initial_server
 from kedge.core.tree import Leaves, flatten, tree_map, tree_to
 from kedge.data.augment import Augment
-from kedge.data.batches import plan
+from kedge.data.batches import PlanSettings, RoundNumbers, plan
 from kedge.data.datasets import synthetic
 from kedge.data.federation import federate
 from kedge.engines.cuda.captured import step_from_table
@@ -156,7 +156,12 @@ def test_programs_are_kept_on_disk() -> None:
 @pytest.mark.parametrize("augment", ["none", "flip-crop"])
 def test_the_table_holds_the_plan(augment: Augment) -> None:
     members = [np.arange(20), np.arange(20, 27)]
-    own = plan(members, [0, 1], LocalTraining(1, 4), all_units, 2, 0, 0, 0, augment=augment, random=True)
+    own = plan(
+        members,
+        [0, 1],
+        PlanSettings(LocalTraining(1, 4), all_units, 2, True, augment=augment),
+        RoundNumbers(),
+    )
     table = own.table
     assert table.shape[:2] == own.alive.shape
     assert table.shape[2] % 2 == 0

@@ -22,7 +22,7 @@ from kedge.core.correction import Step
 from kedge.core.losses import weighted_mean
 from kedge.core.optimizers import SGD
 from kedge.core.schedules import Schedule
-from kedge.data.batches import Plan, plan
+from kedge.data.batches import Plan, PlanSettings, RoundNumbers, plan
 from kedge.data.dataset import Dataset
 from kedge.data.federation import federation_from_datasets
 from kedge.nn.from_module import from_module
@@ -43,7 +43,8 @@ CASES: dict[str, Case] = {text: parse_case(text) for text in ORACLES["fedbug_sch
 
 def plan_of_client(schedule: Schedule, units: int, steps: int) -> Plan:
     """The plan of a client that takes `steps` steps."""
-    return plan([np.arange(steps)], [0], LocalTraining(batch=1), schedule, units, 0, 0, 0)
+    settings = PlanSettings(LocalTraining(batch=1), schedule, units)
+    return plan([np.arange(steps)], [0], settings, RoundNumbers())
 
 
 def open_units(steps: Plan) -> list[int]:

@@ -6,13 +6,13 @@ from kedge.audit.finding import Finding, Pair, compare_numbers
 from kedge.audit.specification import ORACLES
 from kedge.core.algorithm import LocalTraining
 from kedge.core.schedules import Mask, Schedule
-from kedge.data.batches import plan
+from kedge.data.batches import PlanSettings, RoundNumbers, plan
 
 
 def mask_in(schedule: Schedule, units: int, round: int) -> Mask:
     """The units that train in `round`, counted from 1, taken from the round's plan."""
-    steps = plan([np.arange(1)], [0], LocalTraining(batch=1), schedule, units, 0, round - 1, round - 1)
-    return steps.masks[0]
+    settings = PlanSettings(LocalTraining(batch=1), schedule, units)
+    return plan([np.arange(1)], [0], settings, RoundNumbers(0, round - 1, round - 1)).masks[0]
 
 
 def open_base_units(schedule: Schedule, key: str) -> Finding:
@@ -41,7 +41,8 @@ def phase_lengths(schedule: Schedule, lengths: tuple[int, ...]) -> Finding:
 
 def last_units_stay_closed(schedule: Schedule, fixed: int) -> Finding:
     """The last `fixed` of five units are closed in every step of a round of 20 steps, the others open."""
-    masks = plan([np.arange(20)], [0], LocalTraining(batch=1), schedule, 5, 0, 0, 0).masks
+    settings = PlanSettings(LocalTraining(batch=1), schedule, 5)
+    masks = plan([np.arange(20)], [0], settings, RoundNumbers()).masks
     pairs = [
         Pair(f"step {step}, unit {unit + 1} trains", float(unit < 5 - fixed), float(opened))
         for step, mask in enumerate(masks, 1)

@@ -26,7 +26,7 @@ from kedge.core.optimizers import SGD
 from kedge.core.schedules import Clock, Mask
 from kedge.core.server import Server, initial_server
 from kedge.core.tree import Leaves, flatten
-from kedge.data.batches import plan
+from kedge.data.batches import PlanSettings, RoundNumbers, plan
 from kedge.engines.engine import Engine
 
 LOCAL = LocalTraining(1, 4, SGD(0.1, weight_decay=1e-2))
@@ -104,7 +104,8 @@ def leaves_move_while_open(algorithm: Algorithm) -> Finding:
         train_all_clients(recorded, local, 1, data, model, engine)
         start, memories = model.init(0)[0], engine.save()
         for client, rows in enumerate(data.clients):
-            masks = plan([rows], [client], local, algorithm.schedule, len(model.units), 0, 0, 0).masks
+            settings = PlanSettings(local, algorithm.schedule, len(model.units))
+            masks = plan([rows], [client], settings, RoundNumbers()).masks
             path = memories[str(client)]["slots"][RECORDED]
             for unit, leaves in enumerate(model.units):
                 for k in (k for k in leaves if k in path):

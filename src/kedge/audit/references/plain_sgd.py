@@ -11,7 +11,7 @@ from kedge.core.algorithm import LocalTraining
 from kedge.core.model import Model
 from kedge.core.optimizers import SGD
 from kedge.core.tree import Leaves
-from kedge.data.batches import plan
+from kedge.data.batches import PlanSettings, RoundNumbers, plan
 from kedge.data.federation import Federation
 
 Loss = Callable[[Leaves, Leaves, Tensor, Tensor], Tensor]  # w, w at the start of the round, x, y
@@ -49,7 +49,8 @@ def train_by_torch(
             params.values(), sgd.rate(round), momentum=sgd.momentum, weight_decay=sgd.weight_decay
         )
         start = {k: v.detach().clone() for k, v in params.items()}
-        batches = plan([own_rows], [client], local, fedavg().schedule, 1, 0, round, round)
+        settings = PlanSettings(local, fedavg().schedule, 1)
+        batches = plan([own_rows], [client], settings, RoundNumbers(0, round, round))
         for step, (rows, weight) in enumerate(zip(batches.index[:, 0], batches.weight[:, 0], strict=True), 1):
             chosen = torch.from_numpy(rows[weight > 0])
             optimizer.zero_grad()

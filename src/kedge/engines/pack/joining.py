@@ -10,7 +10,8 @@ from torch import Tensor
 
 from kedge.core.client import Carry
 from kedge.core.tree import Leaves, Tree, stack, tree_map
-from kedge.data.batches import Ints, Plan, lockstep
+from kedge.data.alignment import align_steps
+from kedge.data.batches import Ints, Plan
 from kedge.data.dataset import Dataset
 from kedge.engines.engine import Order
 from kedge.engines.stack_start import Prepared, StackStart
@@ -92,7 +93,7 @@ def concatenate(trees: Sequence[Tree]) -> dict[str, Any]:
 
 def side_by_side(plans: Sequence[Plan], offsets: Sequence[int]) -> Plan:
     """One plan, in lockstep by phase of the schedule; where a run has no step, its rows are not alive."""
-    masks, own = lockstep([plan.masks for plan in plans])
+    masks, own = align_steps([plan.masks for plan in plans])
     at = np.maximum(own, 0)
 
     def rows(values: Callable[[int], Any]) -> Any:

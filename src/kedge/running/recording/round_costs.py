@@ -18,7 +18,8 @@ from kedge.core.algorithm import Algorithm, Stage, model_for, tuning_algorithm
 from kedge.core.schedules import Clock, Mask
 from kedge.core.selections import everything
 from kedge.core.tree import Leaves, tree_to
-from kedge.data.batches import mask_runs, step_counts
+from kedge.data.alignment import mask_runs
+from kedge.data.batches import step_counts
 from kedge.engines.leaves import trainable
 from kedge.measure.cost.cost import Cost
 from kedge.measure.cost.dry_run import DryRun
