@@ -104,7 +104,7 @@ def train(
     the changed file) or code="stored" (execute the copy in the run's folder).
 
     `settings` are further keys of a configuration: schedule="fedbug", or **{"engine.chunk": 5}. The tables
-    data, partition and model are not among them: their places are `clients` and `module`.
+    data, partition and model are not allowed: `clients` and `module` replace them.
     """
     arguments = {name: value for name, value in locals().items() if name != "settings"}
     document = train_document(arguments)

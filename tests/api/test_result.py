@@ -1,4 +1,4 @@
-"""What a finished run hands back: any cell of the evaluation matrix, and models that load."""
+"""The result of a run: every cell of the evaluation matrix, and models that load."""
 
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ def test_an_unknown_cell_names_those_there_are() -> None:
 
 
 def test_train_measures_the_all_model_and_headlines_as_asked() -> None:
-    """With everybody in every round and one size, the mean of all last models is the average."""
+    """With all clients in every round, all of one size, the mean of all last models is the average."""
     same = [kedge.Dataset(one.x[:5], one.y[:5]) for one in CLIENTS]
     result = kedge.train(network(), same, test=CLIENTS[0], all=True, rounds=2, precision="fp64")
     for kind in ("accuracy", "loss"):

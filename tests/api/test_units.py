@@ -1,4 +1,4 @@
-"""kedge.train(units=…): what a schedule freezes in a user's own network."""
+"""kedge.train(units=…): the units of a user's own network that a schedule freezes."""
 
 import pytest
 import torch

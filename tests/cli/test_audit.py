@@ -192,7 +192,7 @@ def test_a_terminal_shows_which_check_runs_and_the_output_has_none_of_it() -> No
     try:
         while piece := os.read(leader, 65536):
             shown += piece.decode(errors="replace")
-    except OSError:  # how Linux tells that the other end is closed
+    except OSError:  # Linux raises it if the other end is closed
         pass
     out = process.communicate()[0].decode()
     os.close(leader)

@@ -158,7 +158,7 @@ def test_a_known_dataset_without_a_network_exits_with_3_and_says_which_file_to_p
 ) -> None:
     monkeypatch.setenv("KEDGE_DATA", str(tmp_path))
     monkeypatch.setenv("KEDGE_CACHE", str(tmp_path))
-    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # no server has this port
     answer = kedge("run", "quickstart", "--set", "data.name=cifar10")
     assert answer.code == 3
     assert f"put cifar-10-python.tar.gz into {tmp_path}/cifar10" in answer.err
@@ -266,8 +266,8 @@ def test_an_existing_run_folder_is_not_touched(tmp_path: Path) -> None:
     assert "is finished already" in kedge("run", "--resume", out).err
 
 
-def started(out: Path) -> None:
-    """A run with two checkpoints, its last rounds undone."""
+def start_run(out: Path) -> None:
+    """Make a run with two checkpoints that looks unfinished."""
     words = (*SMALL, "--set", "checkpoint.every=1", "--out", out)
     assert kedge("run", "quickstart", *words).code == 0
     (out / "model.safetensors").unlink()
@@ -275,7 +275,7 @@ def started(out: Path) -> None:
 
 def test_a_truncated_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    started(out)
+    start_run(out)
     whole = json.loads((out / "history.jsonl").read_text().splitlines()[-1])
     file = out / "checkpoint/000003/tensors.safetensors"
     file.write_bytes(file.read_bytes()[:100])
@@ -288,7 +288,7 @@ def test_a_truncated_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Pa
 
 def test_damage_to_every_checkpoint_is_told(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    started(out)
+    start_run(out)
     (out / "checkpoint/000003/manifest.json").write_text("{")
     (out / "checkpoint/000002/state.json").unlink()
     answer = kedge("run", "--resume", out)
@@ -301,7 +301,7 @@ def test_damage_to_every_checkpoint_is_told(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     """In a folder of version 0.1, which has no kedge.json."""
     out = tmp_path / "run"
-    started(out)
+    start_run(out)
     (out / "kedge.json").unlink()
     config = (out / "config.toml").read_text()
     changed = config.replace(

@@ -57,7 +57,7 @@ def test_several_methods_and_seeds_give_a_table_a_plot_and_one_folder_each(tmp_p
         "fedavg",
         "feddyn",
         "fedbug+scaffold",
-    ]  # as asked for
+    ]  # in the order of --methods
     assert all(row["rounds_to_target"] >= 1 for row in rows)
     table = kedge("compare", out, "--target", "0.05", "--plot", tmp_path / "c.png")
     assert table.code == 0
@@ -138,7 +138,7 @@ def test_a_terminal_shows_a_bar_with_round_accuracy_speed_and_time_left(tmp_path
     try:
         while piece := os.read(leader, 65536):
             shown += piece.decode(errors="replace")
-    except OSError:  # how Linux tells that the other end is closed
+    except OSError:  # Linux raises it if the other end is closed
         pass
     process.communicate()
     os.close(leader)

@@ -212,18 +212,18 @@ def test_a_run_several_runs_and_a_sweep_are_replaced_again_and_again(tmp_path: P
     assert json.loads((out / "kedge.json").read_text())["kind"] == "run"
 
 
-def hold(folder: Path, ready: Any, leave: Any) -> None:
+def lock_folder(folder: Path, ready: Any, leave: Any) -> None:
     with locked(folder):
         ready.set()
         leave.wait()
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Another process runs in this folder."""
+def locked_elsewhere(folder: Path) -> Iterator[None]:
+    """In this context, another process has locked this folder."""
     context = multiprocessing.get_context("fork")
     ready, leave = context.Event(), context.Event()
-    other = context.Process(target=hold, args=(folder, ready, leave))
+    other = context.Process(target=lock_folder, args=(folder, ready, leave))
     other.start()
     try:
         assert ready.wait(60)
@@ -241,7 +241,7 @@ def test_a_folder_in_which_a_process_runs_is_not_replaced(name: str, inside: str
     out = tmp_path / name
     shutil.copytree(GOLDEN / name, out)
     before = everything(out)
-    with held(out / inside):
+    with locked_elsewhere(out / inside):
         check_refused(
             run("--out", out, "--force"), "another process is running in", "wait for it, or stop it"
         )
@@ -257,14 +257,14 @@ def test_a_folder_appears_with_its_lock(tmp_path: Path, monkeypatch: pytest.Monk
     refused = []
     rename = os.rename
 
-    def renamed(source: Any, target: Any) -> None:
+    def rename_and_look(source: Any, target: Any) -> None:
         rename(source, target)
         if Path(target) == tmp_path / "run":
             with pytest.raises(RequestError, match="another process is running"), locked(tmp_path / "run"):
                 pass
             refused.append(target)
 
-    monkeypatch.setattr(os, "rename", renamed)
+    monkeypatch.setattr(os, "rename", rename_and_look)
     execute(experiment(rounds=1), tmp_path / "run")
     assert len(refused) == 1
     with locked(tmp_path / "run"):

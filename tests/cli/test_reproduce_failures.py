@@ -31,7 +31,7 @@ def test_an_error_is_told_once_with_its_remedy_and_the_other_runs_are_recorded(o
     answer = kedge("reproduce", TABLE, "--seeds", "2", "--out", out)
     assert answer.code == 1
     assert "error: 4 runs: dataset 'no-such-data'" in answer.err
-    assert answer.err.count(REMEDY) == 2  # when it comes, and in the last line
+    assert answer.err.count(REMEDY) == 2  # when it occurs, and in the last line
     assert answer.err.count(": the same error\n") == 3
     assert answer.err.count(": done\n") == answer.err.count(": diverged\n") == 2
     assert "Traceback" not in answer.err
@@ -128,11 +128,11 @@ def test_an_interrupted_smoke_test_says_that_nothing_is_recorded(
 ) -> None:
     finished = Board.count_run
 
-    def interrupted(board: Board, run: Run, record: Record | None, error: str) -> None:
+    def count_and_interrupt(board: Board, run: Run, record: Record | None, error: str) -> None:
         finished(board, run, record, error)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(Board, "count_run", interrupted)
+    monkeypatch.setattr(Board, "count_run", count_and_interrupt)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     answer = kedge("reproduce", *SMOKE)
     assert (answer.code, answer.out) == (130, "")

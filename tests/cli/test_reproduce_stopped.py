@@ -24,12 +24,12 @@ def begin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[
     """Start `kedge reproduce` with the tables of digits, which this process finds, too."""
     every: list[Process] = []
 
-    def begun(*words: str, **settings: int) -> Process:
+    def start(*words: str, **settings: int) -> Process:
         every.append(started(tmp_path, TABLE, *words, "--out", tmp_path / "out", **settings))
         ship(monkeypatch, tmp_path / "tables")
         return every[-1]
 
-    yield begun
+    yield start
     for process in every:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # its workers, too

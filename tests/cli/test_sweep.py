@@ -1,4 +1,4 @@
-"""kedge sweep as a user types it, and `kedge run --seeds`: cells, folders, what fails, what resumes."""
+"""kedge sweep as a user types it, and `kedge run --seeds`: cells, folders, failures and resuming."""
 
 import json
 import os
@@ -53,7 +53,9 @@ def test_a_grid_of_methods_and_partitions_over_seeds(tmp_path: Path) -> None:
     assert kedge("run", plain, *words, "--out", tmp_path / "alone").code == 0
     check_same(out / CELLS[3] / "seed1", tmp_path / "alone")
     rows = kedge("compare", out, "--json").json()["runs"]
-    assert [row["accuracy"] for row in rows] == [row["accuracy"] for row in result["cells"]]  # as asked for
+    assert [row["accuracy"] for row in rows] == [
+        row["accuracy"] for row in result["cells"]
+    ]  # in the order of the grid
     table = kedge("sweep", "--resume", out)
     assert table.code == 0
     assert table.err.count("is finished already") == 8

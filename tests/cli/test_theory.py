@@ -1,4 +1,4 @@
-"""kedge theory as a user types it: the table, JSON, the picture and wrong requests."""
+"""kedge theory as a user types it: the table, JSON, the plot and wrong requests."""
 
 import importlib
 import re

@@ -42,7 +42,7 @@ def test_a_residual_network_runs_by_units(units: str, tmp_path: Path) -> None:
 
 
 def test_schedules_are_checked_against_the_units_asked_for() -> None:
-    """Vanilla wants a round for each unit below the head: 3 of 4 modules, 7 of 8 blocks."""
+    """Vanilla needs a round for each unit below the head: 3 of 4 modules, 7 of 8 blocks."""
     for units, base in (("module", 3), ("block", 7)):
         wrong = kedge("run", "quickstart", *TINY, "--set", f"training.units={units}",
                       "--set", "method=vanilla(thaw=[0])+fedavg")  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a forward pass must not do is refused before training, with the module's name and what to do."""
+"""Forward passes that cannot be trained are refused before training, with the module's name and a remedy."""
 
 import random
 from collections.abc import Callable
@@ -200,7 +200,7 @@ def test_compiling_time_steps_is_counted() -> None:
 
 
 def test_a_module_that_mixes_samples_does_not_train_on_padded_batches() -> None:
-    """A stack pads the last batch of 2 to 4; mixup with the neighbour would take in the padding."""
+    """A stack pads the last batch from 2 to 4 samples, and mixup would mix them with the padding."""
     mixing = Net(Inner(lambda _, x: 0.7 * x + 0.3 * x.roll(1, 0)))
     with pytest.raises(kedge.RequestError, match=r"output from other samples .*'sequential'"):
         kedge.train(mixing, CLIENTS, rounds=1, batch=4, engine="stacked", compile="off", progress=False)

@@ -1,4 +1,4 @@
-"""What a user names is found, pickles, and where it is not found the message says what to do."""
+"""The user's own code is found and pickles; if it is not found, the message says what to do."""
 
 import pickle
 import sys
@@ -39,7 +39,7 @@ number = 3
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with a user's files in it, the current one; what is imported is forgotten afterwards."""
+    """The current folder, with a user's files in it; modules imported from it are removed afterwards."""
     (tmp_path / "methods_of_mine.py").write_text(FILE)
     (tmp_path / "neighbour.py").write_text("STRENGTH = 0.25\n")
     monkeypatch.chdir(tmp_path)

@@ -29,19 +29,19 @@ def bad(kind: str):
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> str:
+def file(tmp_path: Path) -> str:
     path = tmp_path / "mine.py"
     path.write_text(FILE)
     return str(path)
 
 
-def dealt(partition: str) -> list[int]:
+def client_sizes(partition: str) -> list[int]:
     document = override(read("quickstart"), {"partition": partition, "participation.per_round": 1})
     return [len(client) for client in federation_of(resolve(document)).clients]
 
 
-def test_it_deals_the_samples_out(own: str) -> None:
-    two, four = dealt(f"{own}:blocks"), dealt(f"{own}:blocks(clients=4)")
+def test_it_deals_the_samples_out(file: str) -> None:
+    two, four = client_sizes(f"{file}:blocks"), client_sizes(f"{file}:blocks(clients=4)")
     assert len(two) == 2
     assert len(four) == 4
     assert sum(two) == sum(four)
@@ -58,11 +58,11 @@ def test_it_deals_the_samples_out(own: str) -> None:
         ("empty", "client 1 got int64 of shape"),
     ],
 )
-def test_what_it_must_not_give_is_told(own: str, kind: str, said: str) -> None:
+def test_what_it_must_not_give_is_told(file: str, kind: str, said: str) -> None:
     with pytest.raises(RequestError, match=said):
-        dealt(f"{own}:bad(kind={kind!r})")
+        client_sizes(f"{file}:bad(kind={kind!r})")
 
 
-def test_a_name_that_is_not_there_is_told(own: str) -> None:
+def test_a_name_that_is_not_there_is_told(file: str) -> None:
     with pytest.raises(RequestError, match="no 'missing'"):
-        dealt(f"{own}:missing")
+        client_sizes(f"{file}:missing")

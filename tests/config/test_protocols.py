@@ -1,4 +1,4 @@
-"""The protocols say what the specification says, give way to what a user says, and run."""
+"""Protocols have the values of the specification, are overridden by the user's values, and run."""
 
 import re
 import tomllib
@@ -78,7 +78,7 @@ SPEC: dict[str, Document] = {
 
 
 def feddyn_fedavg(clients: int, share: float, rounds: int, epochs: int, decay: float) -> Document:
-    """What FedDyn→FedAvg's two settings have in common, and where they differ."""
+    """The values of FedDyn→FedAvg's two settings; the arguments differ between them."""
     return {
         "rounds": rounds,
         "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.0, "weight_decay": 1e-3, "decay": decay},
@@ -211,7 +211,7 @@ def test_clipping_can_be_switched_off_and_stays_off_when_read_again() -> None:
     [
         ("fedprox", "uniform"),
         ("fedbug + fedbabu", "uniform"),
-        ("fedavg(weights=size)", "size"),  # what the user says
+        ("fedavg(weights=size)", "size"),  # the user's value
         ("feddyn", None),  # it has no such argument
         ("scaffold", None),
     ],
