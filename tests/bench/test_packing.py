@@ -11,7 +11,7 @@ from tests.cli.command import kedge
 
 from kedge.bench import packing
 from kedge.bench.networks.setting import NETWORKS, Setting
-from kedge.bench.packing import Ended, PackSpeed, distance, pack_speeds, run_alone, run_packed, stack
+from kedge.bench.packing import PackSpeed, TimedRun, distance, pack_speeds, run_alone, run_packed, stack
 from kedge.bench.rounds import Run, train_round
 from kedge.bench.timing import Timing
 from kedge.core.errors import RequestError
@@ -83,8 +83,8 @@ def test_the_ratio_is_of_all_runs_to_one(monkeypatch: pytest.MonkeyPatch) -> Non
     """Four runs of 50 samples a round: 2 s a round alone, 4 s packed."""
     weights = {"w": torch.tensor([2.0, -4.0])}
     moved = {"w": torch.tensor([2.0, -4.1])}
-    monkeypatch.setattr(packing, "run_alone", lambda *arguments: Ended([2.0, 2.0, 9.0], weights))
-    ended = [*3 * [Ended([], moved)], Ended([4.0], weights)]
+    monkeypatch.setattr(packing, "run_alone", lambda *arguments: TimedRun([2.0, 2.0, 9.0], weights))
+    ended = [*3 * [TimedRun([], moved)], TimedRun([4.0], weights)]
     monkeypatch.setattr(packing, "run_packed", lambda *arguments: ended)
     [row] = pack_speeds(Setting("lenet5", 1, 1), ["fp32"], Timing())
     assert (row.alone, row.packed, row.ratio) == (25, 50, 2)

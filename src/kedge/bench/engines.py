@@ -46,11 +46,11 @@ def engine_speeds(work: Workload, timing: Timing) -> list[EngineSpeed]:
     warm: dict[str, Warm] = {}
     for how, make in ways(work, task, timing).items():
         timing.say(f"{work.name}: warming up {how}")
-        warm[how] = warmed_up(make, timing.device)
+        warm[how] = prepare(make, timing.device)
     choice = automatic_choice(work, task, timing.compiled)
     auto = f"{choice.name}, compiled" if choice.name == "stacked" and choice.compiled else choice.name
     if auto not in warm:
-        warm[auto] = warmed_up(
+        warm[auto] = prepare(
             lambda: rounds_of(task, build(choice, task.model, task.federation)), timing.device
         )
     timing.say(f"{work.name}: measuring")
@@ -90,8 +90,8 @@ def ways(work: Workload, task: Task, timing: Timing) -> dict[str, Callable[[], R
     return made | {CENTRAL: lambda: central(work, data)}
 
 
-def warmed_up(make: Callable[[], Round], device: str) -> Warm:
-    """Make rounds and warm them up."""
+def prepare(make: Callable[[], Round], device: str) -> Warm:
+    """Make the rounds of one way, and warm them up."""
     start = time.perf_counter()
     round = warm_up(make(), device)
     return Warm(round, time.perf_counter() - start)

@@ -39,7 +39,7 @@ class PackSpeed(NamedTuple):
     difference: float  # of the final weights, relative
 
 
-class Ended(NamedTuple):
+class TimedRun(NamedTuple):
     """A finished run: the seconds of each round after the warm-up, and the weights."""
 
     seconds: list[float]
@@ -87,13 +87,13 @@ def measure(
     return rows
 
 
-def run_packed(tasks: Sequence[Task], rounds: int, device: str, streams: int = 1) -> list[Ended]:
+def run_packed(tasks: Sequence[Task], rounds: int, device: str, streams: int = 1) -> list[TimedRun]:
     """Train all runs in one pack. The last run of each round ends the round, so only this run is timed."""
     engines = [stack(task.model, task.federation, device, task.participants, streams) for task in tasks]
     pack = Pack(engines, lambda model, data: stack(model, data, device, streams=streams))
-    ended: dict[int, Ended] = {}
+    ended: dict[int, TimedRun] = {}
 
-    def on_end(number: int, end: Ended | BaseException) -> None:
+    def on_end(number: int, end: TimedRun | BaseException) -> None:
         if isinstance(end, BaseException):
             raise end
         ended[number] = end
@@ -106,13 +106,13 @@ def run_packed(tasks: Sequence[Task], rounds: int, device: str, streams: int = 1
     return [ended[number] for number in range(len(tasks))]
 
 
-def run_alone(task: Task, rounds: int, device: str) -> Ended:
+def run_alone(task: Task, rounds: int, device: str) -> TimedRun:
     """Train one run by itself."""
     engine = stack(task.model, task.federation, device, task.participants)
     return drive(timed_run(task, engine, rounds, device), engine)
 
 
-def timed_run(task: Task, engine: Engine, rounds: int, device: str, clock: bool = True) -> Rounds[Ended]:
+def timed_run(task: Task, engine: Engine, rounds: int, device: str, clock: bool = True) -> Rounds[TimedRun]:
     """A run of `rounds` rounds, which are timed if `clock`."""
     run, stamps = start_run(task, engine), []
     for number in range(rounds):
@@ -121,7 +121,7 @@ def timed_run(task: Task, engine: Engine, rounds: int, device: str, clock: bool 
             synchronize(device)
             stamps.append(time.perf_counter())
     seconds = [after - before for before, after in pairwise(stamps[WARM_UP_ROUNDS - 1 :])]
-    return Ended(seconds, {name: value.cpu() for name, value in run.server.shared.items()})
+    return TimedRun(seconds, {name: value.cpu() for name, value in run.server.shared.items()})
 
 
 def stack(

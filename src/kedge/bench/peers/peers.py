@@ -65,7 +65,7 @@ class Way(NamedTuple):
 
 
 @dataclass
-class Measured:
+class Measurement:
     """A way and its measurements; `round` is None if it does not run or has failed."""
 
     way: Way
@@ -73,6 +73,32 @@ class Measured:
     warmup_seconds: float | None = None
     speeds: list[float] = field(default_factory=list)
     note: str = ""
+
+    def start(self, work: Workload, timing: Timing, running: ExitStack) -> None:
+        """Make the rounds and warm them up; write a note if that fails."""
+        way = self.way
+        if way.missing():
+            self.note = f"not installed: pip install {way.install}"
+            return
+        timing.say(f"{work.name}: warming up {way.how}")
+        begin = time.perf_counter()
+        try:
+            with settings(way.precision):
+                self.round = warm_up(running.enter_context(way.make()), timing.device)
+        except (ImportError, PeerFailed) as error:
+            self.note = f"did not run: {error}"
+            return
+        self.warmup_seconds, self.note = time.perf_counter() - begin, way.versions()
+
+    def time_block(self, turn: int, device: str) -> None:
+        """Time a block of rounds, if the way still runs; write a note if it fails."""
+        if self.round is None:
+            return
+        try:
+            with settings(self.way.precision):
+                self.speeds.append(block_speed(self.round, device))
+        except PeerFailed as error:
+            self.note, self.round = f"stopped in turn {turn}: {error}", None
 
 
 def peer_speeds(work: Workload, timing: Timing) -> list[PeerSpeed]:
@@ -119,56 +145,28 @@ def flower_rounds(work: Workload, data: Federation) -> Iterator[Round]:
 
 def time_in_turns(work: Workload, ways: Sequence[Way], timing: Timing) -> list[PeerSpeed]:
     """Warm up one by one, then measure in turns. A way that fails is left out from then on."""
-    measured = [Measured(way) for way in ways]
+    measurements = [Measurement(way) for way in ways]
     with ExitStack() as running:
-        for one in measured:
-            start(one, work, timing, running)
+        for measurement in measurements:
+            measurement.start(work, timing, running)
         for turn in range(1, timing.repeats + 1):
             timing.say(f"{work.name}: measuring, turn {turn} of {timing.repeats}")
-            for one in measured:
-                measure_turn(one, turn, timing.device)
-    return [row(work, one, measured) for one in measured]
+            for measurement in measurements:
+                measurement.time_block(turn, timing.device)
+    return [row(work, one, measurements) for one in measurements]
 
 
-def start(one: Measured, work: Workload, timing: Timing, running: ExitStack) -> None:
-    """Make the rounds of a way and warm them up; write a note if that fails."""
-    way = one.way
-    if way.missing():
-        one.note = f"not installed: pip install {way.install}"
-        return
-    timing.say(f"{work.name}: warming up {way.how}")
-    begin = time.perf_counter()
-    try:
-        with settings(way.precision):
-            one.round = warm_up(running.enter_context(way.make()), timing.device)
-    except (ImportError, PeerFailed) as error:
-        one.note = f"did not run: {error}"
-        return
-    one.warmup_seconds, one.note = time.perf_counter() - begin, way.versions()
-
-
-def measure_turn(one: Measured, turn: int, device: str) -> None:
-    """Time a block of rounds, if the way still runs; write a note if it fails."""
-    if one.round is None:
-        return
-    try:
-        with settings(one.way.precision):
-            one.speeds.append(block_speed(one.round, device))
-    except PeerFailed as error:
-        one.note, one.round = f"stopped in turn {turn}: {error}", None
-
-
-def row(work: Workload, one: Measured, measured: Sequence[Measured]) -> PeerSpeed:
+def row(work: Workload, measurement: Measurement, measurements: Sequence[Measurement]) -> PeerSpeed:
     """The row of a way, with ratios to the references."""
-    references = {how: next(other for other in measured if other.way.how == how) for how in REFERENCES}
+    references = {how: next(other for other in measurements if other.way.how == how) for how in REFERENCES}
     return PeerSpeed(
         work.name,
-        one.way.how,
-        one.way.precision,
-        median(one.speeds) if one.speeds else None,
-        {how: median_ratio(one.speeds, other.speeds) for how, other in references.items()},
-        one.warmup_seconds,
-        one.note,
+        measurement.way.how,
+        measurement.way.precision,
+        median(measurement.speeds) if measurement.speeds else None,
+        {how: median_ratio(measurement.speeds, other.speeds) for how, other in references.items()},
+        measurement.warmup_seconds,
+        measurement.note,
     )
 
 

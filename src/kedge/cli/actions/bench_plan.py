@@ -69,10 +69,9 @@ def plan_of(workloads: Sequence[str], options: Options) -> Plan:
     if options.runs < 2:
         raise RequestError(f"--runs {options.runs}: need at least 2 to train side by side.")
     device = chosen_device(options.device)
-    chosen_precisions(device, options.precisions)
+    precisions = chosen_precisions(device, options.precisions, "tf32", "bf16")
     streams = stream_counts(device, options.streams)
     settings = network_settings(device, options.networks, options.clients, options.steps)
-    precisions = chosen_precisions(device, options.precisions, "tf32", "bf16")
     names = workloads or list(PEERS if options.peers else (*WORKLOADS, "networks"))
     if options.profile and "networks" not in names:
         raise RequestError("--profile: only networks are profiled; write kedge bench networks --profile.")
