@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kedge.algorithms import fedavg, feddyn, fedpvr, fedtr, scaffold
 from kedge.algorithms.fedtr import ReleasedDrift, TrackedFeatures
-from kedge.audit.oracles import fedtr as tr
+from kedge.audit.oracles import fedtr as oracle_fedtr
 from kedge.audit.oracles import scaffold as oracle_scaffold
 from kedge.audit.references import feature_objectives, gradients, limit_points, reductions
 from kedge.core.algorithm import Algorithm, by_size, equal
@@ -129,31 +129,35 @@ def released(kind: type[ReleasedDrift], rule: Any = "gradient") -> Algorithm:
 
 
 WRONG: Checks = {
-    "fedtr drift first": partial(tr.drift, released(DriftFirst), tr.GRADIENT),
+    "fedtr drift first": partial(oracle_fedtr.drift, released(DriftFirst), oracle_fedtr.GRADIENT),
     "fedtr drift first, at rest": partial(limit_points.fedtr_gradient, released(DriftFirst)),
-    "fedtr every step": partial(tr.drift, released(EveryStep, "accumulate"), tr.ACCUMULATE),
-    "fedtr without d": partial(tr.drift, released(Unsent), tr.GRADIENT),
-    "fedtr without d, alone": partial(tr.one_participant, released(Unsent), tr.GRADIENT),
-    "fedtr without d, doubled": partial(tr.accumulate_doubles, released(Unsent, "accumulate")),
-    "fedtr the old d": partial(tr.one_participant, released(SentOld, "accumulate"), tr.ACCUMULATE),
-    "fedtr without the 2": partial(tr.drift, released(Halved), tr.GRADIENT),
+    "fedtr every step": partial(
+        oracle_fedtr.drift, released(EveryStep, "accumulate"), oracle_fedtr.ACCUMULATE
+    ),
+    "fedtr without d": partial(oracle_fedtr.drift, released(Unsent), oracle_fedtr.GRADIENT),
+    "fedtr without d, alone": partial(oracle_fedtr.one_participant, released(Unsent), oracle_fedtr.GRADIENT),
+    "fedtr without d, doubled": partial(oracle_fedtr.accumulate_doubles, released(Unsent, "accumulate")),
+    "fedtr the old d": partial(
+        oracle_fedtr.one_participant, released(SentOld, "accumulate"), oracle_fedtr.ACCUMULATE
+    ),
+    "fedtr without the 2": partial(oracle_fedtr.drift, released(Halved), oracle_fedtr.GRADIENT),
     "fedtr without the 2, gradient": partial(closed, released(Halved), feature_objectives.fedtr, 3),
-    "fedtr forgets": partial(tr.drift, released(Forgotten, "accumulate"), tr.ACCUMULATE),
+    "fedtr forgets": partial(oracle_fedtr.drift, released(Forgotten, "accumulate"), oracle_fedtr.ACCUMULATE),
     "fedtr forgets, at rest": partial(limit_points.fedtr_accumulate, released(Forgotten, "accumulate")),
-    "fedtr other rule": partial(tr.drift, DRIFT, tr.ACCUMULATE),
-    "fedtr another rate does not stall": partial(tr.half_rate_stalls, fedtr(0.0, drift_rate=0.4)),
-    "fedtr gradient rule does not double": partial(tr.accumulate_doubles, DRIFT),
-    "fedtr uniform": partial(tr.drift, fedtr(0.0, weights="uniform"), tr.GRADIENT),
+    "fedtr other rule": partial(oracle_fedtr.drift, DRIFT, oracle_fedtr.ACCUMULATE),
+    "fedtr another rate does not stall": partial(oracle_fedtr.half_rate_stalls, fedtr(0.0, drift_rate=0.4)),
+    "fedtr gradient rule does not double": partial(oracle_fedtr.accumulate_doubles, DRIFT),
+    "fedtr uniform": partial(oracle_fedtr.drift, fedtr(0.0, weights="uniform"), oracle_fedtr.GRADIENT),
     "fedtr R as a sum": partial(closed, with_corrections(TRACKED, Summed(0.7)), feature_objectives.fedtr, 3),
     "fedtr R over features": partial(
         closed, with_corrections(TRACKED, PerFeature(0.7)), feature_objectives.fedtr, 3
     ),
-    "fedtr centroids unweighted": partial(tr.centroids, with_corrections(TRACKED, Unweighted(0.7))),
-    "fedtr centroids vanish": partial(tr.centroids, with_corrections(TRACKED, Vanishing(0.7))),
+    "fedtr centroids unweighted": partial(oracle_fedtr.centroids, with_corrections(TRACKED, Unweighted(0.7))),
+    "fedtr centroids vanish": partial(oracle_fedtr.centroids, with_corrections(TRACKED, Vanishing(0.7))),
     "fedtr R in the first round": partial(
         reductions.methods_agree, with_corrections(TRACKED, FromTheStart(0.7)), fedavg(), 1
     ),
-    "fedtr another strength": partial(tr.features_and_drift, fedtr(0.9)),
+    "fedtr another strength": partial(oracle_fedtr.features_and_drift, fedtr(0.9)),
     "fedtr is feddyn only unclipped": partial(reductions.methods_agree, UNIFORM, feddyn(0.1), local=CLIPPED),
     "fedtr is feddyn only uniform": partial(reductions.methods_agree, BY_SIZE, feddyn(0.1), local=UNCLIPPED),
     "fedtr is feddyn only for 2λ": partial(reductions.methods_agree, UNIFORM, feddyn(0.05), local=UNCLIPPED),
@@ -173,7 +177,8 @@ WRONG: Checks = {
 
 HARMLESS: Checks = {
     "a sum is a mean over one sample": partial(
-        tr.features_and_drift, with_corrections(fedtr(), Summed(1.0), ReleasedDrift(1.0, "gradient", 0.1))
+        oracle_fedtr.features_and_drift,
+        with_corrections(fedtr(), Summed(1.0), ReleasedDrift(1.0, "gradient", 0.1)),
     ),
     "over |S| is right when everybody takes part": partial(
         oracle_scaffold.fedpvr, with_corrections(fedpvr(), ControlByParticipants(last=1))

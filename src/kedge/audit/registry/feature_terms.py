@@ -12,7 +12,7 @@ from kedge.algorithms.fedtr import TrackedFeatures, fedtr
 from kedge.algorithms.moon import Projected, moon
 from kedge.algorithms.scaffold import scaffold
 from kedge.audit.check import Entries
-from kedge.audit.oracles import fedtr as tr
+from kedge.audit.oracles import fedtr as oracle_fedtr
 from kedge.audit.oracles import moon as oracle_moon
 from kedge.audit.oracles import scaffold as oracle_scaffold
 from kedge.audit.oracles import switching
@@ -37,18 +37,26 @@ def oracle_checks() -> Entries:
             partial(oracle_moon.extreme_features, moon(0.7, 0.08, 0), 0.7, 0.08),
         ),
         ("moon", "the previous model", partial(oracle_moon.previous_model, moon(1.0, projection=0))),
-        ("fedtr(drift)", "two rounds", partial(tr.drift, DRIFT, tr.GRADIENT)),
-        ("fedtr(drift)", "one client sends", partial(tr.one_participant, DRIFT, tr.GRADIENT)),
+        ("fedtr(drift)", "two rounds", partial(oracle_fedtr.drift, DRIFT, oracle_fedtr.GRADIENT)),
+        (
+            "fedtr(drift)",
+            "one client sends",
+            partial(oracle_fedtr.one_participant, DRIFT, oracle_fedtr.GRADIENT),
+        ),
         (
             "fedtr(drift)",
             "rate ½ sends what was received",
-            partial(tr.half_rate_stalls, fedtr(0.0, drift_rate=0.5)),
+            partial(oracle_fedtr.half_rate_stalls, fedtr(0.0, drift_rate=0.5)),
         ),
-        ("fedtr(proof)", "two rounds", partial(tr.drift, ACCUMULATE, tr.ACCUMULATE)),
-        ("fedtr(proof)", "one client sends", partial(tr.one_participant, ACCUMULATE, tr.ACCUMULATE)),
-        ("fedtr(proof)", "the update is doubled", partial(tr.accumulate_doubles, ACCUMULATE)),
-        ("fedtr", "features and drift, step by step", partial(tr.features_and_drift, fedtr())),
-        ("fedtr(features)", "centroids", partial(tr.centroids, fedtr(strength_drift=0.0))),
+        ("fedtr(proof)", "two rounds", partial(oracle_fedtr.drift, ACCUMULATE, oracle_fedtr.ACCUMULATE)),
+        (
+            "fedtr(proof)",
+            "one client sends",
+            partial(oracle_fedtr.one_participant, ACCUMULATE, oracle_fedtr.ACCUMULATE),
+        ),
+        ("fedtr(proof)", "the update is doubled", partial(oracle_fedtr.accumulate_doubles, ACCUMULATE)),
+        ("fedtr", "features and drift, step by step", partial(oracle_fedtr.features_and_drift, fedtr())),
+        ("fedtr(features)", "centroids", partial(oracle_fedtr.centroids, fedtr(strength_drift=0.0))),
         ("fedpvr", "two rounds", partial(oracle_scaffold.fedpvr, fedpvr())),
         ("proposition1", "C_t as ‖h‖²", partial(switching.proposition1, by_h)),
         ("proposition1", "C_t as the clients' spread", partial(switching.proposition1, by_clients)),
