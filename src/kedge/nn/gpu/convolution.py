@@ -62,9 +62,8 @@ class Convolution(torch.autograd.Function):
         elif ctx.needs_input_grad[1] and computes_pairs(images[0].shape, shape):
             pairs = grads.view(1, len(x), shape[-2], shape[-1] // 2, -1)
             pair_gradient = torch.ops.kedge.weight_gradient(images, pairs, pair_geometry(shape))[0]
-            dweight = unpaired_gradient(pair_gradient.view(2, grads.shape[-1], kh, kw + 1, -1)).flatten(1)[
-                None
-            ]
+            pair_gradient = pair_gradient.view(2, grads.shape[-1], kh, kw + 1, -1)
+            dweight = unpaired_gradient(pair_gradient).flatten(1)[None]
             cropped, margins = shape, []
         elif ctx.needs_input_grad[1]:
             dweight = torch.ops.kedge.weight_gradient(images, grads, cropped)
@@ -129,20 +128,8 @@ def cropped_geometry(x: torch.Size, shape: list[int]) -> tuple[list[int], list[i
     kh, kw, sh, sw, uh, uw, ph, pw, dh, dw, p, q = shape
     down = position_range(used_positions(x[2], kh, sh, uh, ph, dh, p))
     right = position_range(used_positions(x[3], kw, sw, uw, pw, dw, q))
-    cropped = [
-        len(down),
-        len(right),
-        sh,
-        sw,
-        uh,
-        uw,
-        ph - down.start * dh,
-        pw - right.start * dw,
-        dh,
-        dw,
-        p,
-        q,
-    ]
+    ph, pw = ph - down.start * dh, pw - right.start * dw
+    cropped = [len(down), len(right), sh, sw, uh, uw, ph, pw, dh, dw, p, q]
     return cropped, [right.start, kw - right.stop, down.start, kh - down.stop]
 
 

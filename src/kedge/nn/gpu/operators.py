@@ -37,7 +37,7 @@ LIBRARY.define(
 
 
 def uses_triton(x: Tensor) -> bool:
-    """Whether `x` is a row of a stack, with device and precision for which the Triton programs are made."""
+    """Whether `x` is a row of a stack, and the Triton programs support its device and precision."""
     if torch.compiler.is_compiling() or x.device.type != "cuda" or not (is_row(x) and has_triton()):
         return False
     return computes_in_bfloat16(x) or (x.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32)

@@ -196,6 +196,7 @@ def gradients(
 ) -> tuple[Tensor, Tensor]:
     """The gradients of a convolution by its input and by its weights, computed on two streams at once.
 
+    `geometry` is that of the convolution, `back` that of the convolution that gives the input gradient.
     The weight gradient is launched first and on the current stream, because it needs two programs one after
     the other. All memory is allocated on the current stream. `dx` is allocated before the weight gradient is
     launched: memory that `weight_gradient` frees may still be in use by its programs.
