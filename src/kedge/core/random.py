@@ -94,13 +94,13 @@ def torch_words(
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(ROUNDS):
-        (high0, low0), (high1, low1) = _multiply_words(MULTIPLIERS[0], c0), _multiply_words(MULTIPLIERS[1], c2)
+        (high0, low0), (high1, low1) = _multiplied(MULTIPLIERS[0], c0), _multiplied(MULTIPLIERS[1], c2)
         c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
         k0, k1 = (k0 + WEYL[0]) & MASK, (k1 + WEYL[1]) & MASK
     return torch.as_tensor(c0), torch.as_tensor(c1), torch.as_tensor(c2), torch.as_tensor(c3)
 
 
-def _multiply_words(multiplier: int, word: IntOrTensor) -> tuple[IntOrTensor, IntOrTensor]:
+def _multiplied(multiplier: int, word: IntOrTensor) -> tuple[IntOrTensor, IntOrTensor]:
     """The high and the low word of multiplier·word; no intermediate result reaches 2^49."""
     upper, lower = multiplier * (word >> 16), multiplier * (word & 0xFFFF)
     return (upper + (lower >> 16)) >> 16, (((upper & 0xFFFF) << 16) + lower) & MASK
@@ -131,7 +131,7 @@ def bits(
 ) -> NDArray[np.uint64]:
     """64 random bits per key: the first word is the upper half."""
     first, second, _, _ = _philox_words(seed, purpose, round, client, step, position)
-    return _join_words(first, second)
+    return _concatenated(first, second)
 
 
 def uniforms(
@@ -145,7 +145,7 @@ def uniforms(
 ) -> NDArray[np.float64]:
     """Uniform numbers in the open interval (0, 1), from 53 random bits."""
     first, second, _, _ = _philox_words(seed, purpose, round, client, step, position)
-    return _open_interval(_join_words(first, second))
+    return _open_interval(_concatenated(first, second))
 
 
 def normals(
@@ -159,8 +159,8 @@ def normals(
 ) -> NDArray[np.float64]:
     """Standard normal numbers (Box and Muller, 1958): radius from two words, angle from the other two."""
     first, second, third, fourth = _philox_words(seed, purpose, round, client, step, position)
-    radius = np.sqrt(-2 * np.log(_open_interval(_join_words(first, second))))
-    return np.asarray(radius * np.cos(2 * np.pi * _open_interval(_join_words(third, fourth))))
+    radius = np.sqrt(-2 * np.log(_open_interval(_concatenated(first, second))))
+    return np.asarray(radius * np.cos(2 * np.pi * _open_interval(_concatenated(third, fourth))))
 
 
 def permutation(
@@ -189,7 +189,7 @@ def _word(name: str, value: Integers) -> Words:
     return given.astype(np.uint64)
 
 
-def _join_words(upper: Words, lower: Words) -> NDArray[np.uint64]:
+def _concatenated(upper: Words, lower: Words) -> NDArray[np.uint64]:
     return np.asarray((upper << np.uint64(32)) | lower)
 
 
