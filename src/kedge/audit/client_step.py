@@ -74,5 +74,5 @@ def take_step(
 
 def random_leaves(leaves: Leaves, seed: int) -> Leaves:
     """Random leaves with the shapes of `leaves`."""
-    chance = torch.Generator().manual_seed(seed)
-    return {k: torch.randn(v.shape, generator=chance, dtype=v.dtype) for k, v in leaves.items()}
+    generator = torch.Generator().manual_seed(seed)
+    return {k: torch.randn(v.shape, generator=generator, dtype=v.dtype) for k, v in leaves.items()}

@@ -1,1 +1,1 @@
-"""Published numbers and closed forms, computed by the real code."""
+"""Comparisons of methods with the specification's numbers and with closed forms."""

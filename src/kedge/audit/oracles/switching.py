@@ -70,9 +70,9 @@ def met_where_bound_rises(rule: Proposition1) -> Finding:
     given = example["inputs"]
     zeta, eta = constants(given["L"], given["alpha"], given["Phi0"], given["kappa0"])
     pairs = [Pair("ζ", example["expected"]["zeta"], zeta), Pair("η", example["expected"]["eta"], eta)]
-    chance = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     for number in range(20):
-        c = torch.rand(12, generator=chance, dtype=torch.float64).tolist()
+        c = torch.rand(12, generator=generator, dtype=torch.float64).tolist()
         bound, scaled = zeta * (1 + number), replace(rule, threshold=zeta * (1 + number) / eta)
         d = bounds(c, bound, eta)
         for t in range(1, len(c)):
@@ -97,19 +97,30 @@ def estimates(rule: Proposition1, algorithm: Algorithm) -> Finding:
     pairs = []
     for name, engine in ENGINES.items():
         states = record_rounds(bed_q(), [(measured, len(cohorts))], local_q(), cohorts, engine)
-        found: list[list[float]] = [[] for _ in sizes]
+        gradients: list[list[float]] = [[] for _ in sizes]  # by client, one for each of its rounds
         for number, (cohort, state) in enumerate(zip(cohorts, states, strict=True), 1):
-            u = {k: float(row["slots"]["dynamic"]["u"]["w"]) for k, row in state.memories.items()}
+            u = {k: float(memory["slots"]["dynamic"]["u"]["w"]) for k, memory in state.memories.items()}
             for client in cohort:
-                found[client].append(-alpha / share[client] * u[str(client)])
-            apart = [(own[-1] - sum(own) / len(own)) ** 2 if own else 0.0 for own in found]
+                gradients[client].append(-alpha / share[client] * u[str(client)])
+            spreads = [(g[-1] - sum(g) / len(g)) ** 2 if g else 0.0 for g in gradients]
             slots = state.server.slots
             actual = spread.measures(slots["spread"])["drift.spread"]
-            pairs.append(Pair(f"{name}, round {number}, spread", sum(apart) / len(apart), float(actual)))
+            pairs.append(Pair(f"{name}, round {number}, spread", sum(spreads) / len(spreads), float(actual)))
             h = alpha * abs(sum(u.values())) / len(sizes)
             length = float(dynamic.measures(slots["dynamic"])["drift.h"])
             pairs.append(Pair(f"{name}, round {number}, ‖h‖", h, length))
     return compare_numbers(pairs, TOLERANCE)
+
+
+def history_on_bed_q(
+    stages: Sequence[Stage],
+    cohorts: tuple[tuple[int, ...], ...],
+    engine: Callable[[Model, Federation], Engine],
+) -> History:
+    """The history of a run on bed Q."""
+    bed = bed_q()
+    task = Task(tuple(stages), bed.model, bed.federation, FixedCohorts(cohorts=cohorts))
+    return run(task, engine(bed.model, bed.federation)).history
 
 
 def runner_switches(rule: Proposition1, first: Algorithm, second: Algorithm) -> Finding:
@@ -119,27 +130,19 @@ def runner_switches(rule: Proposition1, first: Algorithm, second: Algorithm) -> 
     last in none.
     """
     cohorts = ((0, 1), (0, 1), (0,), (0,), (0,), (1,), (0,), (0,), (1,), (1,), (1,), (1,))
-    rounds, given, bed = len(cohorts), FixedCohorts(cohorts=cohorts), bed_q()
-    before, after = (Stage(replace(method, loss=bed.loss), rounds, local_q()) for method in (first, second))
+    rounds, loss = len(cohorts), bed_q().loss
+    before, after = (Stage(replace(method, loss=loss), rounds, local_q()) for method in (first, second))
     pairs = []
     for name, engine in ENGINES.items():
-
-        def history(*stages: Stage, engine: Callable[[Model, Federation], Engine] = engine) -> History:
-            return run(
-                Task(stages, bed.model, bed.federation, given), engine(bed.model, bed.federation)
-            ).history
-
-        c = [line["drift.h"] ** 2 for line in history(before)]
-        expected_values = []
+        c = [line["drift.h"] ** 2 for line in history_on_bed_q([before], cohorts, engine)]
+        lengths = []
         for zeta in (0.0, 0.001, 0.007, 0.01):
             d = bounds(c, zeta, 1.0)
-            expected_values.append(next((t + 1 for t in range(1, rounds) if d[t - 1] <= d[t]), rounds))
-            ended = replace(before, until=replace(rule, threshold=zeta))
-            states = history(ended, replace(after, rounds=0))
-            actual = sum(line["stage"] == 0 for line in states)
-            pairs.append(
-                Pair(f"{name}, ζ/η = {zeta:g}, rounds of the first stage", expected_values[-1], actual)
-            )
-            pairs.append(Pair(f"{name}, ζ/η = {zeta:g}, rounds in all", rounds, len(states)))
-        pairs.append(Pair(f"{name}, rounds that differ", 4, len(set(expected_values))))
+            lengths.append(next((t + 1 for t in range(1, rounds) if d[t - 1] <= d[t]), rounds))
+            stages = [replace(before, until=replace(rule, threshold=zeta)), replace(after, rounds=0)]
+            history = history_on_bed_q(stages, cohorts, engine)
+            actual = sum(line["stage"] == 0 for line in history)
+            pairs.append(Pair(f"{name}, ζ/η = {zeta:g}, rounds of the first stage", lengths[-1], actual))
+            pairs.append(Pair(f"{name}, ζ/η = {zeta:g}, rounds in all", rounds, len(history)))
+        pairs.append(Pair(f"{name}, rounds that differ", 4, len(set(lengths))))
     return compare_numbers(pairs, TOLERANCE)

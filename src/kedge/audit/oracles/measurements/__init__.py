@@ -1,1 +1,1 @@
-"""Published numbers of measurements, costs and the protocol, which belong to no single method."""
+"""Comparisons of measurements, costs and the protocol, which belong to no single method."""
