@@ -11,8 +11,8 @@ from tests.api.test_assembly import call, check_same, configuration, history_of
 from tests.cli.command import kedge as command
 
 import kedge
-from kedge.config.document import as_text
 from kedge.config.experiment import resolve
+from kedge.config.method_string import as_text
 from kedge.config.stages import stages_of
 from kedge.core.algorithm import Algorithm
 from kedge.running.execute import execute

@@ -15,7 +15,7 @@ from kedge.algorithms.top_down import top_down
 from kedge.audit.oracles import schedules as oracle_schedules
 from kedge.audit.oracles import server_rules as oracle_server
 from kedge.audit.references import quadratics
-from kedge.config.document import method_tables
+from kedge.config.method_string import named_tables
 from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.errors import RequestError
 from kedge.core.optimizers import Adam
@@ -71,7 +71,7 @@ def test_fednova_refuses_adam() -> None:
 
 
 def test_a_list_is_an_argument_on_the_command_line() -> None:
-    tables = method_tables("vanilla(thaw=[0, 2, 4], strict=true)+fedavgm(beta=0.5, form=ema)")
+    tables = named_tables("vanilla(thaw=[0, 2, 4], strict=true)+fedavgm(beta=0.5, form=ema)")
     assert tables["schedule"] == {"name": "vanilla", "thaw": [0, 2, 4], "strict": True}
     assert tables["method"] == {"name": "fedavgm", "beta": 0.5, "form": "ema"}
 

@@ -31,7 +31,6 @@ from kedge.core.errors import RequestError
 from kedge.core.frozen import place_frozen
 from kedge.core.model import Model
 from kedge.data.federation import Federation
-from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded
 from kedge.nn.precision import DTYPES, in_precision
 from kedge.nn.units import check_trainable
@@ -104,7 +103,7 @@ def initial_model(
 def module_factory(experiment: Experiment, federation: Federation) -> Callable[[], nn.Module]:
     """A function that makes the network of the table [model]."""
     name = experiment.model["name"]
-    factory = factory_of("model", MODELS, name)
+    factory = factory_of("model", name)
     given = {"shape": tuple(federation.pool.x.shape[1:]), "classes": federation.classes}
     options = options_of(experiment.model) | {k: v for k, v in given.items() if k in parameters(factory)}
 

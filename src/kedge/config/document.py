@@ -11,40 +11,20 @@ With a method string that names no schedule, the table [schedule] of the documen
 schedules are an error.
 """
 
-import json
-import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kedge.algorithms import METHOD_FACTORIES, SCHEDULE_FACTORIES
-from kedge.config.factories import role_of
+from kedge.config.factories import FACTORIES
+from kedge.config.method_string import as_text, named_tables, parsed_call, parsed_value, stage_tables
 from kedge.core.errors import RequestError, nearest
-from kedge.core.optimizers import SGD, Adam
-from kedge.data.datasets import BUILT_IN
-from kedge.data.partitions.partition import PARTITIONS
-from kedge.models import MODELS
-from kedge.rules import RULES
 
-OPTIMIZERS: dict[str, Any] = {"sgd": SGD, "adam": Adam}
-SWITCH = 0.75  # share of the rounds before a second stage without @; FedDyn→FedAvg's authors use it
 SHIPPED = Path(__file__).parent.parent / "experiments"
-FACTORIES: dict[str, Mapping[str, Any]] = {
-    "data": BUILT_IN,
-    "partition": PARTITIONS,
-    "model": MODELS,
-    "method": METHOD_FACTORIES,
-    "schedule": SCHEDULE_FACTORIES,
-    "optimizer": OPTIMIZERS,
-    "when": RULES,
-}
 STAGED = ("when",)  # tables that only [[then]] has
-PLAIN = FACTORIES.keys() - {"method"}  # keys with one name and its arguments as value
-METHOD_FORMS = "name, name(key=value), schedule+name or name & name"
+PLAIN = FACTORIES.keys() - {"method"}  # keys whose value may be a text: a name and its arguments
+STAGE_PLAIN = ("schedule", "when")  # those keys in [[then]]
 BY_METHOD = ("method", "schedule", "then")  # tables that a method string may set
-OUTSIDE = r"(?![^(]*\))"  # lookahead: the character before is not inside parentheses
-STAGE_PLAIN = ("schedule", "when")  # the keys of PLAIN that [[then]] has
 
 
 def expanded(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,97 +79,6 @@ def merge_stage(text: str, named: dict[str, Any], table: Mapping[str, Any], path
             f"them in one place: in method, or as [[then]] beside method = {text.split('->')[0].strip()!r}."
         )
     return named | own
-
-
-def method_tables(text: str) -> dict[str, dict[str, Any]]:
-    """'fedbug(ratio=0.2)+feddyn' as the tables [schedule] and [method]; the default schedule is `all`."""
-    return {"schedule": {"name": "all"}, **named_tables(text)}
-
-
-def named_tables(text: str, path: str = "method") -> dict[str, dict[str, Any]]:
-    """'fedbug(ratio=0.2)+feddyn' as the table [method], and [schedule] if `text` names one."""
-    tables: dict[str, dict[str, Any]] = {}
-    for part in re.split(rf"\+{OUTSIDE}", text):
-        table, *further = [parsed_call(one, path) for one in re.split(rf"&{OUTSIDE}", part)]
-        roles = [role(one["name"], text, path) for one in (table, *further)]
-        if further and "schedule" in roles:
-            name = (table, *further)[roles.index("schedule")]["name"]
-            raise RequestError(
-                f"{path} = {text!r}: {name} is a schedule, and & combines methods. Write it before "
-                f"all of them: {name}+feddyn & feddecorr."
-            )
-        key = roles[0]
-        if key in tables:
-            named = f"{tables[key]['name']} and {table['name']}"
-            hint = " Combine their corrections with &." if key == "method" else ""
-            raise RequestError(f"{path} = {text!r}: it names two {key}s, {named}.{hint}")
-        tables[key] = table | ({"and": further} if further else {})
-    return {"method": {"name": "fedavg"}, **tables}
-
-
-def role(name: str, text: str, path: str) -> str:
-    """Whether `name` in the method string `text` is a method or a schedule; raise if it is neither."""
-    if ":" in name:
-        return role_of(name)
-    if name not in SCHEDULE_FACTORIES and name not in METHOD_FACTORIES:
-        allowed = [*METHOD_FACTORIES, *SCHEDULE_FACTORIES]
-        raise RequestError(
-            f"{path} = {text!r}: no method or schedule is called {name!r}.{nearest(name, allowed)} "
-            f"Methods: {', '.join(METHOD_FACTORIES)}; schedules: {', '.join(SCHEDULE_FACTORIES)}."
-        )
-    return "schedule" if name in SCHEDULE_FACTORIES else "method"
-
-
-def parsed_call(text: str, path: str) -> dict[str, Any]:
-    """'name(key=value, …)' as a table; `path` is its key, for error messages."""
-    match = re.fullmatch(r"\s*([\w.:/-]+)\s*(?:\((.*)\))?\s*", text)
-    if not match:
-        is_method = path.endswith("method")
-        raise RequestError(
-            f"{path} = {text!r}: cannot read it. "
-            f"Write {METHOD_FORMS if is_method else 'name or name(key=value)'}."
-        )
-    name, inside = match.groups()
-    pairs = re.split(r",(?![^\[]*\])", inside or "")  # commas that are not inside a list
-    options = [pair.split("=", 1) for pair in pairs if pair.strip()]
-    if any(len(pair) != 2 for pair in options):
-        raise RequestError(f"{path} = {text!r}: arguments are written key=value.")
-    return {"name": name, **{k.strip(): parsed_value(v) for k, v in options}}
-
-
-def stage_tables(text: str) -> dict[str, Any]:
-    """'feddyn -> fedavg@0.75' as the tables [method] and [[then]], the later stages with their starts.
-
-    The result has [schedule] and [[then]] only if `text` names them. After the @ follows a round, a share of
-    the rounds, or a rule: 'feddyn -> fedavg@plateau(patience=5)'.
-    """
-    first, *later = text.split("->")
-    rows = []
-    for part in later:
-        method, sign, at = part.partition("@")
-        moment = parsed_value(at) if sign else SWITCH
-        when = {"when": rule_table(moment)} if isinstance(moment, str) else {"at": moment}
-        rows.append({**when, **named_tables(method)})
-    return {**named_tables(first), **({"then": rows} if rows else {})}
-
-
-def rule_table(text: str) -> dict[str, Any]:
-    """The table of the rule after the @, as in 'plateau(patience=5)'; raise if it is no rule."""
-    table = parsed_call(text, "then.at")
-    if table["name"] not in RULES:
-        raise RequestError(
-            f"then.at = {text!r}: need a share of the rounds (0.75), a round (150), "
-            f"or a rule: {', '.join(RULES)}.{nearest(table['name'], RULES)}"
-        )
-    return table
-
-
-def parsed_value(text: str) -> Any:
-    """The value of a text in TOML; a bare word is a string."""
-    try:
-        return tomllib.loads(f"value = {text.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text.strip()
 
 
 def override(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -254,15 +143,6 @@ def in_order(settings: Mapping[str, Any]) -> dict[str, Any]:
             settings.items(), key=lambda one: (one[0].count("."), one[0] != "method", ".name" not in one[0])
         )
     )
-
-
-def as_text(value: Any) -> str:
-    """A value as a user would write it in a configuration."""
-    if isinstance(value, Mapping) and "name" in value:
-        inside = ", ".join(f"{k}={as_text(v)}" for k, v in value.items() if k not in ("name", "and"))
-        own = f"{value['name']}({inside})" if inside else str(value["name"])
-        return " & ".join([own, *map(as_text, value.get("and", ()))])
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def parsed_settings(pairs: list[str]) -> dict[str, Any]:

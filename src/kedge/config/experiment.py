@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from pydantic import Field
 
-from kedge.config.document import FACTORIES, STAGED, expanded
-from kedge.config.factories import factory_of
+from kedge.config.document import STAGED, expanded
+from kedge.config.factories import FACTORIES, factory_of
 from kedge.config.protocols import with_protocol
 from kedge.config.schema import parameters, with_defaults
 from kedge.core.errors import RequestError
@@ -242,7 +242,7 @@ def factory_table(key: str, table: Mapping[str, Any]) -> dict[str, Any]:
     options = {k: v for k, v in table.items() if k != "name"}
     # A dataset that is not built in is a file in the data folder.
     file = key == "data" and name not in BUILT_IN
-    target = dataset_from_folder if file else factory_of(key, FACTORIES[key], name)
+    target = dataset_from_folder if file else factory_of(key, name)
     return {
         "name": name,
         **with_defaults(target, options, key, SUPPLIED.get(key, ()), FURTHER.get(key), name),

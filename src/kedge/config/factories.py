@@ -4,17 +4,34 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kedge.algorithms import METHOD_FACTORIES, SCHEDULE_FACTORIES
 from kedge.config.imports import imported
 from kedge.config.schema import named_entry
 from kedge.core.algorithm import Algorithm
 from kedge.core.errors import RequestError
+from kedge.core.optimizers import SGD, Adam
 from kedge.core.schedules import Plain, Schedule
+from kedge.data.datasets import BUILT_IN
+from kedge.data.partitions.partition import PARTITIONS
+from kedge.models import MODELS
+from kedge.rules import RULES
+
+OPTIMIZERS: dict[str, Any] = {"sgd": SGD, "adam": Adam}
+FACTORIES: dict[str, Mapping[str, Callable[..., Any]]] = {  # key of a configuration -> factories by name
+    "data": BUILT_IN,
+    "partition": PARTITIONS,
+    "model": MODELS,
+    "method": METHOD_FACTORIES,
+    "schedule": SCHEDULE_FACTORIES,
+    "optimizer": OPTIMIZERS,
+    "when": RULES,
+}
 
 
-def factory_of(key: str, kinds: Mapping[str, Callable[..., Any]], name: Any) -> Callable[..., Any]:
-    """The factory with this name: one of `kinds`, or the user's own."""
+def factory_of(key: str, name: Any) -> Callable[..., Any]:
+    """The factory with this name for the table [key]: one of FACTORIES, or the user's own."""
     if not isinstance(name, str) or ":" not in name:
-        return named_entry(kinds, name, f"{key}.name")
+        return named_entry(FACTORIES[key], name, f"{key}.name")
     found = imported(name)
     if key == "method" and isinstance(found, Algorithm):
         return lambda: found
@@ -31,9 +48,9 @@ def is_schedule(found: Any) -> bool:
 
 
 def role_of(name: str) -> str:
-    """ "method" or "schedule", for the user's own object or factory of this name; raise if it is neither.
+    """The role of the user's own object of this name: method or schedule. Raise if it is neither.
 
-    The annotation of the return value decides for a factory.
+    The role of a factory follows from its return annotation.
     """
     found = imported(name)
     if isinstance(found, Algorithm):

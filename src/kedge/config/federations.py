@@ -24,7 +24,7 @@ def federation_of(experiment: Experiment) -> Federation:
     """The dataset of an experiment, split among clients."""
     source, seed, evaluation = source_of(experiment), experiment.seed, experiment.evaluation
     name = experiment.partition["name"]
-    partition = factory_of("partition", PARTITIONS, name)(**options_of(experiment.partition))
+    partition = factory_of("partition", name)(**options_of(experiment.partition))
     if isinstance(partition, Saved):
         federation = partition.federation(
             source, experiment.data["name"], evaluation.local, evaluation.local_test

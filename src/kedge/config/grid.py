@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-from kedge.config.document import as_text, override
+from kedge.config.document import override
 from kedge.config.experiment import Experiment, options_of, resolve
 from kedge.config.factories import factory_of
+from kedge.config.method_string import as_text
 from kedge.config.stages import common_rebuild, stages_of, with_measurements
 from kedge.core.errors import RequestError
-from kedge.data.partitions.partition import PARTITIONS
 
 EXAMPLE = 'method = ["fedavg", "feddyn"], "partition.alpha" = [0.1, 0.3]'
 REFUSED = {
@@ -125,7 +125,7 @@ def flat_keys(table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 def check_buildable(experiment: Experiment) -> None:
     """Raise if stages or partition cannot be made; this needs no data."""
     common_rebuild(with_measurements(stages_of(experiment), experiment.evaluation.all))
-    factory_of("partition", PARTITIONS, experiment.partition["name"])(**options_of(experiment.partition))
+    factory_of("partition", experiment.partition["name"])(**options_of(experiment.partition))
 
 
 def cell_names(every: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kedge.algorithms import METHOD_FACTORIES
 from kedge.config.factories import factory_of
 from kedge.config.schema import named_entry, parameters
 from kedge.core.errors import RequestError
@@ -228,7 +227,7 @@ def method_with_protocol(protocol: Protocol, method: Any) -> Any:
     """A method's table with the protocol's arguments, and its weights if the method has this argument."""
     if not isinstance(method, Mapping) or "name" not in method:
         return method
-    known = parameters(factory_of("method", METHOD_FACTORIES, method["name"]))
+    known = parameters(factory_of("method", method["name"]))
     weights = {"weights": protocol.weights} if "weights" in known else {}
     further = (
         {"and": [method_with_protocol(protocol, row) for row in method["and"]]} if "and" in method else {}

@@ -8,8 +8,6 @@ from typing import Any
 
 from torch import nn
 
-from kedge.algorithms import METHOD_FACTORIES, SCHEDULE_FACTORIES
-from kedge.config.document import OPTIMIZERS
 from kedge.config.experiment import Experiment, combined_methods, label_of, options_of
 from kedge.config.factories import factory_of
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage, adapt_parts, with_schedule
@@ -17,7 +15,6 @@ from kedge.core.errors import RequestError
 from kedge.core.model import Model
 from kedge.core.optimizers import Optimizer
 from kedge.measure.last_models import LastModels
-from kedge.rules import RULES
 
 
 def stages_of(experiment: Experiment, optimizer: Optimizer | None = None) -> tuple[Stage, ...]:
@@ -28,7 +25,7 @@ def stages_of(experiment: Experiment, optimizer: Optimizer | None = None) -> tup
             algorithm_of(method, schedule),
             rounds,
             local,
-            factory_of("when", RULES, rule["name"])(**options_of(rule)) if rule else None,
+            factory_of("when", rule["name"])(**options_of(rule)) if rule else None,
         )
         for method, schedule, rounds, rule in experiment.stages
     )
@@ -72,13 +69,13 @@ def algorithm_of(method: dict[str, Any], schedule: dict[str, Any]) -> Algorithm:
     base = reduce(and_, map(single_algorithm, combined_methods(method)))
     if schedule["name"] == "all":
         return base
-    named = factory_of("schedule", SCHEDULE_FACTORIES, schedule["name"])(**options_of(schedule))
+    named = factory_of("schedule", schedule["name"])(**options_of(schedule))
     return with_schedule(base, named, label_of(method, schedule))
 
 
 def single_algorithm(method: dict[str, Any]) -> Algorithm:
     """The algorithm of one table of a method."""
-    made = factory_of("method", METHOD_FACTORIES, method["name"])(**options_of(method))
+    made = factory_of("method", method["name"])(**options_of(method))
     if not isinstance(made, Algorithm):
         raise RequestError(
             f"method.name = {method['name']!r}: it returns a {type(made).__name__}, not an Algorithm."
@@ -90,7 +87,7 @@ def local_training(experiment: Experiment, optimizer: Optimizer | None = None) -
     """Local training of all stages; `optimizer` replaces the table [optimizer]."""
     training = experiment.training
     if optimizer is None:
-        factory = factory_of("optimizer", OPTIMIZERS, experiment.optimizer["name"])
+        factory = factory_of("optimizer", experiment.optimizer["name"])
         optimizer = factory(**options_of(experiment.optimizer))
     clip = None if training.clip == "off" else training.clip
     return LocalTraining(training.epochs, training.batch, optimizer, clip, training.drop_last)

@@ -28,8 +28,9 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 
-from kedge.config.document import SHIPPED, as_text, read
+from kedge.config.document import SHIPPED, read
 from kedge.config.grid import Cell
+from kedge.config.method_string import as_text
 from kedge.config.schema import with_defaults
 from kedge.core.errors import DataError, RequestError, nearest
 

@@ -7,9 +7,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kedge.config.document import as_text, override
+from kedge.config.document import override
 from kedge.config.experiment import Experiment
 from kedge.config.grid import Cell, cells
+from kedge.config.method_string import as_text
 from kedge.core.errors import RequestError, nearest
 from kedge.reproduce.paper import Paper, cell_of, document_of, paper_of
 from kedge.reproduce.records import Record

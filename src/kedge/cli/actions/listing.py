@@ -11,7 +11,8 @@ from rich.table import Table
 
 from kedge.algorithms import METHOD_FACTORIES, SCHEDULE_FACTORIES
 from kedge.cli.output import console, print_json
-from kedge.config.document import OPTIMIZERS, SHIPPED
+from kedge.config.document import SHIPPED
+from kedge.config.factories import OPTIMIZERS
 from kedge.config.protocols import PROTOCOLS
 from kedge.data.datasets import BUILT_IN
 from kedge.data.npz_files import available_datasets

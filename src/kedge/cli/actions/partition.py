@@ -11,7 +11,6 @@ from kedge.config.experiment import Experiment
 from kedge.config.factories import factory_of
 from kedge.config.federations import federation_of
 from kedge.config.schema import parameters
-from kedge.data.partitions.partition import PARTITIONS
 from kedge.report.pages.partition import page
 from kedge.report.partition import PartitionStatistics, document
 from kedge.report.plots.partition import partition_figure
@@ -40,7 +39,7 @@ def partition_statistics(experiment: Experiment) -> PartitionStatistics:
 
 def partition_text(partition: Mapping[str, Any]) -> str:
     """A partition with the arguments that differ from their defaults: 'dirichlet(clients=20, alpha=0.3)'."""
-    known = parameters(factory_of("partition", PARTITIONS, partition["name"]))
+    known = parameters(factory_of("partition", partition["name"]))
     given = {k: v for k, v in partition.items() if k != "name" and v != known[k][1].default}
     arguments = ", ".join(f"{k}={v}" for k, v in given.items())
     return f"{partition['name']}({arguments})" if given else str(partition["name"])
