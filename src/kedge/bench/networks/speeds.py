@@ -24,6 +24,7 @@ from kedge.engines.out_of_memory import ran_out_of_memory
 from kedge.nn.precision import Precision, computing_in
 
 USUAL_CLIENTS = 10  # of the setting with the plain loop
+Speeds = dict[tuple[str, Precision], list[float]]  # samples per second of each turn, by Way.key
 
 
 class NetworkSpeed(NamedTuple):
@@ -76,8 +77,8 @@ class NetworkBench:
         for setting in (last, *others):
             if setting is not last:
                 self.warm_up(setting)
-            for one in self.warm:
-                yield profile_way(one, self.timing)
+            # No variable of this function refers to a way: its memory is needed for the next setting.
+            yield from (profile_way(one, self.timing) for one in self.warm)
 
     def in_order(self) -> list[Setting]:
         """The settings: first the setting of each network that has the plain loop."""
@@ -105,31 +106,28 @@ class NetworkBench:
     def time_in_turns(self) -> list[NetworkSpeed]:
         """Time the warm ways in turns."""
         about = self.warm[0].way.about
-        speeds: list[list[float]] = [[] for _ in self.warm]
+        speeds: Speeds = {one.way.key: [] for one in self.warm}
         for turn in range(self.timing.repeats):
             self.timing.say(f"{about}: measuring, turn {turn + 1} of {self.timing.repeats}")
-            for own, one in zip(speeds, self.warm, strict=True):
-                own.append(round_speed(one, WARM_UP_ROUNDS + turn, self.timing.device))
-        by_way = {(one.way.how, one.way.precision): own for one, own in zip(self.warm, speeds, strict=True)}
-        return [self.row(one, own, by_way) for one, own in zip(self.warm, speeds, strict=True)]
+            for one in self.warm:
+                speeds[one.way.key].append(round_speed(one, WARM_UP_ROUNDS + turn, self.timing.device))
+        return [self.row(one, speeds) for one in self.warm]
 
-    def row(
-        self, warm: Warm, speeds: list[float], by_way: dict[tuple[str, Precision], list[float]]
-    ) -> NetworkSpeed:
+    def row(self, warm: Warm, speeds: Speeds) -> NetworkSpeed:
         """The row of a way; ratios are taken within each turn, or to an earlier plain loop's median."""
-        way = warm.way
-        to_plain = median_ratio(speeds, by_way.get((PLAIN, "fp32"), []))
+        way, own = warm.way, speeds[warm.way.key]
+        to_plain = median_ratio(own, speeds.get((PLAIN, "fp32"), []))
         if to_plain is None and (plain := self.plain_speed(way.setting.network)):
-            to_plain = median(speeds) / plain
+            to_plain = median(own) / plain
         return NetworkSpeed(
             way.setting.network,
             way.setting.clients,
             way.how,
             way.precision,
             way.streams,
-            median(speeds),
+            median(own),
             to_plain,
-            median_ratio(speeds, by_way.get((CENTRAL, way.precision), [])),
+            median_ratio(own, speeds.get((CENTRAL, way.precision), [])),
             warm.memory,
             warm.first_round_seconds,
         )

@@ -31,6 +31,11 @@ class Way(NamedTuple):
     streams: int | None = None  # of captured graphs
 
     @property
+    def key(self) -> tuple[str, Precision]:
+        """The name of the way within its setting."""
+        return self.how, self.precision
+
+    @property
     def about(self) -> str:
         """The setting, for messages."""
         return f"{self.setting.network}, {self.setting.clients} clients"
