@@ -17,7 +17,7 @@ from kedge.nn.gpu.operators import is_row
 from kedge.nn.keyed import Drop, KeyedLayer, drop
 from kedge.torch_private import is_make_fx_tracing
 
-Attended = tuple[Tensor, Tensor | None]
+AttentionResult = tuple[Tensor, Tensor | None]
 
 
 def is_traced() -> bool:
@@ -102,7 +102,7 @@ def multi_head(
     static_v: Tensor | None = None,
     average_attn_weights: bool = True,
     is_causal: bool = False,
-) -> Attended:
+) -> AttentionResult:
     """F.multi_head_attention_forward in plain operators, with `drop` as its dropout; sequences [L, N, E]."""
     if static_k is not None or static_v is not None:
         raise RequestError(
@@ -186,7 +186,7 @@ class KeyedAttention(KeyedLayer, nn.MultiheadAttention):
         attn_mask: Tensor | None = None,
         average_attn_weights: bool = True,
         is_causal: bool = False,
-    ) -> Attended:
+    ) -> AttentionResult:
         flip = self.batch_first and query.dim() == 3
         if flip:
             query, key, value = swap_batch_and_length(query, key, value)

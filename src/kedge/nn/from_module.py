@@ -13,7 +13,7 @@ from torch.func import functional_call
 from kedge.core.model import Batch, Model, Output, Statistics
 from kedge.core.random import Purpose, words
 from kedge.core.tree import Leaves
-from kedge.nn.replacement import private_copy, replace_layers, tap_features
+from kedge.nn.replacement import private_copy, replace_layers, store_features
 from kedge.nn.units import Granularity, check_trainable, trainable_units, units_of
 
 
@@ -30,8 +30,8 @@ def from_module(
     check_trainable(module)
     own = private_copy(module)
     weight_names, key_names = replace_layers(own, frozen_statistics=statistics == "frozen")
-    tapped = tap_features(own)
-    injected = {*weight_names, *key_names, *((tapped,) if tapped else ())}
+    features_buffer = store_features(own)
+    injected = {*weight_names, *key_names, *((features_buffer,) if features_buffer else ())}
     modes = {True: own.train(), False: copy.deepcopy(own).eval()}
     frozen: Leaves = {k: p for k, p in own.named_parameters() if not p.requires_grad}
     floating = {k for k, v in own.named_buffers() if v.is_floating_point() and k not in injected}
@@ -52,14 +52,14 @@ def from_module(
             state[name] = batch.weight
         for number, name in enumerate(key_names):
             state[name] = torch.cat([batch.key, batch.key.new_full((1,), number)])
-        if tapped:
-            state[tapped] = batch.weight
+        if features_buffer:
+            state[features_buffer] = batch.weight
         # functional_call copies attributes that forward() assigned (statistics, features) back into `state`.
         out = functional_call(modes[train], state, (batch.x,))
         moved = {k: state[k].detach() for k in buffers}
         if isinstance(out, Output):
             return out, moved
-        features = state[tapped] if tapped else out
+        features = state[features_buffer] if features_buffer else out
         return Output(features.flatten(1), out), moved
 
     return Model(
@@ -68,7 +68,7 @@ def from_module(
         units=trainable_units(units_of(module, units), frozen),  # not of `own`: its norm layers are replaced
         statistics=statistics,
         random=bool(key_names),
-        classifier=classifier_of(own, tapped),
+        classifier=classifier_of(own, features_buffer),
         constants=tuple(constants.items()),
         frozen=frozen,
         parameters=tuple(k for k, _ in own.named_parameters()),
@@ -83,11 +83,11 @@ def tied_names(module: nn.Module) -> tuple[tuple[str, str], ...]:
     return tuple((k, first[id(v)]) for k, v in every if first[id(v)] != k)
 
 
-def classifier_of(module: nn.Module, tapped: str | None) -> tuple[str, ...]:
-    """The weight and bias of the layer that stores its input in the buffer `tapped`."""
-    if tapped is None:
+def classifier_of(module: nn.Module, features_buffer: str | None) -> tuple[str, ...]:
+    """The weight and bias of the layer that stores its input in the buffer `features_buffer`."""
+    if features_buffer is None:
         return ()
-    path = tapped.removesuffix("features")
+    path = features_buffer.removesuffix("features")
     return tuple(k for k, _ in module.named_parameters() if k in (f"{path}weight", f"{path}bias"))
 
 

@@ -57,29 +57,30 @@ class MaskedBatchNorm(nn.Module):
 
 
 class StackedConv2d(nn.Conv2d):
-    """nn.Conv2d that is fast under vmap over clients, each of which has its own kernel.
+    """nn.Conv2d that is fast under vmap over clients, each of which has its own weights.
 
-    torch computes a grouped convolution there, which is slow. On a GPU kedge has a Triton program for it
-    (gpu/convolution.py). Compiled on a CPU, a small convolution is a matrix product over shifted copies,
-    which vmap turns into one batched product; the copies of large images would need too much memory.
+    torch computes a grouped convolution there, which is slow. On a GPU kedge has a Triton program
+    (gpu/convolution.py). In a compiled program on a CPU, a small convolution is a matrix product over shifted
+    copies of the images, which vmap turns into one batched product. Copies of large images would need too
+    much memory.
     """
 
     # The pooling layer that follows, if it is fused; in a tuple, because as a submodule it would have a name.
     pooling: "tuple[StackedMaxPool2d, ...]" = ()
 
     def forward(self, x: Tensor) -> Tensor:
-        stacks = x.dim() == 4 and uses_triton(x) and uses_triton(self.weight)
+        stacked = x.dim() == 4 and uses_triton(x) and uses_triton(self.weight)
         if self.pooling:
             (pool,) = self.pooling
-            how = self.stride, self.padding, self.dilation
-            if stacks and not isinstance(self.padding, str) and can_fuse_pooling(x, self.weight, *how):
+            settings = self.stride, self.padding, self.dilation
+            if stacked and not isinstance(self.padding, str) and can_fuse_pooling(x, self.weight, *settings):
                 return stacked_pooled_convolution(x, self.weight, self.bias, self.padding, pool.relu)
-            return cast(Tensor, pool(self.convolve(x, stacks)))
-        return self.convolve(x, stacks)
+            return cast(Tensor, pool(self.convolve(x, stacked)))
+        return self.convolve(x, stacked)
 
-    def convolve(self, x: Tensor, stacks: bool) -> Tensor:
+    def convolve(self, x: Tensor, stacked: bool) -> Tensor:
         """The convolution without the pooling."""
-        if stacks and not isinstance(self.padding, str):
+        if stacked and not isinstance(self.padding, str):
             return stacked_convolution(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
         plain = not torch.compiler.is_compiling() or x.device.type != "cpu" or x.dim() != 4
         if plain or isinstance(self.padding, str):

@@ -4,7 +4,7 @@ from types import TracebackType
 
 from torch import nn
 
-OURS = "kedge."
+KEDGE = "kedge."
 # The exceptions that a mistake in a user's forward raises.
 FORWARD_ERRORS = (
     RuntimeError, ValueError, IndexError, KeyError, TypeError, AttributeError, AssertionError,
@@ -14,10 +14,10 @@ FORWARD_ERRORS = (
 def part_name(root: nn.Module, part: nn.Module) -> str:
     """A submodule's dotted path and class, such as 'encoder.attention (MultiheadAttention)'."""
     path = next((name for name, module in root.named_modules() if module is part), "")
-    kinds = [kind.__name__ for kind in type(part).__mro__ if not kind.__module__.startswith(OURS)]
+    names = [base.__name__ for base in type(part).__mro__ if not base.__module__.startswith(KEDGE)]
     # A layer that kedge replaced has the class name that the user wrote.
-    known = type(part).__name__ if type(part).__module__.startswith("kedge.models") else kinds[0]
-    return f"{path} ({known})" if path else known
+    name = type(part).__name__ if type(part).__module__.startswith("kedge.models") else names[0]
+    return f"{path} ({name})" if path else name
 
 
 def failing_part(error: BaseException) -> str | None:

@@ -30,9 +30,9 @@ from kedge.nn.random_numbers import (
     normal_,
     normals,
     randint,
-    unfilled,
     uniform_,
     uniforms,
+    zeros_for_empty,
 )
 
 
@@ -65,7 +65,7 @@ def dropout(
     mode: KeyedFunctions, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
     """F.dropout."""
-    return copied_if_inplace(input, mode.dropped(input, p), inplace) if training and p > 0 else input
+    return copy_if_inplace(input, mode.dropped(input, p), inplace) if training and p > 0 else input
 
 
 def channel_dropout(
@@ -81,11 +81,11 @@ def channel_dropout(
         return input
     whole = input.shape[:1] if input.dim() == single else input.shape[:2]
     words = mode.words(whole).reshape(*whole, *[1] * (input.dim() - len(whole)))
-    return copied_if_inplace(input, drop(input, p, words), inplace)
+    return copy_if_inplace(input, drop(input, p, words), inplace)
 
 
-def copied_if_inplace(x: Tensor, values: Tensor, inplace: bool) -> Tensor:
-    """The values; written into `x` if `inplace`."""
+def copy_if_inplace(x: Tensor, values: Tensor, inplace: bool) -> Tensor:
+    """`values`, copied into `x` if `inplace`."""
     return x.copy_(values) if inplace else values
 
 
@@ -102,7 +102,7 @@ def rrelu(
     slope: Any = middle
     if training:
         slope = lower + (upper - lower) * uniform(mode.words(input.shape), input.dtype)
-    return copied_if_inplace(input, torch.where(input >= 0, input, slope * input), inplace)
+    return copy_if_inplace(input, torch.where(input >= 0, input, slope * input), inplace)
 
 
 def gumbel_softmax(
@@ -153,7 +153,7 @@ KEYED_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     F.rrelu: rrelu,
     torch.rrelu: rrelu,
     F.gumbel_softmax: gumbel_softmax,
-    torch.empty: partial(new_tensor, unfilled),
+    torch.empty: partial(new_tensor, zeros_for_empty),
     torch.rand: partial(new_tensor, uniforms),
     torch.randn: partial(new_tensor, normals),
     torch.rand_like: partial(new_tensor_like, uniforms),

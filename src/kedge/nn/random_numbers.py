@@ -67,7 +67,7 @@ def new_tensor_like(
     return values.to(input.device if device is None else device)
 
 
-def unfilled(source: Source, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+def zeros_for_empty(source: Source, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Zeros for torch.empty, one tensor for each client of a stack: random numbers may be written into it."""
     return torch.zeros(shape, dtype=dtype, device=source.key.device) + (source.key[0] * 0).to(dtype)
 

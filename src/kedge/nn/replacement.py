@@ -126,7 +126,7 @@ def is_2x2_pooling(layer: nn.MaxPool2d) -> bool:
     )
 
 
-def tap_features(module: nn.Module) -> str | None:
+def store_features(module: nn.Module) -> str | None:
     """Let the last linear layer store its input in a buffer; the name of the buffer, or None."""
     # Attention reads the weights of its last layer but never calls the layer.
     never_called = NonDynamicallyQuantizableLinear
@@ -141,6 +141,6 @@ def tap_features(module: nn.Module) -> str | None:
         self.features = x
         return F.linear(x, self.weight, self.bias) if base is nn.Linear else base.forward(self, x)
 
-    layer.__class__ = type(f"Tapped{base.__name__}", (base,), {"forward": forward})
+    layer.__class__ = type(f"{base.__name__}WithFeatures", (base,), {"forward": forward})
     layer.register_buffer("features", torch.zeros(1), persistent=False)
     return f"{name}.features" if name else "features"
