@@ -35,8 +35,8 @@ def test_decorrelation_of_constant_features_is_zero_and_so_is_its_gradient() -> 
 
 @pytest.mark.parametrize("classes", [1, 2, 5])
 def test_the_gradient_of_not_true_distillation_is_that_of_finite_differences(classes: int) -> None:
-    chance = torch.Generator().manual_seed(classes)
-    here, there = (torch.randn(6, classes, generator=chance, dtype=torch.float64) for _ in range(2))
+    generator = torch.Generator().manual_seed(classes)
+    here, there = (torch.randn(6, classes, generator=generator, dtype=torch.float64) for _ in range(2))
     y = [number % classes for number in range(6)]
 
     def value(logits: Tensor) -> Tensor:

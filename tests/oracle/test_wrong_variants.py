@@ -3,14 +3,17 @@
 The variants are in the folder wrong: mistakes that the specification lists, most from published code.
 """
 
+import inspect
 from collections.abc import Callable
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import pytest
 from tests.oracle.wrong import (
     client_terms,
     drift_corrections,
+    every_method,
     fedtr,
     moon,
     personalization,
@@ -24,8 +27,18 @@ from kedge.audit.audit import checks_of, run_check
 from kedge.audit.registry.every_method import PROPERTIES, property_checks
 
 TABLES = (client_terms, drift_corrections, fedtr, moon, personalization, server_rules, switching, theory)
-WRONG = {name: look for table in TABLES for name, look in table.WRONG.items()}
-HARMLESS = {name: look for table in TABLES for name, look in table.HARMLESS.items()}
+WRONG = {name: check for table in TABLES for name, check in table.WRONG.items()}
+HARMLESS = {name: check for table in TABLES for name, check in table.HARMLESS.items()}
+
+
+@pytest.mark.parametrize("table", [*TABLES, every_method], ids=lambda table: table.__name__)
+def test_a_wrong_variant_overrides_only_hooks_that_exist(table: ModuleType) -> None:
+    """A hook that was renamed in kedge would leave the variant right."""
+    own = [c for c in vars(table).values() if inspect.isclass(c) and c.__module__ == table.__name__]
+    for variant in (c for c in own if c.__mro__[1] is not object and not issubclass(c, tuple)):
+        hooks = {name for name, value in vars(variant).items() if inspect.isfunction(value)}
+        inherited = {name for base in variant.__mro__[1:] for name in vars(base)}
+        assert hooks <= inherited, variant
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -54,9 +67,9 @@ def test_every_property_catches_a_wrong_method() -> None:
     assert caught == {one.name for one in PROPERTIES}
 
 
-def function_of(look: Callable[..., Any]) -> Callable[..., Any]:
+def function_of(check: Callable[..., Any]) -> Callable[..., Any]:
     """The function that a partial calls."""
-    return function_of(look.func) if isinstance(look, partial) else look
+    return function_of(check.func) if isinstance(check, partial) else check
 
 
 # Checks without a wrong variant here: numbers of measurements and of the protocol, methods that equal another
@@ -72,5 +85,5 @@ NO_VARIANT = {
 def test_every_check_of_a_method_catches_a_wrong_variant() -> None:
     general = {one.name for one in PROPERTIES}
     checks = {function_of(check.run).__name__ for check in checks_of(None) if check.name not in general}
-    catching = {function_of(look).__name__ for look in WRONG.values()}
+    catching = {function_of(check).__name__ for check in WRONG.values()}
     assert checks - catching == NO_VARIANT

@@ -76,8 +76,8 @@ class RandomPrevious(Contrast):
     """A random model is the previous model of a client's first round (the authors' code)."""
 
     def init_client(self, shared: Leaves) -> Tree:
-        chance = torch.Generator().manual_seed(0)
-        other = {k: torch.randn(v.shape, generator=chance, dtype=v.dtype) for k, v in shared.items()}
+        generator = torch.Generator().manual_seed(0)
+        other = {k: torch.randn(v.shape, generator=generator, dtype=v.dtype) for k, v in shared.items()}
         return {"previous": other, "known": next(iter(shared.values())).new_ones(())}
 
 
