@@ -67,10 +67,10 @@ def test_a_method_that_does_more_shows_a_ratio_above_one() -> None:
     table = {cost.method: cost for cost in method_costs(rows, SMALL, timing)}
     assert list(table) == ["fedavg", "slow", "refused"]
     assert table["fedavg"].work == 1
-    seen = table["slow"].uncompiled
-    assert seen is not None
-    assert seen.low <= seen.middle <= seen.high
-    assert seen.middle > 1.2  # it takes about 2.5
+    ratio = table["slow"].uncompiled
+    assert ratio is not None
+    assert ratio.low <= ratio.middle <= ratio.high
+    assert ratio.middle > 1.2  # it takes about 2.5
     assert table["slow"].compiled is None
     assert table["slow"].holds is None
     assert table["refused"] == MethodCost("refused", None, None, None, 1.0, "not on this network")

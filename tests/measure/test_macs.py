@@ -45,8 +45,8 @@ def test_every_choice_of_trainable_layers_costs_what_torch_counts_and_what_the_f
     forward = forward_macs(module, x)
     for flags in product((False, True), repeat=len(forward)):
         chosen = with_trainable(module, [k for k, flag in zip(forward, flags, strict=True) if flag])
-        seen = count_macs(partial(step, chosen, x))[0]
-        assert seen == macs_by_torch(chosen, x) == chain_macs(list(forward.values()), flags), flags
+        macs = count_macs(partial(step, chosen, x))[0]
+        assert macs == macs_by_torch(chosen, x) == chain_macs(list(forward.values()), flags), flags
 
 
 def test_a_residual_network_without_convolutions_in_its_shortcuts_is_a_chain() -> None:
@@ -57,9 +57,9 @@ def test_a_residual_network_without_convolutions_in_its_shortcuts_is_a_chain() -
     for lowest in range(20):
         flags = [number >= lowest for number in range(20)]
         names = [k for k, flag in zip(products, flags, strict=True) if flag]
-        seen = count_macs(partial(step, with_trainable(module, names), x))[0]
-        assert seen == chain_macs(list(products.values()), flags)
-        assert seen == macs_by_torch(module, x)
+        macs = count_macs(partial(step, with_trainable(module, names), x))[0]
+        assert macs == chain_macs(list(products.values()), flags)
+        assert macs == macs_by_torch(module, x)
 
 
 def test_a_convolution_in_a_shortcut_costs_no_input_gradient_beside_the_lowest_layer() -> None:
@@ -68,10 +68,10 @@ def test_a_convolution_in_a_shortcut_costs_no_input_gradient_beside_the_lowest_l
     forward = {k: n for k, n in forward_macs(module, x).items() if n}
     lowest = "layer2.0.conv1"
     names = list(forward)[list(forward).index(lowest) :]
-    seen = count_macs(lambda: step(with_trainable(module, names), x))[0]
-    assert seen == macs_by_torch(module, x)
+    macs = count_macs(lambda: step(with_trainable(module, names), x))[0]
+    assert macs == macs_by_torch(module, x)
     shortcut = next(k for k in names if "layer2.0.downsample" in k or "layer2.0.shortcut" in k)
-    assert chain_macs(list(forward.values()), [k in names for k in forward]) == seen + forward[shortcut]
+    assert chain_macs(list(forward.values()), [k in names for k in forward]) == macs + forward[shortcut]
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])

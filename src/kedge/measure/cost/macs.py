@@ -61,11 +61,11 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        given = kwargs or {}
-        out = function(*args, **given)
+        options = kwargs or {}
+        out = function(*args, **options)
         formula = FORMULAS.get(function._overloadpacket)
         if formula:
-            self.flops += formula(*args, **given, out_val=out)
+            self.flops += formula(*args, **options, out_val=out)
         return out
 
 
