@@ -45,6 +45,8 @@ class Training:
         ({"mu": math.nan}, "my-method(mu=nan): need mu ≥ 0; 0 is FedAvg."),
         ({"beta": 1}, "my-method(beta=1): need 0 ≤ beta < 1."),
         ({"last": 0}, "my-method(last=0): need a whole number of at least 1."),
+        ({"mu": "1"}, "my-method(mu='1'): need mu ≥ 0; 0 is FedAvg."),
+        ({"mu": None}, "my-method(mu=None): need mu ≥ 0; 0 is FedAvg."),
         ({"last": 1.5}, "my-method(last=1.5): need a whole number of at least 1."),
         ({"last": True}, "my-method(last=True): need a whole number of at least 1."),
         ({"lowest": 6}, "my-method(lowest=6): need a whole number from 0 to 5."),
@@ -70,6 +72,7 @@ def test_a_call_with_wrong_arguments_raises_pythons_own_error() -> None:
 
 def test_dataclasses_are_checked_when_they_are_made_and_replaced() -> None:
     assert Schedule(0.5).clip is None
+    assert replace(Schedule(0.5, 1.0), clip=None).clip is None
     with pytest.raises(RequestError, match=r"^Schedule\(ratio=0\): need 0 < ratio ≤ 1\.$"):
         Schedule(0)
     with pytest.raises(RequestError, match=r"^Schedule\(clip=0\): need clip > 0\.$"):

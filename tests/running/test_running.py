@@ -143,7 +143,7 @@ def again_document(experiment: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        ("feddyn -> fedavg@100", r"stages from the rounds \[0, 100\] on, of 6"),
+        ("feddyn -> fedavg@100", r"the stages start after the rounds \[0, 100\] of 6"),
         ("feddyn -> fedavg@0", r"then.at = 0: need a share of the rounds \(0.75\) or a round \(150\)"),
         ("feddyn -> fedavg@2.5", r"then.at = 2.5"),
         ("feddyn -> fedavg@half", r"then.at = 'half'"),

@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Mapping
 from functools import cache, partial, reduce, wraps
 from math import inf
-from numbers import Integral
+from numbers import Integral, Real
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
@@ -93,24 +93,24 @@ def check_ranges(
     function: Callable[..., Any], values: Mapping[str, Any], name: str, prefix: str | None = None
 ) -> None:
     """Raise a RequestError for the first of `values` that is out of the range in the function's signature."""
-    for key, (kind, field) in fields(function).items():
-        value = values.get(key)
-        if value is None or in_range(value, kind, field):
+    for key, (kind, field, optional) in fields(function).items():
+        if key not in values or in_range(values[key], kind, field) or (optional and values[key] is None):
             continue
+        value = f"{values[key]!r}" if isinstance(values[key], str) else f"{values[key]}"
         given = f"{name}({key}={value})" if prefix is None else f"{prefix}{key} = {value}"
         remedy = f"; {field.description}" if field.description else ""
         raise RequestError(f"{given}: need {requirement(key, kind, field)}{remedy}.")
 
 
 @cache
-def fields(function: Callable[..., Any]) -> dict[str, tuple[type, FieldInfo]]:
-    """Type and `Field` of the annotated arguments of a function."""
-    found: dict[str, tuple[type, FieldInfo]] = {}
+def fields(function: Callable[..., Any]) -> dict[str, tuple[type, FieldInfo, bool]]:
+    """Type and `Field` of the annotated arguments of a function, and whether an argument may be None."""
+    found: dict[str, tuple[type, FieldInfo, bool]] = {}
     for key, hint in get_type_hints(function, include_extras=True).items():
         for part in (hint, *get_args(hint)):  # Annotated may be a part of `Annotated[…] | None`
             if get_origin(part) is Annotated:
                 kind, field = get_args(part)
-                found[key] = kind, field
+                found[key] = kind, field, part is not hint
     return found
 
 
@@ -122,7 +122,9 @@ def bounds_of(field: FieldInfo) -> Bounds:
 
 
 def in_range(value: Any, kind: type, field: FieldInfo) -> bool:
-    """Whether the value meets all bounds, and is a whole number if `kind` is int."""
+    """Whether the value is a number that meets all bounds, and a whole number if `kind` is int."""
+    if not isinstance(value, Real):
+        return False
     if kind is int and (isinstance(value, bool) or not isinstance(value, Integral)):
         return False
     return all(COMPARISONS[name][0](value, bound) for name, bound in bounds_of(field).items())
