@@ -2,11 +2,12 @@
 
 Client: min f_i(w) + λ_R·mean_j ‖φ(x_j) − C_{y_j}‖² + λ_G·‖d_i + w − wᵗ‖², with the features φ, the global
 class centroids C and the client's drift d_i. drift = "gradient" (Algorithm 1): after every step d_i ← d_i −
-η_g·2(d_i + w − wᵗ); "accumulate" (the rule of the paper's proof, and FedDC's): after the last step d_i ← d_i
-+ (w_i − wᵗ). The client sends w_i + d_i and its class means c_ij of φ over all its samples. Server: w ← Σ λ_i
-(w_i + d_i), λ_i = n_i/Σn; C_j ← Σ n_ij c_ij / Σ n_ij. The feature term is a mean over the batch (the paper's
-sum depends on the batch size). It is 0 for a class without a centroid, and therefore in the first round. The
-gradient rule moves the upload back toward wᵗ, the other rule doubles the update (docs/methods/fedtr.md).
+η_g·2λ_G(d_i + w − wᵗ), a gradient step on this objective, so that λ_G → 0 is FedAvg; "accumulate" (the rule
+of the paper's proof, and FedDC's): after the last step d_i ← d_i + (w_i − wᵗ). The client sends w_i + d_i and
+its class means c_ij of φ over all its samples. Server: w ← Σ λ_i (w_i + d_i), λ_i = n_i/Σn; C_j ← Σ n_ij c_ij
+/ Σ n_ij. The feature term is a mean over the batch (the paper's sum depends on the batch size). It is 0 for a
+class without a centroid, and therefore in the first round. The gradient rule moves the upload back toward wᵗ,
+the other rule doubles the update (docs/methods/fedtr.md).
 """
 
 from dataclasses import dataclass, replace
@@ -44,9 +45,8 @@ class ReleasedDrift(Correction):
     def advance(self, step: Step) -> Tree:
         if self.rule == "accumulate":
             return step.state
-        moved = {
-            k: v - self.rate * 2 * (v + step.params[k] - step.anchor[k]) for k, v in step.state["d"].items()
-        }
+        rate = 2 * self.rate * self.strength  # of a gradient step on λ ‖d_i + w − wᵗ‖²
+        moved = {k: v - rate * (v + step.params[k] - step.anchor[k]) for k, v in step.state["d"].items()}
         return {"d": {k: moved[k] if k in step.trainable else v for k, v in step.state["d"].items()}}
 
     def finish(self, end: End) -> tuple[Tree, Tree]:

@@ -28,11 +28,20 @@ class DriftFirst(ReleasedDrift):
 
     def advance(self, step: Step) -> Tree:
         d, away = step.state["d"], step.state["away"]
-        moved = {k: v - self.rate * 2 * (v + away[k]) for k, v in d.items()}
+        rate = 2 * self.rate * self.strength
+        moved = {k: v - rate * (v + away[k]) for k, v in d.items()}
         return {"d": moved, "away": {k: v - step.anchor[k] for k, v in step.params.items()}}
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
         return {"d": end.state["d"], "away": zeros(end.delta)}, {}
+
+
+class Unscaled(ReleasedDrift):
+    """d moves by η_g·2(d + w − wᵗ), without λ."""
+
+    def advance(self, step: Step) -> Tree:
+        d = step.state["d"]
+        return {"d": {k: v - self.rate * 2 * (v + step.params[k] - step.anchor[k]) for k, v in d.items()}}
 
 
 class EveryStep(ReleasedDrift):
@@ -131,6 +140,9 @@ def released(kind: type[ReleasedDrift], rule: Any = "gradient") -> Algorithm:
 WRONG: Checks = {
     "fedtr drift first": partial(oracle_fedtr.drift, released(DriftFirst), oracle_fedtr.GRADIENT),
     "fedtr drift first, at rest": partial(limit_points.fedtr_gradient, released(DriftFirst)),
+    "fedtr drift without λ": partial(
+        oracle_fedtr.drift_descends, with_corrections(DRIFT, Unscaled(0.3, "gradient", 0.2))
+    ),
     "fedtr every step": partial(
         oracle_fedtr.drift, released(EveryStep, "accumulate"), oracle_fedtr.ACCUMULATE
     ),

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kedge.algorithms.fedtr import ReleasedDrift
 from kedge.audit.bed import Bed, bed_q, local_q
 from kedge.audit.finding import Finding, Pair, compare_numbers
 from kedge.audit.oracles.averaging import TOLERANCE
@@ -61,6 +62,26 @@ def one_participant(algorithm: Algorithm, case: str) -> Finding:
         for name, engine in ENGINES.items()
         for state in record_rounds(bed_q(), [(algorithm, 1)], local_q(), [[client]], engine)
     ]
+    return compare_numbers(pairs, TOLERANCE)
+
+
+def drift_descends(algorithm: Algorithm) -> Finding:
+    """After each step, d has moved by −η_g times the gradient by d of λ_G (d + w − wᵗ)²; by autograd."""
+    (correction,) = (c for c in algorithm.corrections if isinstance(c, ReleasedDrift))
+    local, pairs = replace(local_q(), epochs=1), []
+    for name, engine in ENGINES.items():
+        sent, drifts = float(ORACLES["test_bed_Q"]["w0"]), [0.0, 0.0]
+        for number, state in enumerate(
+            record_rounds(bed_q(), [(algorithm, 2)], local, [[0, 1]] * 2, engine), 1
+        ):
+            for client in range(2):
+                d = torch.tensor(drifts[client], dtype=torch.float64, requires_grad=True)
+                objective = correction.strength * (d + state.models(client)["w"][-1] - sent) ** 2
+                (gradient,) = torch.autograd.grad(objective.sum(), d)
+                drifts[client] = float(state.memories[str(client)]["slots"]["released-drift"]["d"]["w"])
+                expected = float(d.detach() - correction.rate * gradient)
+                pairs.append(Pair(f"{name}, round {number}, d_{client}", expected, drifts[client]))
+            sent = float(state.server.shared["w"])
     return compare_numbers(pairs, TOLERANCE)
 
 

@@ -53,7 +53,7 @@ NO_LIMIT: dict[str, str] = {  # methods without this check, and the reasons
 }
 # With this learning rate, strength and drift rate, FedTR's gradient rule converges within the rounds.
 FASTER = LocalTraining(LOCAL.epochs, LOCAL.batch, SGD(0.1))
-STRENGTH, DRIFT_RATE = 0.2, 1.0
+STRENGTH, DRIFT_RATE = 0.2, 5.0
 
 
 def fedpvr(algorithm: Algorithm) -> Finding:
@@ -94,7 +94,8 @@ def fedtr_gradient_limit(centers: Sequence[float]) -> Tensor:
         move, learn = torch.eye(4, dtype=torch.float64), torch.eye(4, dtype=torch.float64)
         pull = [1 - eta * (a + 2 * STRENGTH), -2 * eta * STRENGTH, -eta * a, eta * a * b]
         move[0] = torch.tensor(pull, dtype=torch.float64)
-        learn[1] = torch.tensor([-2 * DRIFT_RATE, 1 - 2 * DRIFT_RATE, 0.0, 0.0], dtype=torch.float64)
+        rate = 2 * STRENGTH * DRIFT_RATE
+        learn[1] = torch.tensor([-rate, 1 - rate, 0.0, 0.0], dtype=torch.float64)
         round_matrix = torch.linalg.matrix_power(learn @ move, FASTER.epochs)
         (_, to_d, to_w, to_1), (_, back, d_w, d_1), *_ = round_matrix
         per_w, constant = d_w / (1 - back), d_1 / (1 - back)  # the d that a round leaves unchanged

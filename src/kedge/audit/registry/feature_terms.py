@@ -45,6 +45,11 @@ def oracle_checks() -> Entries:
         ),
         (
             "fedtr(drift)",
+            "a gradient step on λ_G·G",
+            partial(oracle_fedtr.drift_descends, fedtr(0.0, 0.3, drift_rate=0.2)),
+        ),
+        (
+            "fedtr(drift)",
             "rate ½ sends what was received",
             partial(oracle_fedtr.half_rate_stalls, fedtr(0.0, drift_rate=0.5)),
         ),
