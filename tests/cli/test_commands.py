@@ -105,6 +105,8 @@ def test_list_names_everything_with_json() -> None:
     assert feddyn["paper"] == "Acar et al., 2021"
     assert feddyn["arguments"] == {"alpha": 0.01, "scaling": "uniform"}
     assert "quickstart" in kedge("list", "experiments").out
+    assert "projection=256" in kedge("list", "methods").out
+    assert "hidden=[64]" in kedge("list", "models").out
 
 
 def test_audit_passes_and_says_so_in_json() -> None:

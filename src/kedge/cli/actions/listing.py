@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from kedge.algorithms import METHOD_FACTORIES, SCHEDULE_FACTORIES
 from kedge.cli.output import console, print_json
 from kedge.config.document import SHIPPED
 from kedge.config.factories import OPTIMIZERS
+from kedge.config.method_string import as_text
 from kedge.config.protocols import PROTOCOLS
 from kedge.data.datasets import BUILT_IN
 from kedge.data.npz_files import available_datasets
@@ -37,7 +39,10 @@ SUPPLIED = {"shape", "classes", "model", "federation", "backend", "participants"
 
 
 def print_kinds(kinds: Sequence[str], as_json: bool) -> None:
-    """Print a table of names for each kind, or JSON: a list for one kind, lists by kind for several."""
+    """Print a table of names for each kind, or JSON: a list for one kind, lists by kind for several.
+
+    Arguments are shown for a single kind, or if no paper takes their place.
+    """
     listed = {kind: entries(kind) for kind in kinds}
     if as_json:
         print_json(listed[kinds[0]] if len(kinds) == 1 else listed)
@@ -50,10 +55,18 @@ def print_kinds(kinds: Sequence[str], as_json: bool) -> None:
         table.add_column(ratio=1)
         table.add_column(style="dim")
         for row in rows:
-            arguments = ", ".join(f"{k}={v}" for k, v in row["arguments"].items())
-            table.add_row(row["name"], row["summary"], row["paper"] or arguments)
+            arguments = ", ".join(f"{k}={value_text(v)}" for k, v in row["arguments"].items())
+            about = Text(row["summary"])
+            if len(kinds) == 1 and row["paper"] and arguments:
+                about.append(f"\n{arguments}", "dim")
+            table.add_row(row["name"], about, row["paper"] or arguments)
         console().print(table)
         console().print()
+
+
+def value_text(value: Any) -> str:
+    """A value as in a method string; "none" for an argument without one."""
+    return "none" if value is None else as_text(value)
 
 
 def entries(kind: str) -> list[dict[str, Any]]:

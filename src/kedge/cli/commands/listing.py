@@ -26,7 +26,10 @@ def command(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List the names that an experiment may use: methods, models, datasets and more, with their arguments."""
+    """List the names that an experiment may use: methods, models, datasets and more.
+
+    With a KIND, the table has all arguments.
+    """
     if kind and kind not in KINDS:
         raise RequestError(
             f"kedge list {kind}: no such kind.{nearest(kind, KINDS)} Allowed: {', '.join(KINDS)}."
