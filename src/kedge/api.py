@@ -48,7 +48,7 @@ def run(
 
 
 @checked(prefix="")
-def train(
+def train(  # noqa: PLR0913  # one parameter for each key of a configuration
     module: nn.Module,
     clients: Sequence[Dataset],
     *,

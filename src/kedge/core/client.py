@@ -26,7 +26,7 @@ Differentiate = Callable[[Objective, Leaves], tuple[Leaves, Aux]]
 Fixed = dict[str, Any]  # anchor, buffers, broadcast (by slot), facts, lr, round: constant during a round
 
 
-def local_step(
+def local_step(  # noqa: C901, PLR0913  # the kernel: all that a step depends on
     algorithm: Algorithm,
     model: Model,
     local: LocalTraining,

@@ -19,7 +19,7 @@ Augment = Literal["none", "flip", "flip-crop"]
 PAD = 4
 
 
-def moves(
+def moves(  # noqa: PLR0913  # the counters of the random draws
     augment: Augment,
     seed: int,
     round: int,

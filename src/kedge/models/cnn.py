@@ -20,7 +20,7 @@ def normalization(norm: Norm, channels: int) -> list[nn.Module]:
     return [nn.GroupNorm(2, channels)] if norm == "group" else []
 
 
-def convolutional(
+def convolutional(  # noqa: PLR0913  # the settings of the network
     shape: Sequence[int],
     classes: int,
     widths: Sequence[int],

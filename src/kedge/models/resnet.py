@@ -61,7 +61,7 @@ class Block(nn.Module):
 class ResNet(nn.Module):
     """Stem, layers of blocks, classifier; all layers but the first halve the image and double the width."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the settings of the network
         self,
         shape: Sequence[int],
         classes: int,

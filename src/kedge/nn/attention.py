@@ -25,7 +25,7 @@ def is_traced() -> bool:
     return torch.compiler.is_compiling() or is_make_fx_tracing()
 
 
-def attend(
+def attend(  # noqa: PLR0913  # torch's signature
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, p: float, drop: Drop | None
 ) -> tuple[Tensor, Tensor]:
     """Scaled dot-product attention in plain operators: outputs [..., L, E], weights [..., L, S].
@@ -44,7 +44,7 @@ def attend(
     return weights @ v, weights
 
 
-def scaled_dot_product_attention(
+def scaled_dot_product_attention(  # noqa: PLR0913  # torch's signature
     drop: Drop,
     query: Tensor,
     key: Tensor,
@@ -75,7 +75,7 @@ def additive_mask(mask: Tensor | None, dtype: torch.dtype, allowed: bool = True)
     return zeros.masked_fill(~mask if allowed else mask, -math.inf)
 
 
-def multi_head(
+def multi_head(  # noqa: PLR0913  # torch's signature
     drop: Drop | None,
     query: Tensor,
     key: Tensor,
@@ -176,7 +176,7 @@ def input_projections(
 class KeyedAttention(KeyedLayer, nn.MultiheadAttention):
     """nn.MultiheadAttention with keyed dropout; it never calls torch's fused operator."""
 
-    def forward(
+    def forward(  # noqa: PLR0913  # torch's signature
         self,
         query: Tensor,
         key: Tensor,
@@ -245,7 +245,7 @@ class Encoder(nn.TransformerEncoder):
 class Decoder(nn.TransformerDecoder):
     """nn.TransformerDecoder that does not read the mask's values while it is traced."""
 
-    def forward(
+    def forward(  # noqa: PLR0913  # torch's signature
         self,
         tgt: Tensor,
         memory: Tensor,

@@ -50,7 +50,7 @@ def new_tensor(
     return values if device is None else values.to(device)
 
 
-def new_tensor_like(
+def new_tensor_like(  # noqa: PLR0913  # torch's signature
     kind: Callable[..., Tensor],
     source: Source,
     input: Tensor,
@@ -82,7 +82,7 @@ def normals(source: Source, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     return normal(source.words((*shape, 2)), dtype)
 
 
-def gaussian(
+def gaussian(  # noqa: PLR0913  # torch's signature
     source: Source,
     mean: Any = 0.0,
     std: Any = 1.0,
@@ -140,7 +140,7 @@ def exponential_(source: Source, x: Tensor, lambd: float = 1.0, *, generator: An
     return x.copy_(-torch.log1p(-uniform(source.words(x.shape), x.dtype)) / lambd)
 
 
-def randint(
+def randint(  # noqa: PLR0913  # torch's signature
     source: Source,
     low: int,
     high: Any = None,

@@ -45,7 +45,9 @@ def private_copy(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module)
 
 
-def replace_layers(module: nn.Module, frozen_statistics: bool) -> tuple[list[str], list[str]]:
+def replace_layers(  # noqa: C901  # one branch for each kind of layer
+    module: nn.Module, frozen_statistics: bool
+) -> tuple[list[str], list[str]]:
     """Replace layers of `module` in place; the names of the new buffers for sample weights, and for keys."""
     weights, keys = [], []
     later: list[str] = []  # keys of the layers that get their numbers after the dropout layers

@@ -148,7 +148,7 @@ def paper_of(document: Mapping[str, Any]) -> Paper:
     return paper
 
 
-def paper_table(
+def paper_table(  # noqa: PLR0913  # one parameter for each key of the table
     title: str,
     source: str,
     metric: str,

@@ -30,7 +30,7 @@ def proximal_loss(mu: float, w: Leaves, start: Leaves, x: Tensor, y: Tensor) -> 
     return F.cross_entropy(logits(w, x), y) + mu / 2 * away
 
 
-def train_by_torch(
+def train_by_torch(  # noqa: PLR0913  # the whole reference in one call
     local: LocalTraining,
     rounds: int,
     data: Federation,

@@ -20,7 +20,7 @@ from kedge.torch_private import TorchDispatchMode
 Result = TypeVar("Result")
 
 
-def convolution_backward(
+def convolution_backward(  # noqa: PLR0913  # torch's signature
     grad: Tensor,
     x: Tensor,
     weight: Tensor,

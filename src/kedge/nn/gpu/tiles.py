@@ -112,7 +112,7 @@ def pool_tiles(channels: int) -> dict[str, int]:
     return {"BM": 1024 // columns, "BN": columns, "num_warps": 4}
 
 
-def used_positions(
+def used_positions(  # noqa: PLR0913  # the geometry of one axis
     size: int, window: int, stride: int, upsampling: int, padding: int, dilation: int, out: int
 ) -> list[range]:
     """For each output, along one axis, the positions of its window from the first to the last on the image.
