@@ -78,7 +78,7 @@ def test_exactly_the_pairs_that_make_no_sense_are_refused_and_the_reason_is_give
     assert set(reasons) == REFUSED
     for (schedule, method), reason in reasons.items():
         assert reason.startswith(
-            f"{schedule}+{method}: its schedule never trains the head, but the method is"
+            f"{schedule}+{method}: its schedule never trains the head, which the method must"
         )
         assert "Use another schedule, or a method such as fedbabu." in reason
 
