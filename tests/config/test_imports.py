@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kedge.config.imports import imported, imported_method
+from kedge.config.imports import import_method, import_object
 from kedge.core.algorithm import Algorithm
 from kedge.core.errors import RequestError
 
@@ -54,7 +54,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     "name", ["methods_of_mine.py:mine", "./methods_of_mine.py:mine", "methods_of_mine:mine"]
 )
 def test_a_method_in_a_file_and_in_a_module_is_found_and_pickles(place: Path, name: str) -> None:
-    method = imported_method(name)
+    method = import_method(name)
     assert isinstance(method, Algorithm)
     assert repr(method.corrections) == "(Nothing(strength=0.5),)"
     assert pickle.loads(pickle.dumps(method)) == method
@@ -62,23 +62,23 @@ def test_a_method_in_a_file_and_in_a_module_is_found_and_pickles(place: Path, na
 
 def test_a_file_elsewhere_is_found_with_its_neighbours(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
-    assert imported(f"{place}/methods_of_mine.py:Nothing")().strength == 0.25
+    assert import_object(f"{place}/methods_of_mine.py:Nothing")().strength == 0.25
 
 
 def test_a_value_is_taken_as_it_is(place: Path) -> None:
-    assert imported_method("methods_of_mine.py:made") is imported("methods_of_mine.py:made")
+    assert import_method("methods_of_mine.py:made") is import_object("methods_of_mine.py:made")
 
 
 def test_a_file_is_loaded_once_and_again_when_it_has_changed(place: Path) -> None:
-    first = imported("methods_of_mine.py:Nothing")
-    assert imported(f"{place}/methods_of_mine.py:Nothing") is first
+    first = import_object("methods_of_mine.py:Nothing")
+    assert import_object(f"{place}/methods_of_mine.py:Nothing") is first
     file = place / "methods_of_mine.py"
     file.write_text(file.read_text().replace("number = 3", "number = 4"))
-    assert imported("methods_of_mine.py:number") == 4
+    assert import_object("methods_of_mine.py:number") == 4
 
 
 def test_nothing_is_written_beside_the_file(place: Path) -> None:
-    imported("methods_of_mine.py:number")
+    import_object("methods_of_mine.py:number")
     assert not list(place.glob("__pycache__/methods_of_mine*"))
 
 
@@ -102,7 +102,7 @@ WRONG = {
 def test_what_is_not_there_is_named_with_what_to_do(place: Path, case: str) -> None:
     name, message = WRONG[case]
     with pytest.raises(RequestError, match=message) as error:
-        imported(name)
+        import_object(name)
     assert str(error.value).startswith(name)
 
 
@@ -117,7 +117,7 @@ NO_METHOD = {
 @pytest.mark.parametrize("attribute", NO_METHOD)
 def test_what_is_no_method_is_refused(place: Path, attribute: str) -> None:
     with pytest.raises(RequestError, match=NO_METHOD[attribute]):
-        imported_method(f"methods_of_mine.py:{attribute}")
+        import_method(f"methods_of_mine.py:{attribute}")
 
 
 BROKEN = {
@@ -135,5 +135,5 @@ def test_a_file_that_cannot_be_run_is_an_error_of_the_request(place: Path, case:
     (place / "broken_of_mine.py").write_text(source)
     wanted = message.replace(r" \(line 2\)", "") if form.endswith("mine") else message
     with pytest.raises(RequestError, match=wanted):
-        imported(f"{form}:mine")
+        import_object(f"{form}:mine")
     assert not [name for name in sys.modules if "broken_of_mine" in name]

@@ -21,7 +21,7 @@ from kedge.algorithms import (
     scaffold,
     vanilla,
 )
-from kedge.config.imports import imported_method
+from kedge.config.imports import import_method
 from kedge.core.algorithm import Algorithm
 from kedge.measure.last_models import LastModels
 from kedge.measure.updates import Updates
@@ -49,4 +49,4 @@ BUILT_IN: dict[str, Algorithm] = {
 }
 
 OUTSIDE = os.environ.get("KEDGE_METHOD")
-ALGORITHMS = {"outside": imported_method(OUTSIDE)} if OUTSIDE else BUILT_IN
+ALGORITHMS = {"outside": import_method(OUTSIDE)} if OUTSIDE else BUILT_IN

@@ -12,7 +12,7 @@ from torch import nn
 import kedge
 from kedge.algorithms import fedavg, fedper, scaffold
 from kedge.config.assemble import assemble
-from kedge.config.imports import imported
+from kedge.config.imports import import_object
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.frozen import frozen_leaves
@@ -52,7 +52,7 @@ def settings(file: str, model: str = "network", **more: Any) -> dict[str, Any]:
 
 
 def built(file: str, seed: int) -> nn.Module:
-    return seeded(lambda: imported(f"{file}:network")((1, 8, 8), 10), seed)
+    return seeded(lambda: import_object(f"{file}:network")((1, 8, 8), 10), seed)
 
 
 @pytest.mark.parametrize("seed", [0, 3])

@@ -11,7 +11,7 @@ from kedge.audit.formulas import first_formula
 from kedge.audit.properties.finite_differences import has_objective
 from kedge.audit.references import gradients, objectives
 from kedge.audit.registry.every_method import property_checks
-from kedge.config.imports import imported, imported_method, load_module
+from kedge.config.imports import import_method, import_object, load_module
 from kedge.core.errors import RequestError
 from kedge.core.schedules import all_units
 
@@ -37,7 +37,7 @@ def load_own_methods(paths: Sequence[str], objective: str | None) -> list[OwnMet
             f"--objective {objective} belongs to one method of your own, {len(paths)} are named: "
             "kedge audit my_file.py:factory --objective my_file.py:objective."
         )
-    function = None if objective is None else imported(objective)
+    function = None if objective is None else import_object(objective)
     if function is not None and not callable(function):
         raise RequestError(
             f"--objective {objective} is of type {type(function).__name__}: need a function "
@@ -50,7 +50,7 @@ def load_own_methods(paths: Sequence[str], objective: str | None) -> list[OwnMet
 
 def load_own_method(path: str, name: str, objective: objectives.Objective | None) -> OwnMethod:
     """Import one method. The gradient of `objective`, if given, replaces finite differences."""
-    algorithm = imported_method(path)
+    algorithm = import_method(path)
     checks, note = property_checks(name, algorithm), None
     if objective is not None:
         open_units = 3 if algorithm.schedule is all_units else 2
@@ -68,7 +68,7 @@ def load_own_method(path: str, name: str, objective: objectives.Objective | None
 
 def formula_of(path: str) -> str:
     """The formula in the docstring of the method's module, or else of the function at `path`."""
-    own = imported(path)
+    own = import_object(path)
     home = (inspect.getmodule(own) if callable(own) else None) or load_module(path)
     return first_formula(home.__doc__ or (callable(own) and inspect.getdoc(own)) or "")
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kedge.algorithms import METHOD_FACTORIES, SCHEDULE_FACTORIES
-from kedge.config.imports import imported
+from kedge.config.imports import import_object
 from kedge.config.schema import named_entry
 from kedge.core.algorithm import Algorithm
 from kedge.core.errors import RequestError
@@ -32,7 +32,7 @@ def factory_of(key: str, name: Any) -> Callable[..., Any]:
     """The factory with this name for the table [key]: one of FACTORIES, or the user's own."""
     if not isinstance(name, str) or ":" not in name:
         return named_entry(FACTORIES[key], name, f"{key}.name")
-    found = imported(name)
+    found = import_object(name)
     if key == "method" and isinstance(found, Algorithm):
         return lambda: found
     if key == "schedule" and is_schedule(found):
@@ -52,7 +52,7 @@ def role_of(name: str) -> str:
 
     The role of a factory follows from its return annotation.
     """
-    found = imported(name)
+    found = import_object(name)
     if isinstance(found, Algorithm):
         return "method"
     if is_schedule(found):

@@ -33,7 +33,7 @@ LOADED_FROM = "__kedge_source__"  # attribute of a module: its spec and source a
 IMPORTED_WITH: dict[str, set[str]] = {}  # file or module of a user -> modules imported while loading it
 
 INSTALLED = frozenset({"site-packages", "dist-packages"})
-OTHERS = tuple(
+KEDGE_AND_PYTHON = tuple(
     Path(folder).resolve()
     for folder in (
         Path(__file__).parent.parent,
@@ -43,7 +43,7 @@ OTHERS = tuple(
 )
 
 
-def imported(name: str) -> Any:
+def import_object(name: str) -> Any:
     """The object with this name; its file or module is loaded once."""
     place, attribute = split_name(name)
     module = load_module(name)
@@ -57,9 +57,9 @@ def imported(name: str) -> Any:
     return getattr(module, attribute)
 
 
-def imported_method(name: str) -> Algorithm:
+def import_method(name: str) -> Algorithm:
     """The algorithm with this name, or the algorithm that the factory with this name returns."""
-    found = imported(name)
+    found = import_object(name)
     if isinstance(found, Algorithm):
         return found
     if not callable(found):
@@ -168,7 +168,9 @@ def source_of(module: ModuleType) -> bytes | None:
 
 def is_installed(path: Path) -> bool:
     """Whether a file belongs to an installed package, to Python or to kedge."""
-    return bool(INSTALLED & set(path.parts)) or any(path.is_relative_to(folder) for folder in OTHERS)
+    return bool(INSTALLED & set(path.parts)) or any(
+        path.is_relative_to(folder) for folder in KEDGE_AND_PYTHON
+    )
 
 
 def add_to_path(folder: Path) -> None:

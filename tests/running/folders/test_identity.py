@@ -22,7 +22,7 @@ from torch import nn
 
 import kedge
 from kedge.config.experiment import resolve
-from kedge.config.imports import imported
+from kedge.config.imports import import_object
 from kedge.core.algorithm import Algorithm
 from kedge.core.errors import CheckpointError, RequestError
 from kedge.core.losses import cross_entropy
@@ -387,7 +387,7 @@ def test_a_function_of_a_user_s_file_is_known_wherever_the_file_lies(tmp_path: P
     for name, source in (("here", "def loss(step): return 1"), ("there", "\ndef loss(step): return 1")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "mine.py").write_text(source)
-        found.append(plain_entries("k", imported(f"{tmp_path}/{name}/mine.py:loss")))
+        found.append(plain_entries("k", import_object(f"{tmp_path}/{name}/mine.py:loss")))
     assert found == [{"k": "mine:loss"}] * 2
 
 
