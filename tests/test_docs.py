@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import json
 import os
 import re
 import shlex
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -23,8 +25,10 @@ import kedge
 from kedge.algorithms import METHOD_REGISTRY
 from kedge.cli import app
 from kedge.config.document import SHIPPED, read
-from kedge.config.experiment import resolve
+from kedge.config.experiment import Experiment, resolve
 from kedge.config.grid import cells
+from kedge.config.method_string import as_text
+from kedge.config.train_arguments import KEYS
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.correction import Cohort, Correction, End, Step
 from kedge.core.model import Model
@@ -383,3 +387,44 @@ def test_the_experiments_of_the_page_on_speed_resolve() -> None:
     )
     assert len(cells(sweep | {"name": "six"})) == 6
     assert resolve(single | {"name": "precision"}).rounds == 300
+
+
+def documented(page: str) -> dict[str, str]:
+    """The first two columns of the tables on a page, for rows that begin with a name in code."""
+    return dict(re.findall(r"^\| `([\w.]+)` \| (.*?) \|", page, flags=re.MULTILINE))
+
+
+def default_values() -> dict[str, str]:
+    """The default of each key of an experiment, as the page on experiments writes it.
+
+    Without the name, and without the tables that have pages of their own.
+    """
+    experiment, values = Experiment("defaults"), {}
+    for key in [one.name for one in fields(Experiment) if one.name not in ("name", "then", "measure")]:
+        value = getattr(experiment, key)
+        if is_dataclass(value):
+            values |= {f"{key}.{inner.name}": getattr(value, inner.name) for inner in fields(value)}
+        else:
+            values[key] = as_text(value) if isinstance(value, dict) else value
+    return {key: "–" if value is None else f"`{json.dumps(value)}`" for key, value in values.items()}
+
+
+def test_the_page_on_experiments_has_every_key_with_its_default() -> None:
+    tables, _, python_part = (ROOT / "docs/experiments.md").read_text().partition("## From Python")
+    assert documented(tables) == default_values() | {"name": "the file's name"}
+    renamed = {name: f"`{key}`" for name, key in KEYS.items() if key.rpartition(".")[2] != name}
+    assert documented(python_part) == renamed
+
+
+def test_a_wrong_default_on_a_page_is_found() -> None:
+    assert documented("| `training.epochs` | `2` | passes |")["training.epochs"] == "`2`"
+    assert default_values()["training.epochs"] == "`1`"
+    assert default_values()["partition"] == '`"iid(clients=10)"`'
+    assert default_values()["training.clip"] == "–"
+
+
+def test_the_experiment_on_the_page_on_experiments_resolves() -> None:
+    page = (ROOT / "docs/experiments.md").read_text()
+    (table,) = re.findall(r"```toml\n(.*?)```", page, flags=re.DOTALL)
+    found = resolve(tomllib.loads(table) | {"name": "my"})
+    assert (found.label, found.participation.per_round) == ("fedbug+feddyn", 5)
