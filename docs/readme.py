@@ -39,7 +39,7 @@ def methods_table() -> str:
 
 
 def readme(text: str) -> str:
-    """The text of README.md with the table of today."""
+    """The text of README.md with the current table of methods."""
     made, blocks = BLOCK.subn(lambda _: f"{methods_table()}\n", text)
     if blocks != 1:
         raise SystemExit("README.md: need the lines <!-- methods --> and <!-- end of methods --> once each.")
@@ -47,7 +47,7 @@ def readme(text: str) -> str:
 
 
 def main() -> int:
-    """Write README.md if its table is out of date, or only say so."""
+    """Write README.md if its table is out of date, or only print its name."""
     parser = argparse.ArgumentParser(description="Write the table of methods in README.md.")
     parser.add_argument("--check", action="store_true", help="only name the file; exit 1 if it is old")
     check, text = parser.parse_args().check, README.read_text()

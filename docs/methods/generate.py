@@ -1,9 +1,9 @@
-"""The pages of this folder: one a method, one a schedule, and the index, from the texts and from the code.
+"""Write the pages of this folder: one for each method and schedule, and the index.
 
     python docs/methods/generate.py [--check]
 
-The texts are in src/kedge/algorithms/texts/. Arguments come from the factories' signatures, checks from the
-audit, costs from rounds that are run here.
+The texts are in src/kedge/algorithms/texts/. Arguments are read from the factories' signatures, checks from
+the audit; costs are counted in rounds that are run here.
 """
 
 import argparse
@@ -34,6 +34,7 @@ from kedge.data.datasets import synthetic
 from kedge.data.federation import federate
 from kedge.engines.engine import Order
 from kedge.engines.sequential import Sequential
+from kedge.measure.cost.traffic import Traffic
 from kedge.models.mlp import mlp
 from kedge.nn.from_module import from_module, seeded
 from kedge.report.method_texts import Text, text_of
@@ -45,21 +46,22 @@ INDEX = FOLDER / "index.toml"
 
 WIDTHS = (20, 30, 10)  # the perceptron on which traffic and memory are counted
 DEEP = (20, 30, 30, 30, 10)  # the one for schedules: three base units and the head
-SAMPLES = 12  # a client's, all in one batch
-MANY = 6  # combinations that the table of checks still names
-ROUNDS, STEPS = 300, 20  # over which a schedule is averaged
+BYTES = 4  # of a number
+SAMPLES = 12  # of the client, all in one batch
+MANY = 6  # the table of checks names at most this number of methods per check
+ROUNDS, STEPS = 300, 20  # the costs of a schedule are averaged over them
 
 Factory = Callable[..., Any]
 FACTORIES: dict[str, Factory] = {**METHOD_FACTORIES, **SCHEDULE_FACTORIES}
 
 
 def size(tree: Tree) -> int:
-    """How many numbers a tree holds."""
+    """The number of values in a tree."""
     return sum(v.numel() for v in flatten(tree).values())
 
 
 def counting(model: Model) -> tuple[Model, list[int]]:
-    """The model, and how many samples each of its forward passes had, as they happen."""
+    """The model, and a list to which each forward pass appends its number of samples."""
     seen: list[int] = []
 
     def apply(params: Leaves, buffers: Leaves, batch: Batch, train: bool) -> tuple[Output, Leaves]:
@@ -70,9 +72,9 @@ def counting(model: Model) -> tuple[Model, list[int]]:
 
 
 def second_round(algorithm: Algorithm, epochs: int) -> tuple[dict[str, int], int, float]:
-    """A round of one client, when everything there is to remember is there.
+    """The costs of the second round of one client, when all memories exist.
 
-    The numbers that travel and stay, those of the model, and the forward passes over the client's data.
+    Numbers that are sent and kept, the number of parameters, and the forward passes over the client's data.
     """
     data = federate(synthetic(2 * SAMPLES, WIDTHS[-1], WIDTHS[0]), [np.arange(SAMPLES)])
     network = from_module(seeded(lambda: mlp(WIDTHS[:1], WIDTHS[-1], WIDTHS[1:-1]), 0))
@@ -86,11 +88,12 @@ def second_round(algorithm: Algorithm, epochs: int) -> tuple[dict[str, int], int
         seen.clear()
         sent = broadcast(algorithm, server)
         reply = engine.train(Order(number, number, 0, server.shared, server.buffers, sent), [0]).reply()
-        down, up = size({"model": server.shared, "broadcast": sent}), size(reply.mean)
+        down = {"model": server.shared, "broadcast": sent}
+        traffic = Traffic(frozenset(params), down, reply.mean, {}, "frozen")
         server = server_update(algorithm, server, reply, 1, number)
     numbers = {
-        "sent to a client in a round": down,
-        "sent by a client in a round": up,
+        "sent to a client in a round": traffic.bytes_down(reply.trained) // BYTES,
+        "sent by a client in a round": traffic.bytes_up(reply.trained) // BYTES,
         "kept by a client between rounds": size(engine.save()),
         "kept by the server beside the model": size(server.slots),
     }
@@ -98,10 +101,10 @@ def second_round(algorithm: Algorithm, epochs: int) -> tuple[dict[str, int], int
 
 
 def shares(schedule: Schedule) -> tuple[float, float]:
-    """Of training everything: the parameters that train, and the multiply-adds of a step, in the mean.
+    """The shares of parameters that train and of a step's multiply-adds under a schedule, on average.
 
-    A linear layer costs its weights once forward, once for their gradient if it trains, and once for the
-    gradient of its input if a layer below trains.
+    The multiply-adds of a linear layer are its number of weights: once forward, once for the weight gradient
+    if the layer trains, and once for the input gradient if a layer below trains.
     """
     weights = np.array([a * b for a, b in pairwise(DEEP)])
     parameters = weights + np.array(DEEP[1:])
@@ -114,7 +117,7 @@ def shares(schedule: Schedule) -> tuple[float, float]:
 
 
 def plain(text: str) -> str:
-    """A paragraph in one line: wrapped, a line could begin with a sign that Markdown takes for a list."""
+    """A paragraph in one line, because a wrapped line might begin with the sign of a Markdown list."""
     return " ".join(text.split())
 
 
@@ -125,12 +128,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def value(given: Any) -> str:
-    """A value as TOML has it."""
+    """A value as it is written in TOML."""
     return "none" if given is None else json.dumps(given, ensure_ascii=False)
 
 
 def type_name(hint: Any) -> str:
-    """A type as a user of the command line would name it."""
+    """A type in words for a user of the command line."""
     if get_origin(hint) is Literal:
         return " or ".join(f"`{value(choice)}`" for choice in get_args(hint))
     if get_origin(hint) in (tuple, list):
@@ -151,7 +154,7 @@ def arguments(factory: Factory) -> str:
 
 
 def usage(name: str, factory: Factory, text: Text) -> tuple[str, str]:
-    """The method as the command line writes it and as Python does, with its first argument if a number."""
+    """The method on the command line and in Python, with its first argument if that is a number."""
     first = next(iter(inspect.signature(factory).parameters.values()), None)
     shown = f"{first.name}={first.default}" if first and type(first.default) in (int, float) else ""
     scheduled, attribute = name in SCHEDULE_FACTORIES, name.replace("-", "_")
@@ -163,13 +166,13 @@ def usage(name: str, factory: Factory, text: Text) -> tuple[str, str]:
 
 
 def audited(name: str) -> str:
-    """The audit's checks of `name` and of its combinations; those of every method in one sentence."""
+    """The audit's checks of `name` and of its combinations; checks of every method are only counted."""
     found: dict[tuple[str, str], dict[str, None]] = {}
     try:
         for check in checks_of([name]):
             found.setdefault((check.name, check.kind), {})[check.method] = None
     except RequestError:
-        return "No check carries its name."
+        return "No check has its name."
     general = {one.name for one in PROPERTIES}
     rows = [
         (*key, ", ".join(on) if len(on) <= MANY else f"{len(on)} methods")
@@ -183,18 +186,18 @@ def audited(name: str) -> str:
 
 
 def saving(schedule: Schedule) -> str:
-    """What a schedule saves, as a table."""
-    what, widths = ("parameters that train in a step", "multiply-adds of a step"), "–".join(map(str, DEEP))
-    rows = [(name, f"{share:.2f}") for name, share in zip(what, shares(schedule), strict=True)]
+    """The savings of a schedule, as a table."""
+    names, widths = ("parameters that train in a step", "multiply-adds of a step"), "–".join(map(str, DEEP))
+    rows = [(name, f"{share:.2f}") for name, share in zip(names, shares(schedule), strict=True)]
     note = f"Mean over {ROUNDS} rounds of {STEPS} steps of a perceptron {widths}, with the default arguments."
     return table(("", "of training everything"), rows) + f"\n\n{note}"
 
 
 def spending(algorithm: Algorithm) -> str:
-    """What a method costs, as a table."""
+    """The costs of a method, as a table."""
     (numbers, unit, two), (_, _, four) = second_round(algorithm, 2), second_round(algorithm, 4)
     step, after = (four - two) / 2, 2 * two - four  # epochs were 2 and 4
-    rows = [(what, f"{count / unit:.2f} × model" if count else "nothing") for what, count in numbers.items()]
+    rows = [(name, f"{count / unit:.2f} × model" if count else "nothing") for name, count in numbers.items()]
     rows += [("forward passes of a step", f"{step:g}")]
     rows += [("passes over the client's data after its last step", f"{after:g}")] * (after > 0)
     sizes, widths = [b * (a + 1) for a, b in pairwise(WIDTHS)], "–".join(map(str, WIDTHS))
@@ -234,7 +237,7 @@ def page(name: str, factory: Factory, text: Text) -> str:
 
 
 def entry(name: str, text: Text) -> tuple[str, str, str, str]:
-    """A row of the index: name, idea, authors and year, the cell the paper reports."""
+    """A row of the index: name, idea, authors and year, and the accuracy that the paper reports."""
     idea = plain(text.idea.splitlines()[0]).rstrip(".")
     paper = re.match(r"[^*]*?\b\d{4}|[^,(:]*", text.paper)
     cell = next((f"`{cell}`" for cell in text.cell), "–")
@@ -242,7 +245,7 @@ def entry(name: str, text: Text) -> tuple[str, str, str, str]:
 
 
 def index() -> str:
-    """The page that links to the others."""
+    """The index page."""
     own, head = tomllib.loads(INDEX.read_text()), ("name", "idea", "paper", "the paper reports")
     parts = [
         f"{MADE}\n# Methods and schedules",
@@ -270,14 +273,14 @@ def pages() -> dict[str, str]:
 
 
 def differing(made: dict[str, str]) -> list[str]:
-    """The pages on disk that are not as made: changed, missing, or made once and now of nothing."""
-    there = {path.name: path.read_text() for path in FOLDER.glob("*.md")}
-    once = {name for name, text in there.items() if text.startswith(MADE)}
-    return sorted(name for name in made.keys() | once if made.get(name) != there.get(name))
+    """The names of pages that differ on disk: changed, missing, or of a method that no longer exists."""
+    on_disk = {path.name: path.read_text() for path in FOLDER.glob("*.md")}
+    generated = {name for name, text in on_disk.items() if text.startswith(MADE)}
+    return sorted(name for name in made.keys() | generated if made.get(name) != on_disk.get(name))
 
 
 def main() -> int:
-    """Write the pages that differ, or only name them."""
+    """Write the pages that differ, or only print their names."""
     parser = argparse.ArgumentParser(description="Write the pages of docs/methods that are out of date.")
     parser.add_argument("--check", action="store_true", help="only name them; exit 1 if there are any")
     check, made = parser.parse_args().check, pages()
