@@ -11,7 +11,7 @@ centers = np.array([[1.0, 0.5, 0.0, 0.0], [0.0, 0.0, 0.5, 1.0]])
 
 
 def patients(count: int, share_of_second: float) -> kedge.Dataset:
-    """Measurements and diagnoses."""
+    """Measurements and diagnoses of `count` patients."""
     y = (draw.random(count) < share_of_second).astype(np.int64)
     return kedge.Dataset(centers[y] + 0.4 * draw.standard_normal((count, 4)), y)
 

@@ -1,4 +1,4 @@
-"""A new method outside the package: one small correction, then it composes with everything."""
+"""A new method outside the package: one small correction, combined with other methods and a schedule."""
 
 from dataclasses import dataclass, replace
 
@@ -32,14 +32,19 @@ def with_momentum(base: kedge.Algorithm, beta: float = 0.5) -> kedge.Algorithm:
     return replace(base, name=name, corrections=(*base.corrections, ServerMomentum(beta)))
 
 
+def samples(classes: int) -> kedge.Dataset:
+    """50 samples of the first `classes` of three classes."""
+    y = torch.randint(0, classes, (50,))
+    return kedge.Dataset(y[:, None] + 0.3 * torch.randn(50, 5), y)
+
+
 torch.manual_seed(0)
-labels = [torch.randint(0, 3, (50,)) % (k + 1) for k in range(3)]
-clients = [kedge.Dataset(y[:, None] + 0.3 * torch.randn(50, 5), y) for y in labels]
+clients, test = [samples(1), samples(2), samples(3)], samples(3)
 module = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
 for method in (
     kedge.scaffold(),
     with_momentum(kedge.scaffold()),
     kedge.fedbug(with_momentum(kedge.fedavg())),
 ):
-    result = kedge.train(module, clients, test=clients[2], method=method, rounds=15, epochs=2, batch=10)
+    result = kedge.train(module, clients, test=test, method=method, rounds=15, epochs=2, batch=10)
     print(f"{result.method:25} {100 * result.accuracy:.1f} %")
