@@ -11,6 +11,7 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 
@@ -24,13 +25,16 @@ from typer.main import get_command
 import kedge
 from kedge.algorithms import METHOD_REGISTRY
 from kedge.cli import app
-from kedge.config.document import SHIPPED, read
+from kedge.cli.actions.run import run_plan
+from kedge.cli.commands.listing import KINDS
+from kedge.config.document import SHIPPED, override, parsed_settings, read
 from kedge.config.experiment import Experiment, resolve
 from kedge.config.grid import cells
 from kedge.config.method_string import as_text
 from kedge.config.train_arguments import KEYS
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.correction import Cohort, Correction, End, Step
+from kedge.core.errors import RequestError
 from kedge.core.model import Model
 from kedge.engines.engine import Engine
 
@@ -335,6 +339,42 @@ def unknown_options(words: Sequence[str]) -> list[str]:
 def test_commands_of_a_page_exist_with_their_options(page: Path) -> None:
     wrong = {" ".join(words): unknown_options(words) for words in commands_in(page.read_text())}
     assert not {command: options for command, options in wrong.items() if options}
+
+
+def values_of(words: Sequence[str], *options: str) -> list[str]:
+    """The values of these options in a command."""
+    return [value for option, value in pairwise(words) if option in options]
+
+
+def refusal(words: Sequence[str]) -> str | None:
+    """The error of a command's names: a kind of `kedge list`, or the methods and settings of an experiment.
+
+    Only shipped experiments are checked, and commands that are not shortened by "…".
+    """
+    command, name = words[1], words[2] if len(words) > 2 else ""
+    if command == "list" and name.islower() and name not in KINDS:
+        return f"no such kind: {name}"
+    shipped = {path.stem for path in SHIPPED.glob("*.toml")}
+    if command not in ("run", "cost") or name not in shipped or "…" in " ".join(words):
+        return None
+    settings = parsed_settings(values_of(words, "--set"))
+    try:
+        run_plan(override(read(name), settings), "".join(values_of(words, "--methods", "-m")), 1)
+    except RequestError as error:
+        return str(error)
+    return None
+
+
+.mark.parametrize("page", OWN_PAGES, ids=lambda path: path.name)
+def test_commands_of_a_page_name_what_exists(page: Path) -> None:
+    assert not [found for words in commands_in(page.read_text()) if (found := refusal(words))]
+
+
+def test_a_command_with_a_wrong_name_is_found() -> None:
+    assert refusal(["kedge", "list", "feddyn"]) == "no such kind: feddyn"
+    assert refusal(["kedge", "list", "--json"]) is refusal(["kedge", "list", "methods"]) is None
+    assert "fedavf" in str(refusal(["kedge", "run", "quickstart", "-m", "fedavf"]))
+    assert "training.epoch" in str(refusal(["kedge", "cost", "quickstart", "--set", "training.epoch=1"]))
 
 
 def test_the_page_of_commands_has_every_command() -> None:
