@@ -47,7 +47,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 def python(*words: str) -> str:
-    """What a Python program prints."""
+    """The output of a Python program."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [sys.executable, "-W", "error", *words], capture_output=True, text=True, check=True, env=environment
@@ -79,7 +79,7 @@ def test_shipped_experiments_resolve() -> None:
 
 
 def rooms(page: str) -> dict[str, str]:
-    """The table of rooms on the architecture page: each room, and what it may import."""
+    """The table of rooms on the architecture page: each room, and the rooms that it may import."""
     rows = re.findall(r"^\| `([\w/]+)/` \|.*\| (.*?) \|$", page, flags=re.MULTILINE)
     return dict(rows)
 
@@ -365,7 +365,7 @@ def refusal(words: Sequence[str]) -> str | None:
     return None
 
 
-.mark.parametrize("page", OWN_PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("page", OWN_PAGES, ids=lambda path: path.name)
 def test_commands_of_a_page_name_what_exists(page: Path) -> None:
     assert not [found for words in commands_in(page.read_text()) if (found := refusal(words))]
 
