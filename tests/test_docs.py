@@ -440,7 +440,8 @@ def default_values() -> dict[str, str]:
 
     Without the name, and without the tables that have pages of their own.
     """
-    experiment, values = Experiment("defaults"), {}
+    experiment = Experiment("defaults")
+    values: dict[str, object] = {}
     for key in [one.name for one in fields(Experiment) if one.name not in ("name", "then", "measure")]:
         value = getattr(experiment, key)
         if is_dataclass(value):
