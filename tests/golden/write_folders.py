@@ -1,4 +1,4 @@
-"""Writes the run folders that tests/running/test_golden_folders.py reads and resumes.
+"""Writes the run folders that tests/running/folders/test_golden_folders.py reads and resumes.
 
     .venv/bin/python tests/golden/write_folders.py tests/golden/VERSION
 

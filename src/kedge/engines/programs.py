@@ -156,7 +156,7 @@ def compiled(function: Callable[..., Any], half: bool = False) -> Callable[..., 
     Dynamo keeps its programs, and checks their guards one after another, per code object: hence a copy of the
     code. The modules inside belong to the model alone and never change, so they need no guards. In bfloat16
     the program keeps every intermediate rounding: otherwise gradients that compare numbers are wrong
-    (tracing.py).
+    (cuda/tracing.py).
     """
 
     def program(*args: Any) -> Any:

@@ -1,7 +1,7 @@
 """PackThread: trains the runs of a pack in a second thread, while the main thread receives signals.
 
-Every run has its own folder, checkpoints and history, and the loop of a single run (runner.py). The pack
-(engines/pack/pack.py) trains the rounds of all runs in one stack.
+Every run has its own folder, checkpoints and history, and the loop of a single run (running/runner.py). The
+pack (engines/pack/pack.py) trains the rounds of all runs in one stack.
 """
 
 import queue
