@@ -23,7 +23,7 @@ def test_the_table_says_which_accuracy_it_shows_and_which_papers_report_another(
     assert answer.code == 0
     assert "accuracy: distributed.global.accuracy" in answer.out
     told = " ".join(answer.out.split())
-    assert "report another cell — feddyn: average.global.accuracy; fedbabu: personal.local.acc" in told
+    assert "report another accuracy — feddyn: average.global.accuracy; fedbabu: personal.local.acc" in told
     assert "fedavg: average" not in told  # there it is the same model
 
 
@@ -51,7 +51,7 @@ def test_every_cell_with_the_papers_marked(runs: Path) -> None:
     assert last.out.splitlines()[1].split() == ["method", "distributed", "average", "all", "personal"]
     row = next(line for line in last.out.splitlines() if line.startswith("fedbabu"))
     assert row.rstrip().endswith("*")
-    assert "* the cell its paper reports — fedavg: average.global.accuracy or distributed" in last.out
+    assert "* the accuracy that its paper reports — fedavg: average.global.accuracy or distributed" in last.out
     assert "best round of each cell" in both.out
     assert both.out.count("fedbug+fedavg") == last.out.count("fedbug+fedavg") + 1
 

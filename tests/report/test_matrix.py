@@ -89,7 +89,7 @@ def test_a_star_stands_at_what_the_paper_reports() -> None:
     assert [word for word in starred["feddyn->fedavg"] if "*" in word] == ["50.00*"]
     assert not [word for word in starred["own"] if "*" in word]
     (note,) = cell_notes(rows)
-    assert note.startswith("* the cell its paper reports — fedbabu: personal.local.accuracy.tuned; ")
+    assert note.startswith("* the accuracy that its paper reports — fedbabu: personal.local.accuracy.tuned; ")
     assert "own" not in note
 
 
@@ -158,8 +158,8 @@ def test_notes_name_papers_that_report_another_cell_and_how_to_measure_it() -> N
     given: dict[str, Any] = {"distributed_global_accuracy": 0.5}
     rows = comparison([a_run("fedbug+fedavg", **given), a_run("fedbabu", **given), a_run("fedexp", **given)])
     (_, note) = metric_notes(rows)
-    assert "fedbug+fedavg: all.global.accuracy (not measured, --set evaluation.all=true)" in note
-    assert "--set evaluation.local_test=0.2, --set evaluation.tune=all" in note
+    assert "fedbug+fedavg: all.global.accuracy (not measured; to measure it: --set evaluation.all=true)" in note
+    assert "--set evaluation.local_test=0.2 --set evaluation.tune=all" in note
     assert "fedexp: last-two.global.accuracy (not measured)" in note
 
 

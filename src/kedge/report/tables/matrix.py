@@ -89,14 +89,14 @@ def metric_notes(rows: Rows) -> list[str]:
     notes = [f"accuracy: {metric}"]
     if any(row["partial"] for row in rows):
         notes.append(PARTIAL)
-    return notes + ([f"their papers report another cell — {reported_cells(others)}"] if others else [])
+    return notes + ([f"their papers report another accuracy — {reported_cells(others)}"] if others else [])
 
 
 def cell_notes(rows: Rows) -> list[str]:
     """The meaning of the marks in the matrix, and the cells that papers report."""
     reported = [row for row in rows if row["reports"]]
     notes = [] if any(row["cells"] for row in rows) else [NO_ACCURACY]
-    notes += [f"* the cell its paper reports — {reported_cells(reported)}"] if reported else []
+    notes += [f"* the accuracy that its paper reports — {reported_cells(reported)}"] if reported else []
     shown = [cell for row in rows for name, cell in row["cells"].items() if is_shown(name, cell)]
     return notes + ([PARTIAL] if any(cell["partial"] for cell in shown) else [])
 
@@ -116,7 +116,8 @@ def reported_cells(rows: Rows) -> str:
 
 
 def measuring_settings(cell: str, rows: Rows) -> str:
-    """The command-line settings that measure a missing cell."""
+    """The command-line options that measure a missing cell."""
     has_local = any(".local." in name for row in rows for name in row["cells"])
     parts = [part for part in cell.split(".") if part in SETTINGS and not (part == "local" and has_local)]
-    return "".join(f", --set {SETTINGS[part]}" for part in parts)
+    options = " ".join(f"--set {SETTINGS[part]}" for part in parts)
+    return f"; to measure it: {options}" if parts else ""
