@@ -51,7 +51,8 @@ def test_every_cell_with_the_papers_marked(runs: Path) -> None:
     assert last.out.splitlines()[1].split() == ["method", "distributed", "average", "all", "personal"]
     row = next(line for line in last.out.splitlines() if line.startswith("fedbabu"))
     assert row.rstrip().endswith("*")
-    assert "* the accuracy that its paper reports — fedavg: average.global.accuracy or distributed" in last.out
+    note = "* the accuracy that its paper reports — fedavg: average.global.accuracy or distributed"
+    assert note in last.out
     assert "best round of each cell" in both.out
     assert both.out.count("fedbug+fedavg") == last.out.count("fedbug+fedavg") + 1
 
