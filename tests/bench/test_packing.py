@@ -19,7 +19,7 @@ from kedge.core.server import Reply
 from kedge.engines.engine import Rounds
 from kedge.engines.pack.joint_planner import PendingRound
 from kedge.engines.pack.pack import Pack
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 
 COMMAND = import_module("kedge.cli.actions.bench")
 

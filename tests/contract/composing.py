@@ -24,7 +24,7 @@ from kedge.core.tree import Tree
 from kedge.data.federation import Federation
 from kedge.engines.engine import Engine
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 from kedge.running.progress import Interrupted, Observer
 from kedge.running.runner import run
 

@@ -13,9 +13,9 @@ from kedge.core.model import Model, Statistics
 from kedge.core.tree import Tree, flatten
 from kedge.data.datasets import synthetic
 from kedge.data.federation import Federation
-from kedge.engines.direct import Direct
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.direct import Direct
+from kedge.engines.stack.stacked import Stacked
 
 PLAIN = Algorithm("plain")
 CLASSES, IMAGE, SIZES = problems.CLASSES, problems.IMAGE, problems.SIZES

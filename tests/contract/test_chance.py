@@ -32,7 +32,7 @@ from kedge.data.federation import Federation
 from kedge.engines.cuda.tracing import trace_operators
 from kedge.engines.engine import Engine
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 from kedge.nn.random_functions import with_keyed_functions
 
 TIMES, WIDTH = 5, 4

@@ -11,7 +11,7 @@ from kedge.core.algorithm import LocalTraining
 from kedge.core.model import Model
 from kedge.core.optimizers import SGD
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 from kedge.models.resnet import resnet18
 from kedge.nn.from_module import from_module, seeded
 

@@ -11,7 +11,7 @@ from kedge.audit.training import train_rounds
 from kedge.core.algorithm import LocalTraining
 from kedge.core.optimizers import Adam
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 
 
 def test_adam_leaves_frozen_units_alone() -> None:

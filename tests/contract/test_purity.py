@@ -10,7 +10,7 @@ from kedge.core.optimizers import SGD
 from kedge.core.tree import flatten, tree_to
 from kedge.engines.engine import Order
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 
 
 @pytest.mark.parametrize("kind", [Sequential, Stacked])

@@ -16,11 +16,11 @@ from kedge.core.optimizers import SGD
 from kedge.core.schedules import Clock
 from kedge.core.server import broadcast, initial_server
 from kedge.core.tree import tree_to
-from kedge.engines.direct import Direct
 from kedge.engines.engine import Order
 from kedge.engines.leaves import trainable
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.direct import Direct
+from kedge.engines.stack.stacked import Stacked
 
 LOCAL = LocalTraining(2, 4, SGD(0.1, weight_decay=1e-2, decay=0.9), clip=1.0)
 Kind = type[Sequential] | type[Stacked]

@@ -14,7 +14,7 @@ from kedge.core.optimizers import SGD
 from kedge.core.selections import body, head
 from kedge.core.tree import flatten
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 from kedge.running.runner import run
 
 LOCAL = LocalTraining(2, 4, SGD(0.1, decay=0.7), clip=1.0)

@@ -18,7 +18,7 @@ from kedge.core.server import Server
 from kedge.data.federation import Federation
 from kedge.engines.engine import Engine
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 from kedge.nn.from_module import from_module
 
 each_engine = pytest.mark.parametrize("kind", [Sequential, Stacked])

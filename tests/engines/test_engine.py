@@ -21,7 +21,7 @@ from kedge.core.tree import Leaves, flatten, tree_to
 from kedge.data.federation import Federation
 from kedge.engines.engine import Order
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 from kedge.engines.sums import Sums, Uploads, sum_uploads, weighted_sum
 from kedge.running.runner import run
 

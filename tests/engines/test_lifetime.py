@@ -15,7 +15,7 @@ from kedge.core.tree import flatten
 from kedge.engines.cuda.captured import captured_stack
 from kedge.engines.engine import Order
 from kedge.engines.pack.pack import Pack
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 from kedge.engines.sums import read_back
 from kedge.running.runner import rounds, run
 
@@ -54,7 +54,7 @@ def test_what_a_run_sent_before_is_freed(method: str, every: int, monkeypatch: p
         return read_back(*given)
 
     monkeypatch.setattr(Stacked, "train_chunks", watched)
-    monkeypatch.setattr("kedge.engines.stacked.read_back", read)
+    monkeypatch.setattr("kedge.engines.stack.stacked.read_back", read)
     with on_the_cpu():
         run(task, captured(task))
     assert len(sent) == 8

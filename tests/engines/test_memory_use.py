@@ -14,7 +14,7 @@ from kedge.core.algorithm import LocalTraining, Stage
 from kedge.data.dataset import Dataset
 from kedge.data.federation import Federation
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 from kedge.models import MODELS
 from kedge.nn.from_module import from_module
 from kedge.running.runner import run

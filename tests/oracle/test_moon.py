@@ -7,8 +7,8 @@ import torch
 from tests.oracle.wrong.moon import MOON
 from torch import Tensor, nn
 
-import kedge.engines.programs as programs
 import kedge.engines.sequential as sequential
+import kedge.engines.stack.programs as programs
 from kedge.algorithms import fedavg, fedntd, moon
 from kedge.audit.problems import federation
 from kedge.audit.references import sent_statistics as sent

@@ -16,7 +16,7 @@ from kedge.core.tree import Leaves
 from kedge.data.federation import Federation
 from kedge.engines.engine import Order
 from kedge.engines.overlap import T, do_nothing
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 from kedge.engines.sums import Sums
 
 READS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__index__")

@@ -18,7 +18,7 @@ from kedge.core.tree import Leaves, Tree, zeros
 from kedge.data.datasets import synthetic
 from kedge.data.federation import Federation
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 from kedge.nn.from_module import from_module, seeded
 
 Kind = type[Sequential] | type[Stacked]

@@ -19,7 +19,7 @@ from kedge.core.errors import Diverged
 from kedge.core.server import Rejection, server_update
 from kedge.engines.engine import Order
 from kedge.engines.pack.pack import Pack
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 from kedge.engines.sums import Sums
 from kedge.measure.last_models import LastModels
 from kedge.running.progress import Interrupted, Observer, Progress

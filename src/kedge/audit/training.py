@@ -11,7 +11,7 @@ from kedge.core.tree import tree_to
 from kedge.data.federation import Federation
 from kedge.engines.engine import Engine, Order
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 from kedge.running.progress import Progress
 from kedge.running.runner import run
 

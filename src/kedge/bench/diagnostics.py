@@ -18,7 +18,7 @@ from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm
 from kedge.core.server import Server
 from kedge.engines.engine import Engine
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 from kedge.measure.local_drift import drift_correction, local_drift
 from kedge.measure.settings import Measure
 from kedge.running.recording.diagnostics import updates_correction

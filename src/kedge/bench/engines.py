@@ -10,12 +10,12 @@ from kedge.bench.rounds import Round, rounds_of
 from kedge.bench.timing import Timing, block_speed, median_ratio, warm_up
 from kedge.bench.workloads import Workload
 from kedge.config.task import Task
-from kedge.engines.choose import Choice, EngineOptions, build, choose
+from kedge.engines.choice.choose import Choice, EngineOptions, build, choose
+from kedge.engines.choice.trial import Work
 from kedge.engines.cuda.captured import captured_stack
-from kedge.engines.direct import Direct
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
-from kedge.engines.trial import Work
+from kedge.engines.stack.direct import Direct
+from kedge.engines.stack.stacked import Stacked
 
 PLAIN, CENTRAL = "plain loop", "central"
 LONG_RUN = 100_000  # rounds of an experiment that repays compiling

@@ -22,9 +22,9 @@ from kedge.bench.timing import Timing, warm_up
 from kedge.config.task import Task
 from kedge.core.schedules import Clock, Mask, all_units
 from kedge.data.federation import Federation
-from kedge.engines.direct import Direct
 from kedge.engines.engine import Engine
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.direct import Direct
+from kedge.engines.stack.stacked import Stacked
 from kedge.nn.precision import Precision, computing_in
 
 CLIENTS = 10

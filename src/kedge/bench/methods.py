@@ -11,8 +11,8 @@ from kedge.bench.timing import Timing, warm_up
 from kedge.bench.workloads import Workload
 from kedge.config.task import Task
 from kedge.core.errors import RequestError
-from kedge.engines.direct import Direct
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.direct import Direct
+from kedge.engines.stack.stacked import Stacked
 
 
 class MethodCost(NamedTuple):

@@ -21,8 +21,8 @@ from kedge.data.federation import Federation
 from kedge.engines.cuda.captured import captured_stack
 from kedge.engines.engine import Engine, Rounds, drive
 from kedge.engines.pack.pack import Pack
-from kedge.engines.planner import Participants
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.planner import Participants
+from kedge.engines.stack.stacked import Stacked
 from kedge.nn.precision import Precision, computing_in
 
 

@@ -27,7 +27,7 @@ from kedge.data.federation import Federation
 from kedge.engines.engine import Order
 from kedge.engines.leaves import lr_times, trainable
 from kedge.engines.memory import Memories
-from kedge.engines.planner import numbers_of, plan_settings, round_number
+from kedge.engines.order_values import numbers_of, plan_settings, round_number
 from kedge.engines.sums import Sums, Uploads, read_back, sum_uploads
 from kedge.engines.transfer import step_numbers
 

@@ -15,8 +15,8 @@ from kedge.config.assemble import NO_CUDA
 from kedge.config.experiment import EngineChoice
 from kedge.config.task import Task
 from kedge.core.errors import DataError
-from kedge.engines.choose import Choice, EngineOptions, choose
-from kedge.engines.trial import Work
+from kedge.engines.choice.choose import Choice, EngineOptions, choose
+from kedge.engines.choice.trial import Work
 from kedge.running.folders.folder import write
 from kedge.running.recording.run_state import frozen_digest
 from kedge.version import __version__

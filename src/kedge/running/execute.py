@@ -16,10 +16,10 @@ from kedge.config.federations import partition_record_of, without_checksums
 from kedge.config.task import Task
 from kedge.core.errors import RequestError
 from kedge.data.partitions.saved import PARTITION_FILE
-from kedge.engines.choose import build
-from kedge.engines.compiling import compile_failure
-from kedge.engines.fallback import without_torch_warnings
-from kedge.engines.unstackable import explain_stacking_errors
+from kedge.engines.choice.choose import build
+from kedge.engines.choice.compiling import compile_failure
+from kedge.engines.choice.fallback import without_torch_warnings
+from kedge.engines.choice.unstackable import explain_stacking_errors
 from kedge.nn.precision import computing_in
 from kedge.running.engine_settings import (
     choice_of,

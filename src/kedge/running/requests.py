@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from kedge.config.experiment import Experiment
 from kedge.core.errors import RequestError
+from kedge.engines.choice.unstackable import unstackable
 from kedge.engines.out_of_memory import ran_out_of_memory
-from kedge.engines.unstackable import unstackable
 from kedge.running.engine_settings import read_engine_settings
 from kedge.running.folders.sources import CodeChoice
 

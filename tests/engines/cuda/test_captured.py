@@ -28,15 +28,15 @@ from kedge.data.augment import Augment
 from kedge.data.datasets import synthetic
 from kedge.data.federation import federate
 from kedge.data.partitions.partition import DirichletClasses
-from kedge.engines.choose import EngineOptions, choose
+from kedge.engines.choice.choose import EngineOptions, choose
+from kedge.engines.choice.trial import Work
 from kedge.engines.cuda.captured import Captured, captured_stack
 from kedge.engines.cuda.graphs import static_copies
 from kedge.engines.engine import Engine, Order
 from kedge.engines.pack.pack import Pack
 from kedge.engines.pack.rows import RowCounts
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
-from kedge.engines.trial import Work
+from kedge.engines.stack.stacked import Stacked
 from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded
 from kedge.nn.precision import DTYPES, Precision, computing_in, in_precision

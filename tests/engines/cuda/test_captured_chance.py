@@ -17,7 +17,7 @@ from kedge.config.task import Task
 from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.optimizers import SGD
 from kedge.core.sampling import Participation
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 from kedge.nn.precision import DTYPES, Precision, computing_in, in_precision
 from kedge.running.progress import Interrupted
 from kedge.running.runner import run

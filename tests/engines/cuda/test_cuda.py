@@ -16,10 +16,10 @@ from kedge.data.augment import Augment
 from kedge.data.datasets import synthetic
 from kedge.data.federation import federate
 from kedge.data.partitions.partition import DirichletClasses
-from kedge.engines.direct import Direct
 from kedge.engines.engine import Engine
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.direct import Direct
+from kedge.engines.stack.stacked import Stacked
 from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded
 from kedge.running.runner import run

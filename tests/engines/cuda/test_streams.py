@@ -12,13 +12,13 @@ from kedge.bench.workloads import WORKLOADS
 from kedge.core.algorithm import Stage
 from kedge.core.model import Model
 from kedge.data.federation import Federation
-from kedge.engines import choose as auto
-from kedge.engines import trial
+from kedge.engines.choice import choose as auto
+from kedge.engines.choice import trial
+from kedge.engines.choice.trial import Work
 from kedge.engines.cuda import streams
 from kedge.engines.cuda.captured import Captured, captured_stack
 from kedge.engines.cuda.streams import StreamTrial, best_streams, cache_key, candidates
-from kedge.engines.stacked import Stacked
-from kedge.engines.trial import Work
+from kedge.engines.stack.stacked import Stacked
 
 
 def test_a_few_numbers_are_candidates() -> None:

@@ -29,8 +29,8 @@ from kedge.engines.cuda.rounding import inputs
 from kedge.engines.cuda.tracing import hide_compiler_advice, trace_operators, trace_program
 from kedge.engines.engine import Order
 from kedge.engines.leaves import trainable
-from kedge.engines.programs import StepProgram, cpu_keeps_rounding
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.programs import StepProgram, cpu_keeps_rounding
+from kedge.engines.stack.stacked import Stacked
 from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded
 from kedge.nn.precision import in_precision

@@ -22,12 +22,12 @@ from kedge.data.datasets import synthetic
 from kedge.data.federation import Federation, federate
 from kedge.data.partitions.partition import DirichletClasses
 from kedge.engines.cuda.captured import captured_stack
-from kedge.engines.direct import Direct
 from kedge.engines.engine import Order
 from kedge.engines.pack.joint_planner import PendingRound
 from kedge.engines.pack.pack import Pack
-from kedge.engines.stack_start import StackStart
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.direct import Direct
+from kedge.engines.stack.stack_start import StackStart
+from kedge.engines.stack.stacked import Stacked
 from kedge.engines.sums import Sums
 from kedge.models import MODELS
 from kedge.nn.from_module import from_module, seeded

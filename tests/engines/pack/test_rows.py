@@ -14,8 +14,8 @@ from kedge.core.sampling import Participation
 from kedge.engines.cuda.captured import Captured, captured_stack
 from kedge.engines.pack.pack import Pack
 from kedge.engines.pack.rows import FORESEEN, RowCounts
-from kedge.engines.planner import Participants
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.planner import Participants
+from kedge.engines.stack.stacked import Stacked
 from kedge.running.progress import Progress
 from kedge.running.runner import rounds, run
 

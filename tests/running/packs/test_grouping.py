@@ -84,7 +84,7 @@ def test_how_many_fit_follows_from_rows_and_memories() -> None:
     size = sum(v.numel() for v in plain.model.init(0)[0].values()) * 4
 
     def with_room(task: Any, models: int, monkeypatch: pytest.MonkeyPatch) -> int:
-        monkeypatch.setattr("kedge.engines.capacity.LIVE_BYTES", models * size)
+        monkeypatch.setattr("kedge.engines.choice.capacity.LIVE_BYTES", models * size)
         return runs_that_fit(task)
 
     with pytest.MonkeyPatch.context() as patch:

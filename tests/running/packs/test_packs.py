@@ -14,9 +14,9 @@ from tests.running.short_runs import distance, errors_of, experiment, lines, mem
 from kedge.config.task import Task
 from kedge.core.errors import Diverged, RequestError
 from kedge.data.federation import Federation
-from kedge.engines.choose import Choice
+from kedge.engines.choice.choose import Choice
+from kedge.engines.choice.trial import Work
 from kedge.engines.pack.pack import Pack
-from kedge.engines.trial import Work
 from kedge.running import engine_settings
 from kedge.running.engine_settings import read_engine_settings
 from kedge.running.execute import execute, run_is_finished
@@ -271,7 +271,7 @@ def test_where_stacking_does_not_pay_runs_go_one_after_another(
 def test_an_engine_that_cannot_be_is_the_error_of_all_its_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("kedge.engines.choose.has_compiler", lambda: False)
+    monkeypatch.setattr("kedge.engines.choice.choose.has_compiler", lambda: False)
     own = [experiment(seed=seed, engine__compile="on") for seed in range(2)] + [experiment(seed=2)]
     ended = errors_of(members(tmp_path, own))
     assert all("no C++ compiler is found here" in str(ended[name]) for name in ("run0", "run1"))

@@ -16,7 +16,7 @@ from tests.running.plain_torch import NO_MOMENTUM, task_of
 from kedge.algorithms import fedavg, scaffold
 from kedge.core.errors import Diverged
 from kedge.core.server import Rejection
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 from kedge.running.folders import checkpoint
 from kedge.running.progress import Interrupted
 from kedge.running.recording.checkpoint_writer import CheckpointWriter

@@ -31,7 +31,7 @@ from kedge.core.tree import only, sub, tree_to
 from kedge.data.federation import Federation
 from kedge.engines.engine import Engine, Order, drive
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 from kedge.measure.drift import client_cosine, cosine, gradient_diversity
 from kedge.running.recording.diagnostics import probe
 from kedge.running.recording.round_features import local_models

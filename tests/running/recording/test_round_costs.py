@@ -28,7 +28,7 @@ from kedge.data.batches import Plan
 from kedge.data.federation import Federation
 from kedge.engines.engine import Order
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 from kedge.engines.sums import Sums
 from kedge.running.recording.round_costs import MEASURES, CostCounter, RoundPosition, predicted_lines
 from kedge.running.runner import run

@@ -14,7 +14,7 @@ from kedge.core.server import broadcast, initial_server
 from kedge.core.tree import add, scale, sub, tree_to
 from kedge.engines.engine import Order
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 from kedge.measure.activations import model_features, unit_outputs
 from kedge.measure.features import interaction
 from kedge.measure.similarity import linear_cka

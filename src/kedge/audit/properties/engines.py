@@ -17,7 +17,7 @@ from kedge.core.selections import Selection
 from kedge.data.federation import Federation
 from kedge.engines.engine import Engine
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 
 TOLERANCE = 1e-12  # float64, relative to the largest parameter, after three rounds
 LOCAL = LocalTraining(2, 4, SGD(0.1, weight_decay=1e-2), clip=1.0)

@@ -20,7 +20,7 @@ from kedge.core.optimizers import SGD
 from kedge.core.sampling import Participation
 from kedge.core.tree import Leaves, flatten
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 from kedge.running.progress import Interrupted, Observer
 from kedge.running.runner import run
 

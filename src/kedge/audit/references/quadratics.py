@@ -29,7 +29,7 @@ from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.correction import Correction
 from kedge.core.optimizers import SGD
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 from kedge.running.runner import run
 
 CURVATURES = (1.0, 2.0, 5.0)

@@ -14,8 +14,8 @@ from kedge.data.dataset import Dataset
 from kedge.data.federation import Federation
 from kedge.engines.cuda.captured import captured_stack
 from kedge.engines.engine import Engine
-from kedge.engines.programs import bucket
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.programs import bucket
+from kedge.engines.stack.stacked import Stacked
 from kedge.nn.precision import Precision
 
 PLAIN, CENTRAL = "plain loop", "central, compiled"

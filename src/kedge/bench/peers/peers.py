@@ -27,7 +27,7 @@ from kedge.bench.timing import Timing, block_speed, median_ratio, warm_up
 from kedge.bench.workloads import Workload
 from kedge.config.task import Task
 from kedge.data.federation import Federation
-from kedge.engines.choose import Choice, build
+from kedge.engines.choice.choose import Choice, build
 from kedge.nn.precision import Precision, computing_in, in_precision
 
 PLAIN, CENTRAL, PFL, FLOWER = "plain loop", "central", "pfl-research", "Flower"

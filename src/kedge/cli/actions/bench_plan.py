@@ -14,7 +14,7 @@ from kedge.config.assemble import NO_CUDA, device_of
 from kedge.config.experiment import EngineChoice
 from kedge.config.schema import parameters, typed_value
 from kedge.core.errors import RequestError, nearest
-from kedge.engines.programs import bucket
+from kedge.engines.stack.programs import bucket
 from kedge.nn.precision import DTYPES, Precision
 
 STANDARD = "standard-cnn"  # the network of freezing and packing

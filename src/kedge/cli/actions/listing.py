@@ -21,7 +21,7 @@ from kedge.data.npz_files import available_datasets
 from kedge.data.partitions.partition import PARTITIONS
 from kedge.engines.cuda.captured import Captured
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 from kedge.models import MODELS
 from kedge.report.method_texts import text_of
 from kedge.rules import RULES

@@ -24,8 +24,8 @@ from kedge.engines.cuda.graphs import Replayed
 from kedge.engines.cuda.lanes import Lanes
 from kedge.engines.cuda.side_stream import SideStream
 from kedge.engines.leaves import trainable
-from kedge.engines.planner import Participants
-from kedge.engines.programs import (
+from kedge.engines.stack.planner import Participants
+from kedge.engines.stack.programs import (
     EndInputs,
     EndProgram,
     StackEnd,
@@ -34,8 +34,8 @@ from kedge.engines.programs import (
     stacked_end,
     stacked_step,
 )
-from kedge.engines.stack_start import StackStart
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stack_start import StackStart
+from kedge.engines.stack.stacked import Stacked
 from kedge.engines.transfer import pinned
 from kedge.torch_private import tree_leaves, tree_map_only
 

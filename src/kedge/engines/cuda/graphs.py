@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kedge.engines.compiling import explain_capture_errors
+from kedge.engines.choice.compiling import explain_capture_errors
 from kedge.engines.cuda.tracing import trace_program
 from kedge.torch_private import foreach_copy_, tree_map_only
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from kedge.core.client import Carry
 from kedge.core.tree import tree_map
 from kedge.data.federation import Federation
-from kedge.engines.compiling import explain_capture_errors
+from kedge.engines.choice.compiling import explain_capture_errors
 from kedge.engines.cuda.graphs import capture, copy_into, static_copies
 from kedge.engines.cuda.rounding import read_copies, rounded_inputs
 from kedge.engines.cuda.tracing import compile_operators, trace_operators

@@ -14,7 +14,7 @@ from kedge.data.alignment import align_steps
 from kedge.data.batches import Ints, Plan
 from kedge.data.dataset import Dataset
 from kedge.engines.engine import Order
-from kedge.engines.stack_start import Prepared, StackStart
+from kedge.engines.stack.stack_start import Prepared, StackStart
 from kedge.engines.sums import Totals
 
 

@@ -8,9 +8,9 @@ from kedge.core.tree import Leaves
 from kedge.data.batches import Plan
 from kedge.engines.engine import Order
 from kedge.engines.pack.joining import join_prepared, repeat_rows
-from kedge.engines.planner import key_of
-from kedge.engines.stack_start import Prepared, StackRows
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.planner import key_of
+from kedge.engines.stack.stack_start import Prepared, StackRows
+from kedge.engines.stack.stacked import Stacked
 
 
 class PendingRound(NamedTuple):

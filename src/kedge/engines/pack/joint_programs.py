@@ -10,7 +10,7 @@ from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.client import Carry, step_part
 from kedge.core.optimizers import SGD, Adam
 from kedge.core.tree import Leaves, finite_rows, only
-from kedge.engines.programs import StackEnd
+from kedge.engines.stack.programs import StackEnd
 from kedge.engines.sums import Totals, Uploads, read_back
 
 Program = tuple[Algorithm, LocalTraining]

@@ -30,9 +30,9 @@ from kedge.engines.pack.joining import (
 from kedge.engines.pack.joint_planner import JointPlanner, JointRows, PendingRound
 from kedge.engines.pack.joint_programs import JointPrograms, own_end, own_totals, with_slots
 from kedge.engines.pack.rows import RowCounts
-from kedge.engines.programs import StackEnd
-from kedge.engines.stack_start import StackRows, StackStart
-from kedge.engines.stacked import Stacked, next_order
+from kedge.engines.stack.programs import StackEnd
+from kedge.engines.stack.stack_start import StackRows, StackStart
+from kedge.engines.stack.stacked import Stacked, next_order
 from kedge.engines.sums import Totals, Uploads, read_back, sum_uploads, weighted_means
 from kedge.torch_private import foreach_add
 

@@ -7,8 +7,8 @@ that suffices for most rounds; a round with more clients is trained in halves.
 import sys
 from collections.abc import Hashable, Sequence
 
-from kedge.engines.planner import Participants
-from kedge.engines.programs import bucket
+from kedge.engines.stack.planner import Participants
+from kedge.engines.stack.programs import bucket
 
 FORESEEN = 75  # rounds whose participants determine the usual number of rows
 

@@ -19,7 +19,7 @@ from kedge.core.algorithm import Stage, model_for
 from kedge.core.client import step_part
 from kedge.core.errors import RequestError
 from kedge.core.tree import flatten, only
-from kedge.engines.capacity import COPIES, parameter_count, rows_at_once
+from kedge.engines.choice.capacity import COPIES, parameter_count, rows_at_once
 from kedge.engines.memory import Memories
 from kedge.running.requests import RunRequest
 

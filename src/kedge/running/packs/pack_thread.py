@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from kedge.engines.choice.fallback import without_torch_warnings
 from kedge.engines.engine import Rounds
-from kedge.engines.fallback import without_torch_warnings
 from kedge.engines.out_of_memory import ran_out_of_memory
 from kedge.engines.pack.pack import Pack
-from kedge.engines.programs import never_fall_back
+from kedge.engines.stack.programs import never_fall_back
 from kedge.nn.precision import computing_in
 from kedge.running.engine_settings import preserve_thread_count, read_engine_settings, write_environment
 from kedge.running.preparation import PreparedRun

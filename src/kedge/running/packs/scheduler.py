@@ -8,12 +8,12 @@ import torch
 
 from kedge.core.model import Model
 from kedge.data.federation import Federation
-from kedge.engines.choose import build
-from kedge.engines.compiling import compile_failure
-from kedge.engines.fallback import without_torch_warnings
+from kedge.engines.choice.choose import build
+from kedge.engines.choice.compiling import compile_failure
+from kedge.engines.choice.fallback import without_torch_warnings
 from kedge.engines.pack.pack import Pack
-from kedge.engines.planner import Participants
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.planner import Participants
+from kedge.engines.stack.stacked import Stacked
 from kedge.nn.precision import computing_in
 from kedge.running.engine_settings import choice_of, choose_engine, preserve_thread_count
 from kedge.running.packs.grouping import even_pack_size, runs_that_fit

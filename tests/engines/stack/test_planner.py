@@ -11,7 +11,7 @@ from tests.engines.recorded import on_the_cpu
 
 from kedge.algorithms import fedavg
 from kedge.data.batches import Plan
-from kedge.engines.planner import Planner
+from kedge.engines.stack.planner import Planner
 from kedge.running.runner import run
 
 

@@ -15,12 +15,12 @@ from kedge.core.server import broadcast, initial_server
 from kedge.core.tree import tree_to
 from kedge.data.batches import step_counts
 from kedge.data.federation import Federation
+from kedge.engines.choice.fallback import collect_fallback_operators
+from kedge.engines.choice.lockstep import client_steps, steps_of_round
 from kedge.engines.cuda.captured import captured_stack
 from kedge.engines.engine import Engine, Order
-from kedge.engines.fallback import collect_fallback_operators
-from kedge.engines.lockstep import client_steps, steps_of_round
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 
 PROBE_STEPS = 2  # steps of each client in a trial
 STREAM_STEPS = 16  # enough for a graph of several steps

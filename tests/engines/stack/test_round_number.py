@@ -19,11 +19,11 @@ from kedge.core.optimizers import SGD
 from kedge.core.tree import Leaves, add, sqnorm, sub
 from kedge.data.federation import Federation
 from kedge.engines.cuda.captured import captured_stack
-from kedge.engines.direct import Direct
 from kedge.engines.engine import Assignment, Engine, Order, Rounds, drive
 from kedge.engines.pack.pack import Pack
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.direct import Direct
+from kedge.engines.stack.stacked import Stacked
 
 ROUNDS, LR, STEPS = 4, 0.1, 2
 LOCAL = LocalTraining(STEPS, 100, SGD(LR))  # batches are all of a client's samples

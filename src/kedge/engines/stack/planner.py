@@ -11,10 +11,10 @@ from torch import Tensor
 from kedge.core.algorithm import Stage
 from kedge.core.model import Model
 from kedge.core.tree import Leaves
-from kedge.data.batches import Plan, PlanSettings, RoundNumbers, plan
+from kedge.data.batches import Plan, plan
 from kedge.data.federation import Federation
-from kedge.engines.engine import Order
-from kedge.engines.stack_start import Prepared, StackRows
+from kedge.engines.order_values import numbers_of, plan_settings, round_number
+from kedge.engines.stack.stack_start import Prepared, StackRows
 from kedge.engines.transfer import to_device
 
 Participants = Callable[[int], Sequence[int]]  # number of a round -> the clients that take part
@@ -91,23 +91,6 @@ class Planner:
         """The facts of each client, one row each."""
         ids = to_device(np.array(clients), self.federation.pool.x.device)
         return {k: v[ids] for k, v in self.facts.items()}
-
-
-def plan_settings(stage: Stage, model: Model, data: Federation, tuning: bool) -> PlanSettings:
-    """The settings of a stage's plans."""
-    units, random = len(model.units), model.random
-    return PlanSettings(stage.local, stage.algorithm.schedule, units, random, tuning, data.augment)
-
-
-def numbers_of(order: Order) -> RoundNumbers:
-    """The numbers of an order's round."""
-    return RoundNumbers(order.seed, order.round, order.stage_round)
-
-
-def round_number(order: Order) -> Tensor:
-    """The number of the round as a tensor: a compiled program serves every round."""
-    device = next(iter(order.shared.values())).device
-    return torch.full((), order.round, dtype=torch.int64, device=device)
 
 
 def key_of(rows: StackRows) -> tuple[Any, ...]:

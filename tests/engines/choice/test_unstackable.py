@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import kedge
 from kedge.core.errors import Diverged
-from kedge.engines.unstackable import unstackable
+from kedge.engines.choice.unstackable import unstackable
 
 
 def dataset(seed: int) -> kedge.Dataset:

@@ -10,12 +10,12 @@ from kedge.algorithms import fedavg, fedbug
 from kedge.bench.workloads import OVERHEAD, Workload
 from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.errors import RequestError
-from kedge.engines import choose as auto
-from kedge.engines import trial
-from kedge.engines.choose import Choice, EngineOptions, build, choose, pads_batches
+from kedge.engines.choice import choose as auto
+from kedge.engines.choice import trial
+from kedge.engines.choice.choose import Choice, EngineOptions, build, choose, pads_batches
+from kedge.engines.choice.trial import Work
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
-from kedge.engines.trial import Work
+from kedge.engines.stack.stacked import Stacked
 from kedge.nn.precision import in_precision
 
 SMALL = replace(OVERHEAD, clients=6, per_round=4)

@@ -11,11 +11,11 @@ import kedge
 from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.optimizers import SGD
 from kedge.data.federation import Federation, federation_from_datasets
-from kedge.engines import trial
-from kedge.engines.choose import Choice, choose
-from kedge.engines.lockstep import expected_longest, steps_of_round
-from kedge.engines.stacked import Stacked
-from kedge.engines.trial import Work
+from kedge.engines.choice import trial
+from kedge.engines.choice.choose import Choice, choose
+from kedge.engines.choice.lockstep import expected_longest, steps_of_round
+from kedge.engines.choice.trial import Work
+from kedge.engines.stack.stacked import Stacked
 from kedge.nn.from_module import from_module
 
 

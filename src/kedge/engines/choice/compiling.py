@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kedge.core.errors import CheckpointError, DataError, Diverged, RequestError
+from kedge.engines.choice.unstackable import NotCompiled, unstackable
 from kedge.engines.out_of_memory import ran_out_of_memory
-from kedge.engines.unstackable import NotCompiled, unstackable
 from kedge.nn.naming import error_text
 
 OURS = (RequestError, DataError, Diverged, CheckpointError)

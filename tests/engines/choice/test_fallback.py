@@ -17,13 +17,13 @@ import kedge
 from kedge.core.algorithm import LocalTraining, Stage
 from kedge.core.optimizers import SGD
 from kedge.data.federation import federation_from_datasets
-from kedge.engines import choose as auto
-from kedge.engines import trial
-from kedge.engines.choose import Choice, EngineOptions, choose
-from kedge.engines.fallback import collect_fallback_operators
+from kedge.engines.choice import choose as auto
+from kedge.engines.choice import trial
+from kedge.engines.choice.choose import Choice, EngineOptions, choose
+from kedge.engines.choice.fallback import collect_fallback_operators
+from kedge.engines.choice.trial import Work
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
-from kedge.engines.trial import Work
+from kedge.engines.stack.stacked import Stacked
 from kedge.nn.from_module import from_module
 
 CLIENTS = [dataset("bag", size, seed) for seed, size in enumerate((16, 12, 8))]

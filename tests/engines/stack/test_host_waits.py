@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from kedge.algorithms import fedavg, scaffold
 from kedge.engines.cuda.captured import Captured, captured_stack
 from kedge.engines.pack.pack import Pack
-from kedge.engines.stacked import Stacked
+from kedge.engines.stack.stacked import Stacked
 from kedge.running.runner import rounds, run
 
 

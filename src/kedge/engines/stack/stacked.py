@@ -21,15 +21,15 @@ from kedge.core.server import upload_weights
 from kedge.core.tree import Leaves, Tree, row
 from kedge.data.batches import Plan, step_counts, survey
 from kedge.data.federation import Federation
-from kedge.engines.direct import Backend, Direct
 from kedge.engines.engine import Order
 from kedge.engines.leaves import trainable
 from kedge.engines.memory import Memories
 from kedge.engines.out_of_memory import ran_out_of_memory
 from kedge.engines.overlap import Overlap
-from kedge.engines.planner import Participants, Planner
-from kedge.engines.programs import EndInputs, EndProgram, StackEnd, bucket, stacked_survey
-from kedge.engines.stack_start import StackRows, StackStart, first_carry
+from kedge.engines.stack.direct import Backend, Direct
+from kedge.engines.stack.planner import Participants, Planner
+from kedge.engines.stack.programs import EndInputs, EndProgram, StackEnd, bucket, stacked_survey
+from kedge.engines.stack.stack_start import StackRows, StackStart, first_carry
 from kedge.engines.sums import Sums, Uploads, read_back, sum_uploads
 from kedge.engines.transfer import step_numbers
 

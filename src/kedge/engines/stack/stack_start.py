@@ -12,7 +12,7 @@ from kedge.core.tree import Leaves, Tree, stack, tree_map
 from kedge.data.batches import Ints, Plan
 from kedge.engines.engine import Order
 from kedge.engines.memory import Memories
-from kedge.engines.programs import StepInputs
+from kedge.engines.stack.programs import StepInputs
 
 
 class StackRows(NamedTuple):

@@ -10,12 +10,12 @@ from tests.zoo.trial import dataset
 from torch import Tensor, nn
 
 import kedge
-from kedge.engines import choose as auto
-from kedge.engines import trial
-from kedge.engines.choose import Choice
-from kedge.engines.compiling import explain_capture_errors
+from kedge.engines.choice import choose as auto
+from kedge.engines.choice import trial
+from kedge.engines.choice.choose import Choice
+from kedge.engines.choice.compiling import explain_capture_errors
+from kedge.engines.choice.unstackable import NotCompiled
 from kedge.engines.cuda.graphs import Replayed
-from kedge.engines.unstackable import NotCompiled
 from kedge.running import engine_settings
 
 CLIENTS = [dataset("mlp", size, seed) for seed, size in enumerate((16, 8))]

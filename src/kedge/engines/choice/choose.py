@@ -13,18 +13,25 @@ from kedge.core.algorithm import Stage
 from kedge.core.errors import RequestError
 from kedge.core.model import Model
 from kedge.data.federation import Federation
-from kedge.engines.capacity import rows_at_once
+from kedge.engines.choice.capacity import rows_at_once
+from kedge.engines.choice.trial import (
+    Trial,
+    Work,
+    captured_seconds,
+    program_count,
+    run_trial,
+    stacked_seconds,
+)
+from kedge.engines.choice.unstackable import NotCompiled, unstackable
 from kedge.engines.cuda.captured import captured_stack
 from kedge.engines.cuda.streams import StreamTrial, best_streams, cache_key
-from kedge.engines.direct import Direct
 from kedge.engines.engine import Engine
 from kedge.engines.out_of_memory import ran_out_of_memory
-from kedge.engines.planner import Participants
-from kedge.engines.programs import bucket, cpu_keeps_rounding
 from kedge.engines.sequential import Sequential
-from kedge.engines.stacked import Stacked
-from kedge.engines.trial import Trial, Work, captured_seconds, program_count, run_trial, stacked_seconds
-from kedge.engines.unstackable import NotCompiled, unstackable
+from kedge.engines.stack.direct import Direct
+from kedge.engines.stack.planner import Participants
+from kedge.engines.stack.programs import bucket, cpu_keeps_rounding
+from kedge.engines.stack.stacked import Stacked
 from kedge.nn.naming import error_text
 
 COMPILE_SECONDS = 20.0  # to compile a program, usually

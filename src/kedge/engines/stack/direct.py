@@ -16,7 +16,7 @@ from kedge.data.batches import Plan
 from kedge.data.federation import Federation
 from kedge.engines.leaves import trainable
 from kedge.engines.overlap import NoOverlap, Overlap
-from kedge.engines.programs import (
+from kedge.engines.stack.programs import (
     EndInputs,
     EndProgram,
     StackEnd,
@@ -25,7 +25,7 @@ from kedge.engines.programs import (
     stacked_end,
     stacked_step,
 )
-from kedge.engines.stack_start import StackStart
+from kedge.engines.stack.stack_start import StackStart
 
 
 class Backend(Protocol):

@@ -1,0 +1,1 @@
+"""The choice of an engine: trial, capacity, and errors of modules that an engine cannot run."""

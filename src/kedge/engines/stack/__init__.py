@@ -1,0 +1,1 @@
+"""Clients trained as rows of one stack: start of a round, batches, programs, backend."""
