@@ -82,13 +82,13 @@ class Algorithm:
     loss: Callable[[Step], Tensor] = cross_entropy  # the loss, without the terms of corrections
     schedule: Schedule = all_units  # which units train, and when
     shared: Selection = everything  # the leaves that clients send and the server averages
-    rebuild: Callable[[nn.Module], nn.Module] = as_it_is  # makes another network; the same in all stages
+    rebuild: Callable[[nn.Module], nn.Module] = as_it_is  # replaces the network; the same in all stages
     adapt: Callable[[Model], Model] = unchanged  # adds heads to the network
     heads: tuple[str, ...] = ()  # the leaves that `adapt` adds
-    headed: Callable[[Model, Leaves], Leaves] = no_heads  # initial heads of a stage, for a trained model
+    headed: Callable[[Model, Leaves], Leaves] = no_heads  # (model, trained leaves) -> initial added heads
     weight: Weight = by_size  # clients' weights in the mean of deltas
     predict: Callable[[Output], Tensor] = logits  # the logits of a client's own model
-    head_trains: bool = False  # whether the method refuses a schedule that never trains the last unit
+    head_trains: bool = False  # if true, a schedule that never trains the last unit is an error
     tune: Tune | None = None  # the method's own fine-tuning; a run may request another
 
     def __post_init__(self) -> None:
@@ -128,20 +128,20 @@ class AdaptAll:
 
 
 def adapt_parts(adapt: Callable[[Model], Model]) -> tuple[Callable[[Model], Model], ...]:
-    """The single functions of `Algorithm.adapt`; none if it leaves the model unchanged."""
+    """The functions that `adapt` applies one after another; empty if `adapt` is `unchanged`."""
     if isinstance(adapt, AdaptAll):
         return adapt.parts
     return () if adapt is unchanged else (adapt,)
 
 
 def adapt_all(parts: tuple[Callable[[Model], Model], ...]) -> Callable[[Model], Model]:
-    """One function for `Algorithm.adapt` that applies each of these once."""
-    once = tuple(dict.fromkeys(parts))
-    return AdaptAll(once) if len(once) > 1 else next(iter(once), unchanged)
+    """A function for `Algorithm.adapt` that applies `parts` from left to right, without duplicates."""
+    distinct = tuple(dict.fromkeys(parts))
+    return AdaptAll(distinct) if len(distinct) > 1 else next(iter(distinct), unchanged)
 
 
 def check_addable(first: Algorithm, other: Algorithm) -> None:
-    """Raise if `other` is more than its corrections and cannot be added to `first`."""
+    """Raise a RequestError if `other` differs from FedAvg by anything but corrections, or has none."""
     title = f"{first.name} & {other.name}"
     if not other.corrections:
         raise RequestError(f"{title}: {other.name} has no corrections that could be added to {first.name}.")
@@ -161,20 +161,21 @@ def check_addable(first: Algorithm, other: Algorithm) -> None:
 
 def decisions(algorithm: Algorithm) -> list[str]:
     """The fields besides `corrections` in which an algorithm differs from FedAvg."""
-    about = ("loss", "schedule", "shared", "rebuild", "heads", "predict", "tune")
+    compared = ("loss", "schedule", "shared", "rebuild", "heads", "predict", "tune")
     defaults = {field.name: field.default for field in fields(Algorithm)}
-    return [name for name in about if getattr(algorithm, name) != defaults[name]]
+    return [name for name in compared if getattr(algorithm, name) != defaults[name]]
 
 
 @checked(prefix="")
 @dataclass(frozen=True)
 class Stage:
-    """One method for a number of rounds, plus the rounds that earlier stages left by ending early."""
+    """One method for `rounds` rounds, plus the rounds that are left if earlier stages ended early."""
 
     algorithm: Algorithm
     rounds: WholeNumber
-    local: LocalTraining = DEFAULT_LOCAL  # if left out in kedge.train: the settings of the call
-    until: Callable[[Sequence[Mapping[str, Any]]], bool] | None = None  # ends the stage early, by its history
+    local: LocalTraining = DEFAULT_LOCAL  # kedge.train replaces this default by the settings of its call
+    # The stage's history -> whether the stage ends now, before its last round.
+    until: Callable[[Sequence[Mapping[str, Any]]], bool] | None = None
 
     def __post_init__(self) -> None:
         for correction in self.algorithm.corrections:
@@ -182,12 +183,12 @@ class Stage:
 
 
 def with_schedule(algorithm: Algorithm, schedule: Schedule, name: str) -> Algorithm:
-    """The algorithm under `schedule`, named `name`; if it has a schedule already, a unit needs both."""
+    """The algorithm, renamed, with both schedules: a unit trains in the steps in which both open it."""
     return replace(algorithm, name=name, schedule=combined(algorithm.schedule, schedule))
 
 
 def model_for(algorithm: Algorithm, model: Model) -> Model:
-    """The model for this method: without the added heads of other stages' methods."""
+    """The model with the added heads of `algorithm` only, without those of other stages' methods."""
     return replace(model, extra=tuple(k for k in model.extra if k in algorithm.heads))
 
 

@@ -36,10 +36,9 @@ def local_step(  # noqa: C901, PLR0913  # the kernel: all that a step depends on
     fixed: Fixed,
     differentiate: Differentiate | None = None,
 ) -> Carry:
-    """The carry after one optimizer step of one client; only the leaves named in `trainable` change.
+    """The carry after one optimizer step of one client; of the parameters, only `trainable` change.
 
-    `differentiate` computes the gradient: with a torch.func transform (the default, which works under vmap
-    and torch.compile) or with autograd.
+    `differentiate` computes the gradient, by default `gradient_by_transform`.
     """
     params, buffers = carry["params"], carry["buffers"]
 
@@ -64,18 +63,19 @@ def local_step(  # noqa: C901, PLR0913  # the kernel: all that a step depends on
 
     def objective(train: Leaves) -> tuple[Tensor, Aux]:
         current = {**params, **train}
-        out, moved = model.apply(current, buffers, batch, True)
+        out, new_buffers = model.apply(current, buffers, batch, True)
         total = algorithm.loss(step_for(current, out, None))
         for correction in algorithm.corrections:
             if overrides(correction, "loss"):
                 total = total + correction.loss(step_for(current, out, correction))
-        return total, (out, moved, total)
+        return total, (out, new_buffers, total)
 
     if not trainable:
-        _, (_, moved, loss) = objective({})
-        return {**carry, "buffers": moved, "loss": carry["loss"] + loss.detach()}
+        _, (_, new_buffers, loss) = objective({})
+        return {**carry, "buffers": new_buffers, "loss": carry["loss"] + loss.detach()}
 
-    grads, (out, moved, loss) = (differentiate or gradient_by_transform)(objective, only(params, trainable))
+    compute_gradient = differentiate or gradient_by_transform
+    grads, (out, new_buffers, loss) = compute_gradient(objective, only(params, trainable))
     unclipped: Leaves = {}
     state = carry["state"]
     for correction in algorithm.corrections:
@@ -83,8 +83,8 @@ def local_step(  # noqa: C901, PLR0913  # the kernel: all that a step depends on
         if overrides(correction, "gradient"):
             grads = {**grads, **correction.gradient(only(grads, fixed["anchor"]), step)}
         if overrides(correction, "unclipped_gradient"):
-            part = only(correction.unclipped_gradient(step), trainable)
-            unclipped |= {k: unclipped[k] + v if k in unclipped else v for k, v in part.items()}
+            added = only(correction.unclipped_gradient(step), trainable)
+            unclipped |= {k: unclipped[k] + v if k in unclipped else v for k, v in added.items()}
     if local.clip is not None:
         grads = clipped(grads, local.clip, model.extra)
     params, opt = local.optimizer.update(grads, unclipped, carry["opt"], params, fixed["lr"])
@@ -93,7 +93,7 @@ def local_step(  # noqa: C901, PLR0913  # the kernel: all that a step depends on
             state = {**state, correction.name: correction.advance(step_for(params, out, correction))}
     return {
         "params": params,
-        "buffers": moved,
+        "buffers": new_buffers,
         "opt": opt,
         "state": state,
         "loss": carry["loss"] + loss.detach(),
@@ -101,19 +101,19 @@ def local_step(  # noqa: C901, PLR0913  # the kernel: all that a step depends on
 
 
 def gradient_by_transform(objective: Objective, leaves: Leaves) -> tuple[Leaves, Aux]:
-    """The gradient by torch.func, which works under vmap and torch.compile."""
+    """Gradient, output, buffers and loss by torch.func.grad, which works under vmap and torch.compile."""
     grads: tuple[Leaves, Aux] = grad(objective, has_aux=True)(leaves)
     return grads
 
 
 def gradient_by_autograd(objective: Objective, leaves: Leaves) -> tuple[Leaves, Aux]:
-    """The gradient by plain autograd, which needs less memory than the transform for a single client."""
-    live = {k: v.detach().requires_grad_() for k, v in leaves.items()}
-    total, (out, moved, loss) = objective(live)
-    grads = torch.autograd.grad(total, list(live.values()), allow_unused=True, materialize_grads=True)
+    """The same by torch.autograd.grad, which needs less memory than the transform for a single client."""
+    inputs = {k: v.detach().requires_grad_() for k, v in leaves.items()}
+    total, (out, new_buffers, loss) = objective(inputs)
+    grads = torch.autograd.grad(total, list(inputs.values()), allow_unused=True, materialize_grads=True)
     extra = {k: v.detach() for k, v in out.extra.items()}
-    constant = Output(out.features.detach(), out.logits.detach(), extra)
-    return dict(zip(live, grads, strict=True)), (constant, moved, loss.detach())
+    detached = Output(out.features.detach(), out.logits.detach(), extra)
+    return dict(zip(inputs, grads, strict=True)), (detached, new_buffers, loss.detach())
 
 
 def overrides(correction: Correction, hook: str) -> bool:
@@ -141,7 +141,7 @@ def step_part(algorithm: Algorithm) -> Algorithm:
 
 
 def clipped(grads: Leaves, limit: float, extra: tuple[str, ...]) -> Leaves:
-    """g · min(1, limit/‖g‖), with one norm for the model's leaves and one for the added heads (`extra`)."""
+    """Clip gradients: g · min(1, limit/‖g‖), separately for the model's leaves and the added heads `extra`."""
     groups = [only(grads, extra), {k: v for k, v in grads.items() if k not in extra}]
     out: Leaves = {}
     for group in groups:
@@ -209,8 +209,8 @@ def finish(
 def class_sums(model: Model, classes: int, params: Leaves, buffers: Leaves, batch: Batch) -> Leaves:
     """Per class: the sum of the batch's features in evaluation mode, and the number of samples."""
     features = model.apply(params, buffers, batch, False)[0].features
-    member = (batch.y[:, None] == torch.arange(classes, device=batch.y.device)) * batch.weight[:, None]
-    return {"sum": member.T @ features, "count": member.sum(0)}
+    one_hot = (batch.y[:, None] == torch.arange(classes, device=batch.y.device)) * batch.weight[:, None]
+    return {"sum": one_hot.T @ features, "count": one_hot.sum(0)}
 
 
 def class_means(sums: Leaves) -> ClassMeans:

@@ -1,8 +1,8 @@
-"""Correction: the base class of one idea against drift, and the values that its hooks receive.
+"""Correction: the base class for methods against client drift, and the values that its hooks receive.
 
-A correction sees shared leaves only, and has its own slot for its state on the client, on the server and in
-uploads. Therefore any two corrections can be combined. Every hook is a pure function; a subclass overrides
-the hooks that it needs.
+A correction receives shared leaves only, and its state on clients, on the server and in uploads is stored
+under its own slot. Therefore any two corrections can be combined. Every hook is a pure function; a subclass
+overrides the hooks that it needs.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ Weight = Callable[[Leaves], Tensor]  # a client's facts -> its weight in a mean
 
 @dataclass(frozen=True)
 class Step:
-    """The values of one client at one step, as a loss or a correction receives them."""
+    """The argument of losses and of hooks that run in every step: the values of one client at one step."""
 
     params: Leaves  # the client's shared leaves
     anchor: Leaves  # the shared leaves as the server sent them
@@ -31,7 +31,7 @@ class Step:
     at: Callable[[Leaves], Output]  # leaves -> the output with these leaves, in evaluation mode, detached
     state: Tree  # the correction's memory on this client
     broadcast: Tree  # the correction's tensors from the server
-    facts: Leaves  # constants of the client
+    facts: Leaves  # constants of the client: number of samples, relative size, samples of each class
     round: Tensor  # number of the round, from 0; 0-d, so that one compiled program serves all rounds
     trainable: tuple[str, ...] = ()  # the leaves that train in this step
 
@@ -45,7 +45,10 @@ class ClassMeans(NamedTuple):
 
 @dataclass(frozen=True)
 class End:
-    """The values of one client after the last step of a round; names as in `Step`."""
+    """The argument of `finish` and `send`: the values of one client after the last step of a round.
+
+    Fields without a comment are as in `Step`.
+    """
 
     params: Leaves
     anchor: Leaves
@@ -76,7 +79,7 @@ class Correction:
     name: ClassVar[str]  # the slot
     weight: ClassVar[Weight | None] = None  # clients' weights in the mean of its uploads; None: algorithm's
     needs_class_means: ClassVar[bool] = False  # if true, clients compute `End.class_means`
-    rests: ClassVar[bool] = True  # whether a leaf that trained on no client keeps its value in server state
+    rests: ClassVar[bool] = True  # if true, a leaf that trained on no client keeps its server state
 
     def check(self, local: "LocalTraining") -> None:
         """Raise a RequestError if the correction does not work with these settings of local training."""
@@ -102,11 +105,11 @@ class Correction:
         return 0.0
 
     def gradient(self, grads: Leaves, step: Step) -> Leaves:
-        """The corrected gradient of the trainable shared leaves, before clipping."""
+        """The gradient that replaces `grads`, of the trainable shared leaves, before clipping."""
         return grads
 
     def unclipped_gradient(self, step: Step) -> Leaves:
-        """The part of the gradient that is added after clipping, together with weight decay."""
+        """A gradient that is added after clipping, together with weight decay."""
         return {}
 
     def advance(self, step: Step) -> Tree:
@@ -118,11 +121,11 @@ class Correction:
         return end.state, {}
 
     def send(self, delta: Leaves, end: End) -> Leaves:
-        """The delta that the client sends; by default its own."""
+        """The delta that the client uploads in place of `delta`."""
         return delta
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
-        """The update of the shared leaves and the new server state."""
+        """The update that replaces `update`, and the new server state; `mean` is the clients' mean upload."""
         return update, state
 
     def views(self, shared: Leaves, state: Tree) -> dict[str, Leaves]:
@@ -138,7 +141,7 @@ class Correction:
         return {}
 
 
-def reached_leaves(correction: Correction, model: Model, shared: Leaves, own: Leaves) -> Leaves:
+def reached_leaves(correction: Correction, model: Model, shared: Leaves, unshared: Leaves) -> Leaves:
     """The leaves that a correction has state for; they may include personal and frozen leaves."""
     reach = correction.reach(model)
-    return shared if reach is None else only({**model.frozen, **own, **shared}, reach)
+    return shared if reach is None else only({**model.frozen, **unshared, **shared}, reach)

@@ -1,4 +1,4 @@
-"""The check of methods that need features: the network must have a linear layer, whose input they are."""
+"""Check that a network has features, the input of its last linear layer, for methods that use them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ def require_features(layers: Sequence[str], method: str, network: str = "the mod
 
 @dataclass(frozen=True)
 class NeedsFeatures:
-    """An `Algorithm.adapt` that returns the model unchanged, or raises if it has no features."""
+    """An `Algorithm.adapt` that returns the model unchanged, or raises if the model has no features."""
 
     method: str
 

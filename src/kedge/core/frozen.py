@@ -38,8 +38,10 @@ def with_frozen(model: Model, leaves: Leaves) -> Model:
 
 def same_frozen(left: Model, right: Model) -> bool:
     """Whether two models have the same frozen parameters, to the last bit."""
-    mine, other = frozen_leaves(left), frozen_leaves(right)
-    return mine.keys() == other.keys() and all(identical(v, other[k]) for k, v in mine.items())
+    left_leaves, right_leaves = frozen_leaves(left), frozen_leaves(right)
+    return left_leaves.keys() == right_leaves.keys() and all(
+        identical(v, right_leaves[k]) for k, v in left_leaves.items()
+    )
 
 
 def identical(left: torch.Tensor, right: torch.Tensor) -> bool:
@@ -48,7 +50,7 @@ def identical(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def frozen_note(model: Model) -> str:
-    """A sentence to append to a message about the number of units; empty if nothing is frozen."""
+    """A sentence about frozen parameters, to append to a message about units; empty if nothing is frozen."""
     if not model.frozen:
         return ""
     return (

@@ -1,4 +1,4 @@
-"""Losses of a batch whose samples have weights; every average over a batch is a `weighted_mean`."""
+"""Losses of a batch; every average over a batch is a `weighted_mean`, which leaves out padding."""
 
 from torch import Tensor
 from torch.nn import functional as F

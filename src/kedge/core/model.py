@@ -44,10 +44,10 @@ class Model:
     statistics: Statistics = "shared"  # of batch norm: averaged, kept by each client, or never updated
     random: bool = False  # whether `apply` draws random numbers (dropout)
     half: bool = False  # whether `apply` runs under autocast in bfloat16
-    mixes_samples: bool = False  # whether a sample's output depends on the padding of its batch
-    unrolled: int = 0  # time steps of recurrent layers; a compiled program contains every one
+    mixes_samples: bool = False  # whether padding of a batch changes the outputs of the other samples
+    unrolled: int = 0  # time steps of recurrent layers that a compiled program contains
     classifier: tuple[str, ...] = ()  # weight and bias of the last linear layer, whose input is `features`
-    # Integer buffers and frozen parameters with the module's values: in the state_dict, never changed.
+    # Integer buffers and frozen parameters, with the module's values; they never change.
     constants: tuple[tuple[str, Tensor], ...] = ()
     frozen: Leaves = field(default_factory=dict)  # the frozen parameters as `apply` reads them (frozen.py)
     parameters: tuple[str, ...] = ()  # every parameter, trainable or frozen, in the network's order

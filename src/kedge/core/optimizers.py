@@ -56,16 +56,16 @@ class SGD:
         """The parameters and the state after one step; `unclipped` is added to `grads` with weight decay."""
         step = full_gradient(grads, unclipped, params, self.weight_decay)
         if self.momentum:
-            old = state["momentum"]
-            step = {k: self.momentum * old[k] + g for k, g in step.items()}
-            state = {"momentum": {**old, **step}}
+            velocity = state["momentum"]
+            step = {k: self.momentum * velocity[k] + g for k, g in step.items()}
+            state = {"momentum": {**velocity, **step}}
         return {**params, **{k: torch.addcmul(params[k], lr, g, value=-1) for k, g in step.items()}}, state
 
 
 @checked
 @dataclass(frozen=True)
 class Adam:
-    """torch.optim.Adam; a leaf's bias correction counts the steps in which that leaf trained."""
+    """torch.optim.Adam; the bias correction of a leaf counts only the steps in which the leaf trained."""
 
     lr: Positive = 1e-3
     beta1: Momentum = 0.9
@@ -95,7 +95,7 @@ class Adam:
         self, grads: Leaves, unclipped: Leaves, state: Tree, params: Leaves, lr: Tensor
     ) -> tuple[Leaves, Tree]:
         """The parameters and the state after one step; `unclipped` is added to `grads` with weight decay."""
-        moved, first, second, steps = (
+        new_params, first, second, steps = (
             dict(params),
             dict(state["first"]),
             dict(state["second"]),
@@ -105,9 +105,9 @@ class Adam:
             steps[k] = steps[k] + 1
             first[k] = self.beta1 * first[k] + (1 - self.beta1) * g
             second[k] = self.beta2 * second[k] + (1 - self.beta2) * g * g
-            corrected = (second[k] / (1 - self.beta2 ** steps[k])).sqrt() + self.eps
-            moved[k] = params[k] - lr * (first[k] / (1 - self.beta1 ** steps[k])) / corrected
-        return moved, {"first": first, "second": second, "steps": steps}
+            denominator = (second[k] / (1 - self.beta2 ** steps[k])).sqrt() + self.eps
+            new_params[k] = params[k] - lr * (first[k] / (1 - self.beta1 ** steps[k])) / denominator
+        return new_params, {"first": first, "second": second, "steps": steps}
 
 
 def full_gradient(grads: Leaves, unclipped: Leaves, params: Leaves, weight_decay: float) -> Leaves:

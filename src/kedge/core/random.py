@@ -94,14 +94,14 @@ def torch_words(
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(ROUNDS):
-        (high0, low0), (high1, low1) = _multiplied(MULTIPLIERS[0], c0), _multiplied(MULTIPLIERS[1], c2)
+        (high0, low0), (high1, low1) = _product_words(MULTIPLIERS[0], c0), _product_words(MULTIPLIERS[1], c2)
         c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
         k0, k1 = (k0 + WEYL[0]) & MASK, (k1 + WEYL[1]) & MASK
     return torch.as_tensor(c0), torch.as_tensor(c1), torch.as_tensor(c2), torch.as_tensor(c3)
 
 
-def _multiplied(multiplier: int, word: IntOrTensor) -> tuple[IntOrTensor, IntOrTensor]:
-    """The high and the low word of multiplier·word; no intermediate result reaches 2^49."""
+def _product_words(multiplier: int, word: IntOrTensor) -> tuple[IntOrTensor, IntOrTensor]:
+    """The high and low 32-bit words of multiplier·word; no intermediate result reaches 2^49."""
     upper, lower = multiplier * (word >> 16), multiplier * (word & 0xFFFF)
     return (upper + (lower >> 16)) >> 16, (((upper & 0xFFFF) << 16) + lower) & MASK
 
@@ -167,9 +167,9 @@ def permutation(
     n: int, seed: int, purpose: int, *, round: Integers = 0, client: Integers = 0, step: Integers = 0
 ) -> NDArray[np.int64]:
     """A random permutation of 0..n-1 per key, [..., n]: the stable argsort of n draws."""
-    at = {"round": round, "client": client, "step": step}
-    keys = {name: np.asarray(value)[..., None] for name, value in at.items()}
-    return np.argsort(bits(seed, purpose, position=np.arange(n), **keys), axis=-1, kind="stable")
+    counter = {"round": round, "client": client, "step": step}
+    columns = {name: np.asarray(value)[..., None] for name, value in counter.items()}
+    return np.argsort(bits(seed, purpose, position=np.arange(n), **columns), axis=-1, kind="stable")
 
 
 def _philox_words(
@@ -181,12 +181,12 @@ def _philox_words(
 
 
 def _word(name: str, value: Integers) -> Words:
-    given = np.asarray(value)
-    if given.dtype.kind not in "iu" or (given.size and (given.min() < 0 or given.max() > MASK)):
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu" or (array.size and (array.min() < 0 or array.max() > MASK)):
         raise RequestError(
             f"{name}={value}: need an integer, 0 ≤ {name} < 2^32. It is a 32-bit word of a random key."
         )
-    return given.astype(np.uint64)
+    return array.astype(np.uint64)
 
 
 def _concatenated(upper: Words, lower: Words) -> NDArray[np.uint64]:

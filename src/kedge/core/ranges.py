@@ -45,11 +45,11 @@ def checked(target: Any = None, *, prefix: str | None = None) -> Any:
     configuration key "prefix.argument = value".
     """
     if target is None:
-        return partial(_decorated, prefix=prefix)
-    return _decorated(target, prefix)
+        return partial(_decorate, prefix=prefix)
+    return _decorate(target, prefix)
 
 
-def _decorated(target: Any, prefix: str | None) -> Any:
+def _decorate(target: Any, prefix: str | None) -> Any:
     if isinstance(target, type):
         dataclass: Any = target
         dataclass.__init__ = _with_check(dataclass.__init__, target.__name__, prefix)
@@ -93,49 +93,51 @@ def check_ranges(
     function: Callable[..., Any], values: Mapping[str, Any], name: str, prefix: str | None = None
 ) -> None:
     """Raise a RequestError for the first of `values` that is out of the range in the function's signature."""
-    for key, (kind, field, optional) in fields(function).items():
-        if key not in values or in_range(values[key], kind, field) or (optional and values[key] is None):
+    for key, (number_type, field, optional) in fields(function).items():
+        if key not in values or (optional and values[key] is None):
+            continue
+        if in_range(values[key], number_type, field):
             continue
         value = f"{values[key]!r}" if isinstance(values[key], str) else f"{values[key]}"
-        given = f"{name}({key}={value})" if prefix is None else f"{prefix}{key} = {value}"
+        setting = f"{name}({key}={value})" if prefix is None else f"{prefix}{key} = {value}"
         remedy = f"; {field.description}" if field.description else ""
-        raise RequestError(f"{given}: need {requirement(key, kind, field)}{remedy}.")
+        raise RequestError(f"{setting}: need {requirement(key, number_type, field)}{remedy}.")
 
 
 @cache
 def fields(function: Callable[..., Any]) -> dict[str, tuple[type, FieldInfo, bool]]:
-    """Type and `Field` of the annotated arguments of a function, and whether an argument may be None."""
+    """For each `Annotated` parameter of a function: its type, its `Field`, and whether it may be None."""
     found: dict[str, tuple[type, FieldInfo, bool]] = {}
     for key, hint in get_type_hints(function, include_extras=True).items():
         for part in (hint, *get_args(hint)):  # Annotated may be a part of `Annotated[…] | None`
             if get_origin(part) is Annotated:
-                kind, field = get_args(part)
-                found[key] = kind, field, part is not hint
+                number_type, field = get_args(part)
+                found[key] = number_type, field, part is not hint
     return found
 
 
 def bounds_of(field: FieldInfo) -> Bounds:
-    """The bounds of a `Field`, by the names of COMPARISONS."""
+    """The bounds of a `Field` by their names in pydantic: {"ge": 0, "lt": 1}."""
     return {
-        name: getattr(rule, name) for rule in field.metadata for name in COMPARISONS if hasattr(rule, name)
+        name: getattr(bound, name) for bound in field.metadata for name in COMPARISONS if hasattr(bound, name)
     }
 
 
-def in_range(value: Any, kind: type, field: FieldInfo) -> bool:
-    """Whether the value is a number that meets all bounds, and a whole number if `kind` is int."""
+def in_range(value: Any, number_type: type, field: FieldInfo) -> bool:
+    """Whether the value is a number that meets all bounds, and a whole number if `number_type` is int."""
     if not isinstance(value, Real):
         return False
-    if kind is int and (isinstance(value, bool) or not isinstance(value, Integral)):
+    if number_type is int and (isinstance(value, bool) or not isinstance(value, Integral)):
         return False
     return all(COMPARISONS[name][0](value, bound) for name, bound in bounds_of(field).items())
 
 
-def requirement(key: str, kind: type, field: FieldInfo) -> str:
+def requirement(key: str, number_type: type, field: FieldInfo) -> str:
     """The range in words: "0 ≤ beta < 1", "a finite alpha > 0", "a whole number of at least 1"."""
     bounds = bounds_of(field)
-    if kind is int and set(bounds) == {"ge"}:
+    if number_type is int and set(bounds) == {"ge"}:
         return f"a whole number of at least {bounds['ge']}"
-    if kind is int and set(bounds) == {"ge", "le"}:
+    if number_type is int and set(bounds) == {"ge", "le"}:
         return f"a whole number from {bounds['ge']} to {bounds['le']}"
     if bounds.get("lt") == inf:
         del bounds["lt"]

@@ -1,4 +1,4 @@
-"""The clients of a round: a fixed number of them, or each with a given probability (at least one)."""
+"""Sampling of a round's clients: a fixed number, or each client with a given probability (at least one)."""
 
 from dataclasses import dataclass
 from functools import lru_cache

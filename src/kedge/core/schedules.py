@@ -66,7 +66,7 @@ class OnlyLast:
 
 @dataclass(frozen=True)
 class Plain:
-    """A user's function as a schedule: (clock, units) → any sequence with one flag for each unit."""
+    """A user's function as a schedule; its sequence of flags becomes a tuple of bools of checked length."""
 
     function: Callable[[Clock, int], Sequence[bool]]
 
@@ -83,7 +83,7 @@ class Plain:
 
 @dataclass(frozen=True)
 class Both:
-    """Two schedules together: a unit trains in the steps in which both open it."""
+    """The intersection of two schedules: a unit trains in the steps in which both open it."""
 
     first: Schedule
     second: Schedule
@@ -100,5 +100,5 @@ class Both:
 
 
 def combined(base: Schedule, schedule: Schedule) -> Schedule:
-    """Both schedules together; `base` is the method's own."""
+    """The intersection of two schedules; `all_units` changes nothing."""
     return schedule if base is all_units else base if schedule is all_units else Both(base, schedule)

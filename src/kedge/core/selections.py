@@ -1,4 +1,4 @@
-"""Selections: functions of a model that return names of leaves, such as all, the body's or the head's."""
+"""Selections: functions of a model that return names of leaves, such as all leaves, the body or the head."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,23 +11,23 @@ Selection = Callable[[Model], frozenset[str]]
 
 
 def everything(model: Model) -> frozenset[str]:
-    """All leaves."""
+    """The names of all leaves."""
     return frozenset(k for unit in model.units for k in unit) | frozenset(model.extra)
 
 
 def body(model: Model) -> frozenset[str]:
-    """All units but the last."""
+    """The names of the leaves of all units but the last."""
     return frozenset(k for unit in model.units[:-1] for k in unit)
 
 
 def head(model: Model) -> frozenset[str]:
-    """The last unit."""
+    """The names of the leaves of the last unit."""
     return frozenset(model.units[-1])
 
 
 @dataclass(frozen=True)
 class Last:
-    """The last `count` units."""
+    """A selection: the leaves of the last `count` units."""
 
     count: int
 
@@ -38,7 +38,7 @@ class Last:
 
 @dataclass(frozen=True)
 class AllButLast:
-    """All units but the last `count`."""
+    """A selection: the leaves of all units but the last `count`."""
 
     count: int
 

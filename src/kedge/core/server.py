@@ -42,9 +42,9 @@ def initial_server(algorithm: Algorithm, model: Model, params: Leaves, buffers: 
     """The server's state before the first round."""
     model = model_for(algorithm, model)
     names = algorithm.shared(model)
-    shared, own = only(params, names), {k: v for k, v in params.items() if k not in names}
-    slots = {c.name: c.init_server(reached_leaves(c, model, shared, own)) for c in algorithm.corrections}
-    return Server(shared, buffers, slots, shared, own)
+    shared, unshared = only(params, names), {k: v for k, v in params.items() if k not in names}
+    slots = {c.name: c.init_server(reached_leaves(c, model, shared, unshared)) for c in algorithm.corrections}
+    return Server(shared, buffers, slots, average=shared, own=unshared)
 
 
 def broadcast(algorithm: Algorithm, server: Server) -> dict[str, Tree]:
@@ -56,7 +56,7 @@ def server_update(algorithm: Algorithm, server: Server, reply: Reply, population
     """The server's state after a round: θ ← θ + update.
 
     The update is the mean delta after the `server` hook of every correction, from left to right. A leaf that
-    trained on no client keeps its value in the model, and in the server state of corrections that `rests`.
+    trained on no client keeps its value in the model, and in the server state of corrections with `rests`.
     """
     mean = reply.mean
     update = mean["delta"]
@@ -65,18 +65,17 @@ def server_update(algorithm: Algorithm, server: Server, reply: Reply, population
     cohort = Cohort(round, reply.size, population, server.shared)
     for c in algorithm.corrections:
         update, slots[c.name] = c.server(update, mean["slots"][c.name], slots[c.name], cohort)
-    moved = average if update is mean["delta"] else tree_foreach(foreach_add, server.shared, update)
+    shared = average if update is mean["delta"] else tree_foreach(foreach_add, server.shared, update)
     frozen = frozenset(server.shared) - reply.trained
     if frozen:
-        moved = {k: server.shared[k] if k in frozen else v for k, v in moved.items()}
-        resting = {c.name for c in algorithm.corrections if c.rests}
-        rested = {k: v for k, v in slots.items() if k in resting}
-        slots |= with_old_leaves(server.slots, rested, frozen)
-    return Server(moved, mean["buffers"], slots, average, server.own)
+        shared = {k: server.shared[k] if k in frozen else v for k, v in shared.items()}
+        resting = {c.name: slots[c.name] for c in algorithm.corrections if c.rests}
+        slots |= with_old_leaves(server.slots, resting, frozen)
+    return Server(shared, mean["buffers"], slots, average, server.own)
 
 
 def with_old_leaves(old: Tree, new: Tree, names: frozenset[str]) -> dict[str, Any]:
-    """`new`, with every tensor whose own name is in `names` taken from `old`, at any depth."""
+    """The tree `new`, in which the tensors named in `names`, at any depth, are those of `old`."""
     return {
         k: with_old_leaves(old[k], v, names) if isinstance(v, Mapping) else old[k] if k in names else v
         for k, v in new.items()
@@ -88,32 +87,34 @@ def next_stage_server(
 ) -> tuple[Server, frozenset[str]]:
     """The server's state at the start of the next stage, and the slots that keep their client memories.
 
-    A correction keeps its state if the stage before has one of the same name and class for the same leaves;
-    all others start afresh. A leaf that becomes shared starts from its initial value, a leaf that is no
-    longer shared from the server's value, and added heads start as the method's `headed` says.
+    A correction keeps its state if `before` has a correction with the same slot and class, for the same
+    leaves; the others start with new state. A leaf that becomes shared starts from its initial value, a leaf
+    that is no longer shared from the server's value. `Algorithm.headed` computes the values of added heads.
     """
     leaves = {**server.own, **server.shared}
     if set(after.heads) - set(before.heads):
         leaves |= after.headed(model, leaves)
-    fresh = initial_server(after, model, leaves, server.buffers)
-    old = {c.name: (type(c), leaves_of(c, model_for(before, model), server)) for c in before.corrections}
+    new_server = initial_server(after, model, leaves, server.buffers)
+    old_states = {
+        c.name: (type(c), state_names(c, model_for(before, model), server)) for c in before.corrections
+    }
     kept = frozenset(
         c.name
         for c in after.corrections
-        if old.get(c.name) == (type(c), leaves_of(c, model_for(after, model), fresh))
+        if old_states.get(c.name) == (type(c), state_names(c, model_for(after, model), new_server))
     )
-    slots = {k: server.slots[k] if k in kept else v for k, v in fresh.slots.items()}
-    return fresh._replace(slots=slots), kept
+    slots = {k: server.slots[k] if k in kept else v for k, v in new_server.slots.items()}
+    return new_server._replace(slots=slots), kept
 
 
-def leaves_of(correction: Correction, model: Model, server: Server) -> tuple[set[str], set[str]]:
-    """The names of the tensors that a correction keeps on a client, and on the server."""
-    shared = reached_leaves(correction, model, server.shared, server.own)
-    return set(flatten(correction.init_client(shared))), set(flatten(correction.init_server(shared)))
+def state_names(correction: Correction, model: Model, server: Server) -> tuple[set[str], set[str]]:
+    """The names of the tensors in a correction's state: on a client, and on the server."""
+    leaves = reached_leaves(correction, model, server.shared, server.own)
+    return set(flatten(correction.init_client(leaves))), set(flatten(correction.init_server(leaves)))
 
 
 def upload_weights(algorithm: Algorithm) -> dict[str, Weight]:
-    """The client weights of each part of an upload: "" for deltas and buffers, then by slot."""
+    """The function of client weights for each part of an upload: "" for delta and buffers, then by slot."""
     # Read from the class: as an attribute of an instance the function would become a method.
     return {
         "": algorithm.weight,

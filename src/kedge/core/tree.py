@@ -15,7 +15,7 @@ from kedge.torch_private import foreach_norm
 
 Leaves = dict[str, Tensor]
 Tree = Mapping[str, Any]
-SEPARATE_SUMS = 8  # `dot` concatenates vectors if there are more
+SEPARATE_SUMS = 8  # `dot` concatenates its 1-d and 0-d leaves if it has more of them
 
 
 def zeros(leaves: Leaves) -> Leaves:
@@ -46,8 +46,8 @@ def axpy(factor: float | Tensor, x: Leaves, y: Leaves) -> Leaves:
 def dot(left: Leaves, right: Leaves) -> Tensor:
     """⟨left, right⟩ over the leaves of left.
 
-    Leaves are added in the order of their names, because a loaded tree may list them in another order. Many
-    vectors (networks with norm layers have them) are concatenated first: each sum is a launch on a GPU.
+    Leaves are added in the order of their names, because a loaded tree may list them in another order. If
+    many leaves are vectors, as in networks with norm layers, they are concatenated and summed in one launch.
     """
     products = [left[k] * right[k] for k in sorted(left)]
     vectors = [v.reshape(-1) for v in products if v.dim() < 2]
@@ -57,7 +57,7 @@ def dot(left: Leaves, right: Leaves) -> Tensor:
 
 
 def in_memory_order(v: Tensor) -> Tensor:
-    """`v` with its dimensions permuted so that its strides descend: a sum reads it faster."""
+    """`v` with its dimensions permuted so that its strides descend, because a sum reads that faster."""
     strides = v.stride()
     order = sorted(range(v.dim()), key=lambda axis: -strides[axis])
     return v if order == list(range(v.dim())) else v.permute(order)
@@ -75,7 +75,7 @@ def only(leaves: Leaves, names: Iterable[str]) -> Leaves:
 
 
 def tree_map(function: Callable[..., Tensor], tree: Tree, *others: Tree) -> dict[str, Any]:
-    """The tree of `function` of every tensor in `tree` and of the tensors at the same paths in `others`."""
+    """Apply `function` to each tensor of `tree` and the tensors at the same path in `others`."""
     return {
         k: tree_map(function, v, *(o[k] for o in others))
         if isinstance(v, dict)
@@ -145,13 +145,13 @@ def unflatten(flat: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def finite_rows(tree: Tree) -> Tensor:
-    """One flag per row of a stacked tree: all numbers in the row are finite."""
+    """A bool tensor [rows]: whether all numbers in each row of a stacked tree are finite."""
     tensors = [v for v in flatten(tree).values() if v.is_floating_point()]
     return torch.stack([largest_absolute(v).double() for v in tensors]).isfinite().all(0)
 
 
 def largest_absolute(rows: Tensor) -> Tensor:
-    """The largest absolute value of each row, or NaN; on a GPU without a copy, for any memory layout."""
+    """The largest absolute value of each row, NaN if the row has one. It makes no copy on a GPU."""
     if rows.is_cuda and rows.dim() > 1:  # slower on a CPU
         norms: Tensor = torch.linalg.vector_norm(rows, math.inf, tuple(range(1, rows.dim())))
         return norms
@@ -159,7 +159,7 @@ def largest_absolute(rows: Tensor) -> Tensor:
 
 
 def finite(tree: Tree) -> Tensor:
-    """A 0-d flag: all numbers in the tree are finite."""
+    """A 0-d bool tensor: whether all numbers in the tree are finite."""
     tensors = [v for v in flatten(tree).values() if v.is_floating_point()]
     if tensors and tensors[0].is_cuda:  # one launch; slower on a CPU
         return torch.stack(foreach_norm(tensors, math.inf)).isfinite().all()
