@@ -46,15 +46,16 @@ Arguments = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class MethodEntry:
-    """A method: its factory, and by variant the arguments with which audit and contract tests run it."""
+    """A method's factory, and the arguments with which the audit and the contract tests call it."""
 
     factory: Callable[..., Algorithm]
-    examples: Mapping[str, Arguments] = field(default_factory=lambda: {"": {}})  # "": the method itself
+    # Name of a variant -> arguments; "" is the method itself.
+    examples: Mapping[str, Arguments] = field(default_factory=lambda: {"": {}})
 
 
 @dataclass(frozen=True)
 class ScheduleEntry:
-    """A schedule: its factory, and the arguments and methods with which audit and contract tests run it."""
+    """A schedule's factory, with the arguments and the `methods` that audit and contract tests combine with it."""
 
     factory: Callable[..., Schedule]
     example: Arguments = field(default_factory=dict)
@@ -117,12 +118,12 @@ def examples() -> Iterator[tuple[str, Algorithm]]:
         for variant, arguments in method.examples.items():
             yield f"{name}({variant})" if variant else name, method.factory(**arguments)
     for name, schedule in SCHEDULE_REGISTRY.items():
-        for host in schedule.methods:
-            method = METHOD_REGISTRY[host]
-            base, label = method.factory(**method.examples[""]), f"{name}+{host}"
+        for method_name in schedule.methods:
+            method = METHOD_REGISTRY[method_name]
+            base, label = method.factory(**method.examples[""]), f"{name}+{method_name}"
             yield label, with_schedule(base, schedule.factory(**schedule.example), label)
 
 
 def method_factories() -> dict[str, Callable[..., Algorithm]]:
-    """The factories of all methods by their names in Python."""
+    """The factories of all methods by function name: "lg_fedavg", not "lg-fedavg"."""
     return {entry.factory.__name__: entry.factory for entry in METHOD_REGISTRY.values()}

@@ -22,7 +22,7 @@ Start = Literal["tau", "zero"]
 
 @dataclass(frozen=True)
 class ServerAdam(Correction):
-    """Adam's step on the mean update: the mean of past updates, divided by their root mean square."""
+    """Adam with the mean update as its negative gradient: running mean divided by root mean square."""
 
     lr: float
     beta1: float = 0.9
@@ -32,8 +32,8 @@ class ServerAdam(Correction):
     name = "adam"
 
     def init_server(self, shared: Leaves) -> Tree:
-        first = self.tau**2 if self.start == "tau" else 0.0
-        return {"m": zeros(shared), "v": {k: torch.full_like(v, first) for k, v in shared.items()}}
+        initial = self.tau**2 if self.start == "tau" else 0.0
+        return {"m": zeros(shared), "v": {k: torch.full_like(v, initial) for k, v in shared.items()}}
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
         squares = {k: d * d for k, d in update.items()}

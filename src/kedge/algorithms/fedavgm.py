@@ -30,8 +30,8 @@ class ServerMomentum(Correction):
         return {"v": zeros(shared)}
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
-        share = 1 - self.beta if self.form == "ema" else 1.0
-        v = axpy(share, update, scale(self.beta, state["v"]))
+        weight = 1 - self.beta if self.form == "ema" else 1.0
+        v = axpy(weight, update, scale(self.beta, state["v"]))
         return v, {"v": v}
 
 

@@ -29,9 +29,9 @@ def open_units(ratio: float, clock: Clock, units: int) -> int:
 
     The ceiling is computed with integers; in floating point it is wrong for M=5, ratio=0.7, K=250, k=35.
     """
-    share, whole = exact_fraction(ratio)
-    thaw = share * clock.steps
-    return units if thaw == 0 else min(-(-(clock.step + 1) * units * whole // thaw), units)
+    numerator, denominator = exact_fraction(ratio)
+    divisor = numerator * clock.steps
+    return units if divisor == 0 else min(-(-(clock.step + 1) * units * denominator // divisor), units)
 
 
 @checked

@@ -48,9 +48,9 @@ class Drift(Correction):
         return {"g": state["g"]}
 
     def gradient(self, grads: Leaves, step: Step) -> Leaves:
-        away = add(sub(step.params, step.anchor), step.state["h"])
-        lean = sub(step.broadcast["g"], step.state["g"])
-        return {k: v + self.alpha * away[k] + lean[k] for k, v in grads.items()}
+        distance = add(sub(step.params, step.anchor), step.state["h"])  # w_i − (w − h_i)
+        correction = sub(step.broadcast["g"], step.state["g"])
+        return {k: v + self.alpha * distance[k] + correction[k] for k, v in grads.items()}
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
         new = new_control_variate(end.state["g"], end.broadcast["g"], end)

@@ -36,8 +36,8 @@ class Decorrelation(Correction):
 def decorrelation(features: Tensor, weight: Tensor) -> Tensor:
     """L_dec of the samples with weight 1."""
     count, width = weight.sum(), features.shape[1]
-    rows = weight[:, None]
-    centered = rows * (features - (rows * features).sum(0) / count)
+    mask = weight[:, None]
+    centered = mask * (features - (mask * features).sum(0) / count)
     variance = centered.square().sum(0) / (count - 1).clamp(min=1)
     z = centered / (EPSILON + variance).sqrt()
     below = torch.tril(z.T @ z, -1)  # symmetric: half of the off-diagonal entries
@@ -49,5 +49,9 @@ def feddecorr(
     beta: Annotated[float, Field(ge=0, description="0 is FedAvg")] = 0.1, weights: Weights = "size"
 ) -> Algorithm:
     """A loss term that decorrelates a client's features."""
-    own = (Decorrelation(beta),)
-    return replace(fedavg(weights), name="feddecorr", corrections=own, adapt=NeedsFeatures("feddecorr"))
+    return replace(
+        fedavg(weights),
+        name="feddecorr",
+        corrections=(Decorrelation(beta),),
+        adapt=NeedsFeatures("feddecorr"),
+    )

@@ -37,15 +37,15 @@ class Extrapolation(Correction):
     def finish(self, end: End) -> tuple[Tree, Tree]:
         return end.state, {"sqnorm": sqnorm(end.delta)}
 
-    def rate(self, spread: Tensor, length: Tensor, cohort: Cohort) -> Tensor:
-        """η_g, from mean ‖Δ_i‖² and ‖Δ̄‖²."""
+    def rate(self, mean_square: Tensor, square_of_mean: Tensor, cohort: Cohort) -> Tensor:
+        """η_g from `mean_square`, mean ‖Δ_i‖², and `square_of_mean`, ‖Δ̄‖²."""
         epsilon = self.epsilon * self.epsilon_decay**cohort.round
         divisor = {
-            "paper": 2 * (length + epsilon),
-            "official-code": 2 * (length + cohort.size * epsilon),
-            "fedbug-code": length + cohort.size,
+            "paper": 2 * (square_of_mean + epsilon),
+            "official-code": 2 * (square_of_mean + cohort.size * epsilon),
+            "fedbug-code": square_of_mean + cohort.size,
         }
-        return (spread / divisor[self.rule]).clamp(min=1.0)
+        return (mean_square / divisor[self.rule]).clamp(min=1.0)
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
         rate = self.rate(mean["sqnorm"], sqnorm(update), cohort)

@@ -21,17 +21,17 @@ from kedge.core.schedules import Clock, Mask, exact_fraction
 class HeadThenBody:
     """The last `count` units train in the first `share` of a client's local steps, the others in the rest.
 
-    The number of steps is rounded to the nearest; each has at least one. A single step trains the body.
+    The number of first steps is rounded; both parts have at least one step. A single step trains the body.
     """
 
     share: float
     count: int = 1
 
     def __call__(self, clock: Clock, units: int) -> Mask:
-        share, whole = exact_fraction(self.share)
-        nearest = max((2 * share * clock.steps + whole) // (2 * whole), 1)
-        steps = min(nearest, clock.steps - 1)
-        return tuple((unit >= units - self.count) == (clock.step < steps) for unit in range(units))
+        numerator, denominator = exact_fraction(self.share)
+        rounded = (2 * numerator * clock.steps + denominator) // (2 * denominator)
+        head_steps = min(max(rounded, 1), clock.steps - 1)
+        return tuple((unit >= units - self.count) == (clock.step < head_steps) for unit in range(units))
 
 
 @checked

@@ -26,7 +26,7 @@ PERSONAL = ("personal.weight", "personal.bias")
 
 
 def with_personal_head(model: Model) -> Model:
-    """The model with a second classifier on its features, the personal head."""
+    """The model with a second linear layer on its features, the personal head."""
     require_features(model.classifier, "fedrod")
     if all(k in model.frozen for k in model.classifier):
         raise RequestError(
@@ -42,18 +42,18 @@ def with_personal_head(model: Model) -> Model:
 
     def apply(params: Leaves, buffers: Leaves, batch: Batch, train: bool) -> tuple[Output, Leaves]:
         generic = {k: v for k, v in params.items() if k not in names}
-        out, moved = model.apply(generic, buffers, batch, train)
+        out, new_buffers = model.apply(generic, buffers, batch, train)
         bias = params[PERSONAL[1]] if PERSONAL[1] in names else None
         personal = F.linear(out.features.detach(), params[PERSONAL[0]], bias)
-        return out._replace(extra={**out.extra, "personal": out.logits.detach() + personal}), moved
+        return out._replace(extra={**out.extra, "personal": out.logits.detach() + personal}), new_buffers
 
     return replace(model, init=init, apply=apply, extra=(*model.extra, *names))
 
 
 def copied(model: Model, leaves: Leaves) -> Leaves:
-    """The personal head as a copy of the generic one."""
-    every = {**model.frozen, **leaves}
-    return {new: every[old].detach().clone() for new, old in zip(PERSONAL, model.classifier, strict=False)}
+    """The initial personal head: copies of the generic head's tensors in `leaves`."""
+    params = {**model.frozen, **leaves}
+    return {new: params[old].detach().clone() for new, old in zip(PERSONAL, model.classifier, strict=False)}
 
 
 def balanced(step: Step) -> Tensor:

@@ -29,7 +29,7 @@ from kedge.core.tree import Leaves, Tree, add, sqnorm, sub, zeros
 
 @dataclass(frozen=True)
 class ReleasedDrift(Correction):
-    """λ ‖d_i + w − wᵗ‖², where d_i estimates the client's drift, and is added to the upload."""
+    """λ ‖d_i + w − wᵗ‖²; d_i, an estimate of the client's drift, is added to the upload."""
 
     strength: float
     rule: Literal["gradient", "accumulate"]
@@ -46,8 +46,9 @@ class ReleasedDrift(Correction):
         if self.rule == "accumulate":
             return step.state
         rate = 2 * self.rate * self.strength  # of a gradient step on λ ‖d_i + w − wᵗ‖²
-        moved = {k: v - rate * (v + step.params[k] - step.anchor[k]) for k, v in step.state["d"].items()}
-        return {"d": {k: moved[k] if k in step.trainable else v for k, v in step.state["d"].items()}}
+        d = step.state["d"]
+        stepped = {k: v - rate * (v + step.params[k] - step.anchor[k]) for k, v in d.items()}
+        return {"d": {k: stepped[k] if k in step.trainable else v for k, v in d.items()}}
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
         return ({"d": add(end.state["d"], end.delta)} if self.rule == "accumulate" else end.state), {}
@@ -81,8 +82,8 @@ class TrackedFeatures(Correction):
 
     def loss(self, step: Step) -> Tensor:
         y = step.batch.y
-        away = (step.out.features - step.broadcast["mean"][y]).square().sum(1)
-        return self.strength * weighted_mean(step.broadcast["known"][y] * away, step.batch)
+        distances = (step.out.features - step.broadcast["mean"][y]).square().sum(1)
+        return self.strength * weighted_mean(step.broadcast["known"][y] * distances, step.batch)
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
         assert end.class_means is not None
@@ -91,8 +92,8 @@ class TrackedFeatures(Correction):
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
         present = mean["share"] > 0
-        fresh = mean["mean"] / torch.where(present, mean["share"], 1.0)[:, None]
-        centroids = torch.where(present[:, None], fresh, state["mean"])
+        class_means = mean["mean"] / torch.where(present, mean["share"], 1.0)[:, None]
+        centroids = torch.where(present[:, None], class_means, state["mean"])
         return update, {"mean": centroids, "known": torch.where(present, 1.0, state["known"])}
 
 

@@ -37,8 +37,8 @@ class Thaw:
                 f"thaw = {list(self.thaw)}: {len(self.thaw)} rounds, but the model has {units - 1} base "
                 f"units ({units} units, the last of which is the head). Give one round per base unit."
             )
-        now = clock.round + 1
-        base = tuple(now > first if self.strict else now >= first for first in self.thaw)
+        round = clock.round + 1
+        base = tuple(round > start if self.strict else round >= start for start in self.thaw)
         return (*(base[::-1] if self.from_top else base), True)
 
 

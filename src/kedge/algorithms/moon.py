@@ -41,14 +41,16 @@ class Contrast(Correction):
 
     def loss(self, step: Step) -> Tensor:
         z: Tensor = step.out.features
-        known: Tensor = step.state["known"]
-        # Without a previous model its leaves are zeros. Their features may be NaN, and 0 · NaN is NaN.
-        previous = {k: torch.where(known > 0, v, step.anchor[k]) for k, v in step.state["previous"].items()}
-        near = F.cosine_similarity(z, step.at(step.anchor).features)
-        far = F.cosine_similarity(z, step.at(previous).features)
-        lead = (far - near) / self.temperature
-        term = weighted_mean(F.softplus(lead, threshold=40.0), step.batch)  # linear above the threshold
-        return self.mu * known * term
+        has_previous: Tensor = step.state["known"]  # 0 before the client's first round, then 1
+        # Before the first round, the leaves are zeros. Their features may be NaN, and 0 · NaN is NaN.
+        previous = {
+            k: torch.where(has_previous > 0, v, step.anchor[k]) for k, v in step.state["previous"].items()
+        }
+        to_global = F.cosine_similarity(z, step.at(step.anchor).features)
+        to_previous = F.cosine_similarity(z, step.at(previous).features)
+        difference = (to_previous - to_global) / self.temperature
+        term = weighted_mean(F.softplus(difference, threshold=40.0), step.batch)  # linear above the threshold
+        return self.mu * has_previous * term
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
         return {"previous": end.params, "known": end.state["known"] * 0 + 1}, {}
@@ -56,23 +58,23 @@ class Contrast(Correction):
 
 @dataclass(frozen=True)
 class Projected:
-    """A function that replaces a network's last linear layer by Linear–ReLU–Linear and a new classifier."""
+    """An `Algorithm.rebuild`: replaces the last linear layer by Linear–ReLU–Linear and a new classifier."""
 
     width: int
 
     def __call__(self, module: nn.Module) -> nn.Module:
-        own = copy.deepcopy(module)
-        linears = [name for name, layer in own.named_modules() if isinstance(layer, nn.Linear) and name]
+        network = copy.deepcopy(module)
+        linears = [name for name, layer in network.named_modules() if isinstance(layer, nn.Linear) and name]
         require_features(linears, "moon", type(module).__name__)
         parent, _, last = linears[-1].rpartition(".")
-        old = own.get_submodule(linears[-1])
+        old = network.get_submodule(linears[-1])
         assert isinstance(old, nn.Linear)
         inner = (nn.Linear(old.in_features, old.in_features), nn.ReLU())
         projection = nn.Sequential(*inner, nn.Linear(old.in_features, self.width))
         head = nn.Linear(self.width, old.out_features, bias=old.bias is not None)
         layers = OrderedDict(projection=projection, classifier=head)
-        setattr(own.get_submodule(parent), last, nn.Sequential(layers).to(old.weight))
-        return own
+        setattr(network.get_submodule(parent), last, nn.Sequential(layers).to(old.weight))
+        return network
 
 
 @checked

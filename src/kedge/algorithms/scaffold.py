@@ -21,13 +21,13 @@ from kedge.core.selections import Last
 from kedge.core.tree import Leaves, Tree, axpy, sub, zeros
 
 
-def new_control_variate(own: Leaves, common: Leaves, end: End) -> Leaves:
-    """The new control variate c_i − c − (w_i − x)/(Kη); a leaf frozen for the whole round keeps its value."""
-    new = dict(own)
-    for k in own.keys() & end.lr_time.keys():
-        time = end.lr_time[k]
-        fresh = own[k] - common[k] - end.delta[k] / torch.where(time > 0, time, 1.0)
-        new[k] = torch.where(time > 0, fresh, own[k])
+def new_control_variate(c_i: Leaves, c: Leaves, end: End) -> Leaves:
+    """c_i⁺ = c_i − c − (w_i − x)/(Kη); a leaf that was frozen for the whole round keeps its c_i."""
+    new = dict(c_i)
+    for k in c_i.keys() & end.lr_time.keys():
+        time = end.lr_time[k]  # Kη
+        estimate = c_i[k] - c[k] - end.delta[k] / torch.where(time > 0, time, 1.0)
+        new[k] = torch.where(time > 0, estimate, c_i[k])
     return new
 
 

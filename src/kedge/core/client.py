@@ -141,14 +141,14 @@ def step_part(algorithm: Algorithm) -> Algorithm:
 
 
 def clipped(grads: Leaves, limit: float, extra: tuple[str, ...]) -> Leaves:
-    """Clip gradients: g · min(1, limit/‖g‖), separately for the model's leaves and the added heads `extra`."""
+    """Gradients times min(1, limit/‖g‖), with one norm for the model and one for the added heads `extra`."""
     groups = [only(grads, extra), {k: v for k, v in grads.items() if k not in extra}]
-    out: Leaves = {}
+    scaled: Leaves = {}
     for group in groups:
         if group:
             factor = (limit / dot(group, group).sqrt()).clamp(max=1.0)
-            out |= {k: factor * g for k, g in group.items()}
-    return {k: out[k] for k in grads}
+            scaled |= {k: factor * g for k, g in group.items()}
+    return {k: scaled[k] for k in grads}
 
 
 def initial_carry(local: LocalTraining, params: Leaves, buffers: Leaves, state: Tree) -> Carry:

@@ -1,4 +1,4 @@
-"""The mean squared distance of clients' gradients from their means over the rounds, for Proposition 1.
+"""Measure the mean squared distance of each client's gradients from their mean, for Proposition 1.
 
 Client k stores FedDyn's g_k = −α u_k and ḡ_k, the mean of its g_k over the rounds in which it took part. It
 uploads the change of ‖g_k − ḡ_k‖², so that the server has the mean over ALL clients, also over clients that

@@ -1,4 +1,4 @@
-"""Plateau: a stage ends when a metric of its history no longer improves."""
+"""Plateau: a rule that ends a stage when a metric of its history no longer improves."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Plateau:
             )
 
     def with_measurements(self, algorithm: Algorithm) -> Algorithm:
-        """The algorithm unchanged: the history has accuracies and losses anyway."""
+        """The algorithm unchanged: every history has accuracies and losses."""
         return algorithm
 
     def check(self, names: Sequence[str]) -> None:
@@ -59,5 +59,5 @@ def plateau(
     patience: Annotated[int, Field(ge=1)] = 10,
     by: Annotated[float, Field(ge=0)] = 0.0,
 ) -> Plateau:
-    """A metric no longer improves: in `patience` evaluations it gained at most `by`."""
+    """A metric no longer improves: its best value rose by at most `by` in the last `patience` evaluations."""
     return Plateau(metric, patience, by)

@@ -33,14 +33,14 @@ History = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Proposition1:
-    """The end of FedDyn: T·(C_T − mean of the earlier C) ≥ threshold."""
+    """Ends a stage of FedDyn as soon as T·(C_T − mean of the earlier C) ≥ `threshold`."""
 
     threshold: float = 0.0
     estimate: Literal["h", "clients"] = "h"
     smooth: int = 10
 
     def with_measurements(self, algorithm: Algorithm) -> Algorithm:
-        """The algorithm; for the second estimate with the correction that measures it."""
+        """The algorithm; for estimate="clients" with the correction that measures C_t."""
         dynamic = [c for c in algorithm.corrections if isinstance(c, DynamicRegularizer) and c.alpha]
         if not dynamic:
             raise RequestError(
@@ -65,10 +65,10 @@ class Proposition1:
     def estimates(self, history: History) -> list[float]:
         """The estimate of C_t in every round, not smoothed; infinite if a norm overflowed."""
         key, power = ("drift.h", 2) if self.estimate == "h" else ("drift.spread", 1)
-        without = next((line["round"] for line in history if key not in line), None)
-        if without is not None:
+        missing = next((line["round"] for line in history if key not in line), None)
+        if missing is not None:
             raise RequestError(
-                f"proposition1(estimate={self.estimate!r}): round {without} of the history has no {key}. "
+                f"proposition1(estimate={self.estimate!r}): round {missing} of the history has no {key}. "
                 "FedDyn's rounds have drift.h; for drift.spread, use this rule or measure.spread = true."
             )
         return [inf if line[key] is None else float(line[key]) ** power for line in history]
@@ -80,7 +80,7 @@ def proposition1(
     estimate: Literal["h", "clients"] = "h",
     smooth: Annotated[int, Field(ge=1)] = 10,
 ) -> Proposition1:
-    """FedDyn's estimated C_t is above its mean so far by enough (Proposition 1)."""
+    """Proposition 1: FedDyn's estimated C_t exceeds the mean of its earlier values by enough."""
     return Proposition1(threshold, estimate, smooth)
 
 
@@ -93,28 +93,30 @@ def threshold_of(
     models, data and α may need another threshold.
     """
     rule = proposition1(0.0, estimate, smooth)
-    at = round(share * len(history)) if 0 < share < 1 else 0
-    if at <= smooth:
+    last_round = round(share * len(history)) if 0 < share < 1 else 0
+    if last_round <= smooth:
         raise RequestError(
             f"threshold_of(share={share}, smooth={smooth}) of {len(history)} rounds: "
             f"need 0 < share < 1 and more than {smooth} rounds before the switch."
         )
-    *before, value = rule.criterion(history[:at])
-    most = max([*before, -inf])
-    if value < 0 or value <= most:
+    *before, value = rule.criterion(history[:last_round])
+    highest = max([*before, -inf])
+    if value < 0 or value <= highest:
         raise RequestError(
-            f"threshold_of(share={share}): no threshold ≥ 0 ends this run after round {at}: "
-            f"T·(C_T − mean) is {value:.4g} in that round and was up to {most:.4g} before. "
+            f"threshold_of(share={share}): no threshold ≥ 0 ends this run after round {last_round}: "
+            f"T·(C_T − mean) is {value:.4g} in that round and was up to {highest:.4g} before. "
             f"The nearest earlier rounds that a threshold can give: "
             f"{', '.join(str(smooth + t) for t in new_maxima(before)[-5:]) or 'none'}."
         )
-    middle = (max(most, 0.0) + value) / 2
-    return middle if middle > most else value  # rounding may make them equal
+    middle = (max(highest, 0.0) + value) / 2
+    return middle if middle > highest else value  # rounding may make them equal
 
 
 def new_maxima(values: Sequence[float]) -> list[int]:
     """The positions, from 1, of values ≥ 0 that exceed all values before them."""
-    tops = accumulate(values, max, initial=-inf)
+    maxima = accumulate(values, max, initial=-inf)  # of the values before each value
     return [
-        t for t, (value, top) in enumerate(zip(values, tops, strict=False), 1) if value > top and value >= 0
+        t
+        for t, (value, before) in enumerate(zip(values, maxima, strict=False), 1)
+        if value > before and value >= 0
     ]
