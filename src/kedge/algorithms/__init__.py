@@ -55,11 +55,11 @@ class MethodEntry:
 
 @dataclass(frozen=True)
 class ScheduleEntry:
-    """A schedule's factory, with the arguments and the `methods` that audit and contract tests combine with it."""
+    """A schedule's factory, and its example for the audit and the contract tests."""
 
     factory: Callable[..., Schedule]
-    example: Arguments = field(default_factory=dict)
-    methods: tuple[str, ...] = ()
+    example: Arguments = field(default_factory=dict)  # arguments of the factory
+    methods: tuple[str, ...] = ()  # the methods that run under this schedule
 
 
 METHOD_REGISTRY: dict[str, MethodEntry] = {

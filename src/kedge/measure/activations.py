@@ -18,11 +18,11 @@ def model_features(
     model: Model, params: Leaves, buffers: Leaves, x: Tensor, prepare: Prepare, chunk: int = 1000
 ) -> Tensor:
     """The classifier's inputs, [samples, d], on the CPU; logits if the model has no classifier."""
-    parts = [
-        model.apply(params, buffers, unlabeled_batch(prepare(some)), False)[0].features
-        for some in torch.split(x, chunk)
+    features = [
+        model.apply(params, buffers, unlabeled_batch(prepare(inputs)), False)[0].features
+        for inputs in torch.split(x, chunk)
     ]
-    return torch.cat([part.cpu() for part in parts])
+    return torch.cat([part.cpu() for part in features])
 
 
 @torch.no_grad()
@@ -34,25 +34,25 @@ def unit_outputs(
     prepare: Prepare,
     transform: Callable[[Tensor], Tensor] = torch.clone,
 ) -> dict[int, Tensor]:
-    """`transform` of the output of each unit's last layer with parameters, by unit number.
+    """The output of each unit's last layer with parameters, after `transform`, by unit number.
 
     Layers are recognized by the identity of their tensors in `params`. A unit is missing if the network does
     not call its layers as modules.
     """
-    unit = {id(params[k]): number for number, leaves in enumerate(model.units) for k in leaves}
-    found: dict[int, Tensor] = {}
+    unit_of = {id(params[k]): number for number, leaves in enumerate(model.units) for k in leaves}
+    outputs: dict[int, Tensor] = {}
 
     def save_output(module: nn.Module, inputs: Any, output: Any) -> None:
-        own = {unit[id(p)] for p in module._parameters.values() if id(p) in unit}
-        if own and isinstance(output, Tensor):
-            found[max(own)] = transform(output)  # now: a later layer may modify it in place
+        units = {unit_of[id(p)] for p in module._parameters.values() if id(p) in unit_of}
+        if units and isinstance(output, Tensor):
+            outputs[max(units)] = transform(output)  # now: a later layer may modify it in place
 
     handle = register_module_forward_hook(save_output)
     try:
         model.apply(params, buffers, unlabeled_batch(prepare(x)), False)
     finally:
         handle.remove()
-    return {number: found[number] for number in sorted(found)}
+    return {number: outputs[number] for number in sorted(outputs)}
 
 
 def unlabeled_batch(x: Tensor) -> Batch:

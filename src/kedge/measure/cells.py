@@ -1,4 +1,4 @@
-"""Cells of the evaluation matrix: metric names, their order, and their values over a history.
+"""Cells of the evaluation matrix, a model on a test set: their names, their order, and their values.
 
 A cell is named {distributed, average, all, personal, <view>}.{global, local}.{accuracy, loss}. `.tuned`
 follows for fine-tuned models, then `.seen` or `.unseen` for clients that took part in training or did not.
@@ -54,7 +54,7 @@ def matrix_order(names: Iterable[str]) -> list[str]:
 
 
 def cell_names(history: History) -> list[str]:
-    """The cells with values in `history`, in the order of the matrix."""
+    """The names of the cells that `history` has values of, in the order of the matrix."""
     return matrix_order(name for line in history for name, value in line.items() if value is not None)
 
 

@@ -4,8 +4,8 @@ Evaluation has two steps. The first runs the forward passes on the device and re
 (`Scores`) without waiting for the device. The second turns scores, once they are on the CPU, into metrics.
 
 An engine can speed up a function that is called often (`Accelerate`), for example by capturing it as a CUDA
-graph. It caches the function by a name that must determine the shapes of its inputs. The next call overwrites
-the output buffers, so scores are copied.
+graph. It caches the result by a name, which must determine the shapes of the function's inputs. The next call
+overwrites the output tensors, so scores are copied.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ class EvaluationSets:
 
     def __init__(self, data: Federation) -> None:
         self.data = data
-        self.sizes = {client: len(own) for client, own in enumerate(data.local_tests) if len(own)}
+        self.sizes = {client: len(test) for client, test in enumerate(data.local_tests) if len(test)}
         self.padding = GPU_PADDING if data.pool.y.is_cuda else 1
         self.indices: dict[tuple[int, ...] | None, Tensor] = {}
 
@@ -69,8 +69,8 @@ class EvaluationSets:
     def padded(self, clients: tuple[int, ...]) -> Tensor:
         """[clients, longest]: indices of the clients' local tests; shorter tests repeat their samples."""
         longest = -(-max(self.sizes[client] for client in clients) // self.padding) * self.padding
-        own = self.data.local_tests
-        return self.on_device(clients, lambda: np.stack([np.resize(own[c], longest) for c in clients]))
+        tests = self.data.local_tests
+        return self.on_device(clients, lambda: np.stack([np.resize(tests[c], longest) for c in clients]))
 
     def on_device(self, name: tuple[int, ...] | None, indices: Callable[[], NDArray[np.int64]]) -> Tensor:
         """Sample indices on the device, cached by `name`."""
@@ -85,11 +85,11 @@ def unchanged(name: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Scorer(NamedTuple):
-    """Scores samples in evaluation mode, by the class that `predict` finds in a model's output."""
+    """Compares a model's predictions with labels, in evaluation mode; `predict` selects the logits to use."""
 
     model: Model
     predict: Predict
-    prepare: Callable[[Tensor], Tensor]  # the federation's samples as the model's input
+    prepare: Callable[[Tensor], Tensor]  # the federation's samples -> the model's input
 
     @torch.no_grad()
     def forward(self, params: Leaves, buffers: Leaves, x: Tensor, labels: Tensor) -> Scores:
@@ -102,7 +102,7 @@ class Scorer(NamedTuple):
         return Scores(logits.argmax(1) == labels, F.cross_entropy(logits, labels, reduction="none"))
 
     def stacked_forward(self, params: Leaves, buffers: Leaves, x: Tensor, labels: Tensor) -> Scores:
-        """Scores of one forward pass as a stack of one model: kernels for stacks are faster on a GPU."""
+        """Scores of one forward pass under vmap with one row: on a GPU, kernels for stacks are faster."""
         params, buffers = (tree_map(lambda v: v[None], tree) for tree in (params, buffers))
         scores = vmap(self.forward)(params, buffers, x[None], labels[None])
         return Scores(*(v[0] for v in scores))
@@ -115,8 +115,8 @@ class Scorer(NamedTuple):
         function = self.stacked_forward if source.y.is_cuda else self.forward
         parts = []
         for span in batch_slices(len(source if index is None else index), 1, source.y.device):
-            some = span if index is None else index[span]
-            x, y = source.x[some], source.y[some]
+            rows = span if index is None else index[span]
+            x, y = source.x[rows], source.y[rows]
             score = accelerate(("one", self.predict, len(y)), function)
             parts.append(copied(score(params, buffers, x, y)))
         return Scores(*(torch.cat(values) for values in zip(*parts, strict=True)))
@@ -130,7 +130,7 @@ class Scorer(NamedTuple):
             _, params, buffers = models[0]
             scores = self.model_scores(params, buffers, (pool, index[0]), accelerate)
             return Scores(*(v[None] for v in scores))
-        params, buffers = stack([own[1] for own in models]), stack([own[2] for own in models])
+        params, buffers = stack([model[1] for model in models]), stack([model[2] for model in models])
         forward = vmap(self.forward)
         parts = []
         for span in batch_slices(index.shape[1], len(models), index.device):
@@ -148,14 +148,14 @@ def batch_slices(samples: int, models: int, device: torch.device) -> list[slice]
 
 
 def copied(scores: Scores) -> Scores:
-    """A copy in new memory."""
+    """Scores whose tensors are copies."""
     return Scores(scores.correct.clone(), scores.loss.clone())
 
 
 def groups(models: Iterable[ClientModel], size: int) -> Iterator[list[ClientModel]]:
     """The models in lists of at most `size`."""
-    rest = iter(models)
-    while group := list(islice(rest, size)):
+    remaining = iter(models)
+    while group := list(islice(remaining, size)):
         yield group
 
 

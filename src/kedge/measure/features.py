@@ -1,4 +1,4 @@
-"""The interaction tensor (Jiang et al., 2024): which features each model has learned, and which models share.
+"""The interaction tensor (Jiang et al., 2024): the features that each model has learned and shares.
 
 For model m, take the classifier's inputs Φ (samples × d) in evaluation mode and their thin SVD Φ = UΣVᵀ (not
 centered by default). Each of the K columns of Φ·V[:, :K] is a feature of the model. Columns of all models are
@@ -63,18 +63,18 @@ class Interaction(NamedTuple):
 
     @property
     def components(self) -> int:
-        """The number of connected components of |ρ| > γ_corr, another definition; at most `clusters`."""
-        linked = (self.correlation > self.settings.correlation).fill_diagonal_(True)
-        free = self.labels.flatten() != NO_CLUSTER
+        """The number of connected components of the graph |ρ| > γ_corr; it is at most `clusters`."""
+        adjacent = (self.correlation > self.settings.correlation).fill_diagonal_(True)
+        unvisited = self.labels.flatten() != NO_CLUSTER
         count = 0
-        while free.any():
-            reached = torch.zeros_like(free)
-            reached[free.nonzero()[0]] = True
-            grown = linked[reached].any(0) & free
-            while (grown & ~reached).any():
-                reached = grown
-                grown = linked[reached].any(0) & free
-            free &= ~reached
+        while unvisited.any():
+            component = torch.zeros_like(unvisited)
+            component[unvisited.nonzero()[0]] = True
+            grown = adjacent[component].any(0) & unvisited
+            while (grown & ~component).any():
+                component = grown
+                grown = adjacent[component].any(0) & unvisited
+            unvisited &= ~component
             count += 1
         return count
 
@@ -119,29 +119,29 @@ class Interaction(NamedTuple):
 def interaction(features: Sequence[Tensor], clusters: Clusters = Clusters()) -> Interaction:  # noqa: B008
     """The interaction of models, given the features of each on the same samples, [samples, d]."""
     check_features(features)
-    most = min(clusters.components, *(f.shape[1] for f in features), len(features[0]))
-    columns = [principal_columns(f, most, clusters.centered) for f in features]
+    count = min(clusters.components, *(f.shape[1] for f in features), len(features[0]))
+    columns = [principal_columns(f, count, clusters.centered) for f in features]
     v = torch.cat([c.score for c in columns])  # [M·K, samples]
     real = torch.cat([c.real for c in columns])
-    away = v - v.mean(1, keepdim=True)
-    away = torch.where(real[:, None], away, 0.0)
-    unit = away / torch.where(real, away.norm(dim=1), 1.0)[:, None]
-    rho = (unit @ unit.T).abs()
+    centered = v - v.mean(1, keepdim=True)
+    centered = torch.where(real[:, None], centered, 0.0)
+    normalized = centered / torch.where(real, centered.norm(dim=1), 1.0)[:, None]
+    rho = (normalized @ normalized.T).abs()
     labels = greedy_labels(rho, real, clusters.correlation)
     largest = v.abs().amax(1)
     entries = torch.where(real[:, None], v.abs() / torch.where(real, largest, 1.0)[:, None], 0.0)
-    return Interaction(rho, labels.view(len(features), most), entries, clusters)
+    return Interaction(rho, labels.view(len(features), count), entries, clusters)
 
 
 class Columns(NamedTuple):
-    """One model's features: a row per component, by decreasing singular value."""
+    """One model's features, the columns of Φ·V as rows, by decreasing singular value."""
 
     score: Tensor  # [K, samples]
     real: Tensor  # [K]: whether the component is a feature, that is, not constant
 
 
 def principal_columns(features: Tensor, components: int, centered: bool = False) -> Columns:
-    """Φ·V[:, :K] in double precision, transposed."""
+    """The first `components` columns of Φ·V in double precision, as rows; Φ is `features`."""
     phi = features.double()
     if centered:
         phi = phi - phi.mean(0)
@@ -153,16 +153,16 @@ def principal_columns(features: Tensor, components: int, centered: bool = False)
 
 def greedy_labels(rho: Tensor, real: Tensor, threshold: float) -> Tensor:
     """Cluster labels: each column without a cluster opens one and adds later correlated columns."""
-    alike = (rho > threshold).numpy()
+    correlated = (rho > threshold).numpy()
     labels = np.full(len(rho), NO_CLUSTER)
-    free = real.numpy().copy()
+    unlabeled = real.numpy().copy()
     count = 0
     for column in range(len(rho)):
-        if free[column]:
-            taken = alike[column] & free
-            taken[column] = True
-            labels[taken] = count
-            free &= ~taken
+        if unlabeled[column]:
+            members = correlated[column] & unlabeled
+            members[column] = True
+            labels[members] = count
+            unlabeled &= ~members
             count += 1
     return torch.from_numpy(labels)
 

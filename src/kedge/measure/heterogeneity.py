@@ -56,15 +56,15 @@ def heterogeneity(counts: Counts) -> Heterogeneity:
     distance = float(distances(counts) @ sizes / sizes.sum())
     most = float(1 - np.square(totals / totals.sum()).sum())
     chance = chance_distance(sizes, totals)
-    room = most - chance
-    return Heterogeneity((distance - chance) / room if room > LEAST else 0.0, distance, chance, most)
+    scale = most - chance
+    return Heterogeneity((distance - chance) / scale if scale > LEAST else 0.0, distance, chance, most)
 
 
 def distances(counts: Counts) -> Floats:
     """Each client's distance d_i from the overall class distribution; 0 for a client without samples."""
     sizes, totals = counts.sum(axis=1, keepdims=True), counts.sum(axis=0)
-    apart: Floats = np.abs(counts / np.maximum(sizes, 1) - totals / totals.sum()).sum(axis=1) / 2
-    return np.where(sizes[:, 0] > 0, apart, 0.0)
+    distance: Floats = np.abs(counts / np.maximum(sizes, 1) - totals / totals.sum()).sum(axis=1) / 2
+    return np.where(sizes[:, 0] > 0, distance, 0.0)
 
 
 def chance_distance(sizes: Counts, totals: Counts) -> float:
@@ -76,8 +76,8 @@ def chance_distance(sizes: Counts, totals: Counts) -> float:
     possible = v <= np.minimum(n, k)  # elsewhere the count always equals its mean
     n, k, v = (np.broadcast_to(array, possible.shape)[possible] for array in (n, k, v))
     log = torch.lgamma(torch.arange(1, samples + 2, dtype=torch.float64)).numpy()  # log[j] = log j!
-    ways = log[k] - log[v] - log[k - v] + log[samples - k] - log[n - v] - log[samples - k - n + v]
-    chance = np.exp(ways - log[samples] + log[n] + log[samples - n])
+    log_ways = log[k] - log[v] - log[k - v] + log[samples - k] - log[n - v] - log[samples - k - n + v]
+    probability = np.exp(log_ways - log[samples] + log[n] + log[samples - n])  # P(v)
     deviation = np.zeros(possible.shape)
-    deviation[possible] = 2 * v * (samples - k - n + v) * chance / samples
+    deviation[possible] = 2 * v * (samples - k - n + v) * probability / samples
     return float(clients @ deviation.sum(axis=1) / 2 / samples)

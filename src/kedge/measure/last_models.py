@@ -14,7 +14,7 @@ from kedge.core.tree import Leaves, Tree, axpy, sub, zeros
 
 @dataclass(frozen=True)
 class LastModels(Correction):
-    """θ⁰ + (1/m) Σ_i e_i over all m clients."""
+    """Tracks θ⁰ + (1/m) Σ_i e_i over all m clients, the mean of their last models."""
 
     name = "all"
     weight = equal
@@ -30,12 +30,12 @@ class LastModels(Correction):
         return {"start": state["start"]}
 
     def finish(self, end: End) -> tuple[Tree, Tree]:
-        now = sub(end.params, end.broadcast["start"])
-        return {"e": now}, {"change": sub(now, end.state["e"])}
+        e = sub(end.params, end.broadcast["start"])
+        return {"e": e}, {"change": sub(e, end.state["e"])}
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
-        every = axpy(cohort.size / cohort.population, mean["change"], state["all"])
-        return update, {**state, "all": every}
+        new_mean = axpy(cohort.size / cohort.population, mean["change"], state["all"])
+        return update, {**state, "all": new_mean}
 
     def views(self, shared: Leaves, state: Tree) -> dict[str, Leaves]:
         return {"all": dict(state["all"])}

@@ -29,7 +29,7 @@ def drift_correction(algorithm: Algorithm) -> Correction | None:
 def local_drift(
     correction: Correction, memories: Tree, facts: Leaves, units: Sequence[tuple[str, tuple[str, ...]]]
 ) -> dict[str, float | None]:
-    """Metrics of the clients' `memories`, which an engine saves by client; {} if no client stores a drift."""
+    """Diversity and mean norm of the drift vectors in `memories`, by client; {} if no client stores one."""
     total: Leaves = {}
     squares: list[Leaves] = []
     for client, memory in memories.items():
@@ -49,11 +49,11 @@ def local_drift(
     metrics: dict[str, float | None] = {}
     for name, leaves in parts.items():
         if leaves:
-            each = torch.stack([leaf_sum(square, leaves) for square in squares])
+            by_client = torch.stack([leaf_sum(square, leaves) for square in squares])
             # diversity() takes means and a count; sums and a count of 1 give the same.
-            ratio = diversity(each.sum(), leaf_sum(total_square, leaves), 1)
+            ratio = diversity(by_client.sum(), leaf_sum(total_square, leaves), 1)
             metrics[f"drift.local.diversity{name}"] = number_or_none(ratio)
-            metrics[f"drift.local.norm{name}"] = float(each.sqrt().mean())
+            metrics[f"drift.local.norm{name}"] = float(by_client.sqrt().mean())
     return metrics
 
 

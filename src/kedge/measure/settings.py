@@ -15,7 +15,7 @@ Interval = Annotated[int, Field(ge=0, description="0 is never")]
 @checked(prefix="measure.")
 @dataclass(frozen=True)
 class Measure:
-    """Drift in every round; probes of all clients and features at intervals."""
+    """The measurements of a run: drift in every round, probes of all clients and features at intervals."""
 
     drift: bool = False  # diversity, cosines and norms of updates; stores one model per client
     spread: bool = False  # FedDyn's C_t from clients' gradients; stores two models per client
@@ -25,7 +25,7 @@ class Measure:
     correlation: Threshold = 0.5  # above this correlation two features are the same
     quantile: Threshold = 0.9  # a sample has a feature if its entry is above this quantile of all entries
     samples: Count = 10_000  # maximum number of test samples used for features
-    # The number of these for CKA of units, whose cost is quadratic.
+    # Maximum number of these used for CKA of units; its cost is quadratic in this number.
     similarity_samples: Annotated[int, Field(ge=0, description="0 is no CKA")] = 500
 
     def __post_init__(self) -> None:

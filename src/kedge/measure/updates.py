@@ -41,9 +41,15 @@ class Updates(Correction):
         return {"last": zeros(shared), "square": self.empty(shared)}
 
     def init_server(self, shared: Leaves) -> Tree:
-        none = self.empty(shared)
-        kinds = ("square", "length", "there", "cosine", "met", "together", "aligned")
-        return {"size": none[0], **{kind: none for kind in kinds}}
+        """Statistics of the last round, [1 + units] each, and the number of its uploads, `size`.
+
+        Means over clients: `square` is ‖Δ‖², `length` ‖Δ‖, `there` 1 if Δ ≠ 0, `cosine` the cosine with the
+        previous Δ, `met` 1 if both are nonzero. Squared norms of means: `together` is ‖mean Δ‖², `aligned`
+        ‖mean Δ/‖Δ‖‖².
+        """
+        zero = self.empty(shared)
+        names = ("square", "length", "there", "cosine", "met", "together", "aligned")
+        return {"size": zero[0], **{name: zero for name in names}}
 
     def empty(self, shared: Leaves) -> Tensor:
         """Zeros for the whole model and every unit, [1 + units]."""
@@ -56,7 +62,7 @@ class Updates(Correction):
         length = square.sqrt()
         nonzero = (square > 0).to(square.dtype)
         inverse = torch.where(square > 0, 1 / torch.where(square > 0, length, 1.0), 0.0)
-        both = length * before["square"].sqrt()
+        lengths = length * before["square"].sqrt()  # ‖Δ‖ · ‖previous Δ‖
         upload = {
             "delta": delta,
             "direction": scale(inverse[0], delta),
@@ -66,42 +72,44 @@ class Updates(Correction):
             "square": square,
             "length": length,
             "there": nonzero,
-            "cosine": torch.where(both > 0, product / torch.where(both > 0, both, 1.0), 0.0).clamp(-1, 1),
-            "met": (both > 0).to(square.dtype),
+            "cosine": torch.where(
+                lengths > 0, product / torch.where(lengths > 0, lengths, 1.0), 0.0
+            ).clamp(-1, 1),
+            "met": (lengths > 0).to(square.dtype),
         }
         return {"last": delta, "square": square}, upload
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
         square_of_mean = self.sums({k: (v * v).sum() for k, v in mean["delta"].items()})
-        of_units = {k: (v * v).sum() for k, v in mean["directions"].items()}
-        of_directions = self.sums(of_units, sqnorm(mean["direction"]))
+        by_leaf = {k: (v * v).sum() for k, v in mean["directions"].items()}
+        aligned = self.sums(by_leaf, sqnorm(mean["direction"]))
         means = {k: mean[k] for k in ("square", "length", "there", "cosine", "met")}
-        size = torch.full_like(of_directions[0], cohort.size)
-        return update, {**means, "together": square_of_mean, "aligned": of_directions, "size": size}
+        size = torch.full_like(aligned[0], cohort.size)
+        return update, {**means, "together": square_of_mean, "aligned": aligned, "size": size}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
-        none = torch.nan
-        moved = state["there"] > 0
+        any_nonzero = state["there"] > 0
         values = {
             "norm": state["length"],
             "moved": state["together"].sqrt(),
             "diversity": diversity(state["square"], state["together"], state["size"]),
             "cosine.clients": mean_pairwise_cosine(state["aligned"], state["there"], state["size"]),
-            "cosine.rounds": torch.where(state["met"] > 0, state["cosine"] / state["met"], none),
+            "cosine.rounds": torch.where(state["met"] > 0, state["cosine"] / state["met"], torch.nan),
         }
         names = ["", *(f".{name}" for name, _ in self.units)]
-        return {
-            f"drift.{kind}{name}": torch.where(moved, numbers, 0.0 if kind in ("norm", "moved") else none)[at]
-            for kind, numbers in values.items()
-            for at, name in enumerate(names)
-        }
+        metrics = {}
+        for kind, numbers in values.items():
+            if_all_zero = 0.0 if kind in ("norm", "moved") else torch.nan
+            numbers = torch.where(any_nonzero, numbers, if_all_zero)
+            metrics |= {f"drift.{kind}{name}": numbers[index] for index, name in enumerate(names)}
+        return metrics
 
-    def sums(self, by_leaf: Leaves, whole: Tensor | None = None) -> Tensor:
-        """Clamped sums of one number per leaf over the whole model and over each unit, [1 + units]."""
-        if whole is None:
-            whole = torch.stack([by_leaf[k] for k in sorted(by_leaf)]).sum()
-        parts = [torch.stack([by_leaf[k] for k in leaves]).sum() for _, leaves in self.units]
-        return torch.nan_to_num(torch.stack([whole, *parts])).clamp(-LIMIT, LIMIT)
+    def sums(self, by_leaf: Leaves, total: Tensor | None = None) -> Tensor:
+        """Clamped sums of one number per leaf, [1 + units]: of the model (or `total`), and of each unit."""
+        if total is None:
+            total = torch.stack([by_leaf[k] for k in sorted(by_leaf)]).sum()
+        of_units = [torch.stack([by_leaf[k] for k in leaves]).sum() for _, leaves in self.units]
+        return torch.nan_to_num(torch.stack([total, *of_units])).clamp(-LIMIT, LIMIT)
 
     def numbered(self) -> list[tuple[int, tuple[str, tuple[str, ...]]]]:
         """The units with their index in `sums`; index 0 is the whole model."""

@@ -34,15 +34,15 @@ from kedge.measure.cost.macs import count_macs
 SIZES = (1, 2, 3)
 
 
-def quadratic(values: Sequence[int], at: int) -> int:
-    """The value at `at` of the quadratic polynomial with these values at 1, 2 and 3."""
+def quadratic(values: Sequence[int], x: int) -> int:
+    """The value at `x` of the quadratic polynomial with `values` at 1, 2 and 3 (Newton's formula)."""
     first, second, third = values
-    rise, bend = second - first, third - 2 * second + first
-    return first + rise * (at - 1) + bend * ((at - 1) * (at - 2) // 2)
+    difference, second_difference = second - first, third - 2 * second + first
+    return first + difference * (x - 1) + second_difference * ((x - 1) * (x - 2) // 2)
 
 
 class DryRun:
-    """One method's client before its first round; every set of trainable leaves is counted once."""
+    """Counts multiply-adds of one method's client, and caches the counts by the set of trainable leaves."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class DryRun:
         return Batch(x, y, torch.ones(samples, dtype=x.dtype), torch.zeros(2, dtype=torch.int64))
 
     def run_step(self, trainable: tuple[str, ...], batch: Batch) -> Carry:
-        """The kernel's step on a single client."""
+        """Run the kernel's step on `batch`, for a single client."""
         return local_step(
             self.algorithm,
             self.model,
@@ -111,11 +111,11 @@ class DryRun:
 
     @torch.no_grad()
     def run_class_means(self, batch: Batch) -> Leaves:
-        """The forward pass that sums features by class."""
+        """Run the forward pass that sums features by class."""
         return class_sums(self.model, self.classes, self.carry["params"], self.carry["buffers"], batch)
 
     def run_end(self) -> dict[str, Any]:
-        """The client's upload at the end of a round."""
+        """Run the kernel's `finish`, and return the client's upload."""
         one = torch.ones_like(self.fixed["lr"])
         times = {k: one for k in self.carry["params"]}
         return finish(self.algorithm, self.carry, self.fixed, one, times, self.means)[1]

@@ -34,9 +34,9 @@ def convolution_backward(  # noqa: PLR0913  # torch's signature
     output_mask: Sequence[bool],
     out_val: Any = None,
 ) -> int:
-    """Each gradient in `output_mask`, of the input and of the weight, takes as many operations as forward."""
-    places = x if transposed else grad
-    return 2 * len(places) * prod(places.shape[2:]) * weight.numel() * sum(output_mask[:2])
+    """FLOPs of the gradients in `output_mask`; each, by input or weight, takes as many as the forward pass."""
+    positions = x if transposed else grad
+    return 2 * len(positions) * prod(positions.shape[2:]) * weight.numel() * sum(output_mask[:2])
 
 
 aten = torch.ops.aten

@@ -26,7 +26,7 @@ def leaf_name(path: str) -> str:
 
 
 class Traffic:
-    """Sizes of everything one method sends, and the part that is sent when some leaves train."""
+    """Bytes that one method sends, in a round in which a given set of leaves trains."""
 
     def __init__(
         self,

@@ -25,8 +25,8 @@ from kedge.measure.theory.linear import Network, Point, Training, product_minimu
 
 def mean_cosine(network: Network, point: Point) -> Tensor:
     """The clients' mean cos²θ_j; NaN if both derivatives are zero."""
-    of_n, of_v = network.slopes(point.n, v_per_client(point))
-    return (of_v.square() / (of_n.square() + of_v.square())).mean(-1)
+    slope_n, slope_v = network.slopes(point.n, v_per_client(point))
+    return (slope_v.square() / (slope_n.square() + slope_v.square())).mean(-1)
 
 
 def v_per_client(point: Point) -> Tensor:
@@ -46,19 +46,19 @@ def remaining_fraction(network: Network, point: Point, training: Training) -> Te
 def predicted_ratio(network: Network, point: Point, training: Training) -> Tensor:
     """r = |m − 1 + q·cos²θ|/m, without cos²θ if v never trains; q < 0 if steps overshoot."""
     clients = point.n.shape[-1]
-    left = remaining_fraction(network, point, training)
-    return (clients - 1 + (left * mean_cosine(network, point) if training.thaws else left)).abs() / clients
+    q = remaining_fraction(network, point, training)
+    return (clients - 1 + (q * mean_cosine(network, point) if training.thaws else q)).abs() / clients
 
 
 def paper_ratio(network: Network, point: Point, training: Training) -> Tensor:
     """r as printed in the papers for any m: (1 + (1 − η·v²)^s·cos²θ)/2, and ½ if v never trains."""
     if not training.thaws:
         return torch.full_like(point.v, 0.5)
-    left = (1 - training.lr * point.v.square()) ** training.frozen
-    return (1 + left * mean_cosine(network, point)) / 2
+    q = (1 - training.lr * point.v.square()) ** training.frozen
+    return (1 + q * mean_cosine(network, point)) / 2
 
 
 def paper_minimum(n: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """The limit of two-layer gradient flow as printed in the paper: an extra factor ½ in both, so n·v = ¼."""
-    of_n, of_v = product_minimum(n, v)
-    return of_n / 2, of_v / 2
+    limit_n, limit_v = product_minimum(n, v)
+    return limit_n / 2, limit_v / 2

@@ -68,12 +68,13 @@ class Training(NamedTuple):
 
 def product_minimum(n: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """The minimum n·v = 1 with the same n² − v²; from n = −v the flow ends at the saddle 0."""
-    half, side = (n.square() - v.square()) / 2, torch.sign(n + v)
-    root = torch.sqrt(half.square() + 1)
-    # The smaller one is 1 / the larger: the difference under its root would suffer cancellation.
-    larger = torch.sqrt(root + half.abs())
-    of_n, of_v = torch.where(half >= 0, larger, 1 / larger), torch.where(half >= 0, 1 / larger, larger)
-    return side * of_n, side * of_v
+    half_c, sign = (n.square() - v.square()) / 2, torch.sign(n + v)
+    root = torch.sqrt(half_c.square() + 1)
+    # The smaller of n* and v* is 1 / the larger: the difference under its root would suffer cancellation.
+    larger = torch.sqrt(root + half_c.abs())
+    n_limit = torch.where(half_c >= 0, larger, 1 / larger)
+    v_limit = torch.where(half_c >= 0, 1 / larger, larger)
+    return sign * n_limit, sign * v_limit
 
 
 MULTIPLICATIVE = Network(
@@ -90,9 +91,9 @@ NETWORKS = {network.name: network for network in (MULTIPLICATIVE, ADDITIVE)}
 
 def random_start(seeds: int, clients: int) -> Point:
     """n and v uniform in [0, 2], as in the paper, for seeds 0, 1, …"""
-    each = np.arange(seeds)
-    n = uniforms(each[:, None], Purpose.LINEAR, client=np.arange(clients))
-    v = uniforms(each, Purpose.LINEAR, position=1)
+    every_seed = np.arange(seeds)
+    n = uniforms(every_seed[:, None], Purpose.LINEAR, client=np.arange(clients))
+    v = uniforms(every_seed, Purpose.LINEAR, position=1)
     return Point(torch.from_numpy(2 * n), torch.from_numpy(2 * v))
 
 
@@ -100,9 +101,9 @@ def gradient_descent(network: Network, start: Point, training: Training) -> tupl
     """Every client's n_j and v after its local gradient steps."""
     n, v = start.n, start.v[..., None].expand_as(start.n)
     for step in range(training.steps):
-        pull = training.gradient * training.lr * (network.output(n, v) - 1)
-        of_n, of_v = network.slopes(n, v)
-        n, v = n - pull * of_n, v if step < training.frozen else v - pull * of_v
+        factor = training.gradient * training.lr * (network.output(n, v) - 1)
+        slope_n, slope_v = network.slopes(n, v)
+        n, v = n - factor * slope_n, v if step < training.frozen else v - factor * slope_v
     return n, v
 
 

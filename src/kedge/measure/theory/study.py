@@ -44,27 +44,27 @@ def study(
     """Statistics of each method from the same starting points; later methods are compared with the first."""
     start = random_start(seeds, clients)
     base: Tensor | None = None
-    found = []
+    statistics = []
     for name, training in methods.items():
-        course = trajectory(network, start, training, rounds)
-        r = ratios(discrepancy(course.n))
-        found.append(
-            {"method": name, **method_statistics(network, course, r, training), **comparison(r, base)}
+        points = trajectory(network, start, training, rounds)
+        r = ratios(discrepancy(points.n))
+        statistics.append(
+            {"method": name, **method_statistics(network, points, r, training), **comparison(r, base)}
         )
         base = r if base is None else base
-    return {"methods": found, "printed_flow": paper_flow(network, methods, start, rounds)}
+    return {"methods": statistics, "printed_flow": paper_flow(network, methods, start, rounds)}
 
 
-def method_statistics(network: Network, course: Point, r: Tensor, training: Training) -> dict[str, Any]:
-    """Ratios, correlations, errors and losses of one method."""
-    before = Point(course.n[:-1], course.v[:-1])
+def method_statistics(network: Network, points: Point, r: Tensor, training: Training) -> dict[str, Any]:
+    """Ratios, correlations, errors and losses of one method; `points` is its trajectory, `r` its ratios."""
+    before = Point(points.n[:-1], points.v[:-1])
     unknown = r.isnan()
     theory, as_printed = (
         torch.where(unknown, torch.nan, formula(network, before, training))
         for formula in (predicted_ratio, paper_ratio)
     )
     each = {"ratio": r, "theory": theory, "printed": as_printed}
-    losses = loss(network, course)
+    losses = loss(network, points)
     quartiles = {name: as_lists(quantile(losses, q)) for name, q in QUARTILES.items()}
     return {
         "frozen": None if training.frozen == NEVER else int(training.frozen),
@@ -110,9 +110,9 @@ def paper_flow(
     training = next(iter(methods.values()))
     if network is not MULTIPLICATIVE or not training.flow:
         return None
-    course = trajectory(network._replace(minimum=paper_minimum), start, training, rounds)
+    points = trajectory(network._replace(minimum=paper_minimum), start, training, rounds)
     n, v = paper_minimum(start.n, start.v[:, None].expand_as(start.n))
-    last = loss(network, Point(course.n[-1], course.v[-1]))
+    last = loss(network, Point(points.n[-1], points.v[-1]))
     return {"product": float((n * v).mean()), "final_loss": float(median(last))}
 
 
@@ -133,10 +133,10 @@ def correlation(left: Tensor, right: Tensor) -> float | None:
 def quantile(values: Tensor, q: float) -> Tensor:
     """Quantile over the last axis, the seeds; diverged seeds count as the largest values."""
     ordered = torch.where(torch.isfinite(values), values, torch.inf).sort(-1).values
-    place = q * (values.shape[-1] - 1)
-    low, high = ordered[..., math.floor(place)], ordered[..., math.ceil(place)]
+    position = q * (values.shape[-1] - 1)
+    low, high = ordered[..., math.floor(position)], ordered[..., math.ceil(position)]
     # Interpolating between two infinite values would give NaN.
-    return torch.where(low == high, low, low + (high - low) * (place - math.floor(place)))
+    return torch.where(low == high, low, low + (high - low) * (position - math.floor(position)))
 
 
 def median(values: Tensor) -> Tensor:
