@@ -1,1 +1,1 @@
-"""Networks as pure functions: layers that draw from a key, ignore padding, and are fast in a stack."""
+"""nn.Modules as pure functions: layers that draw from a key, ignore padding, and run fast under vmap."""

@@ -37,8 +37,8 @@ def attend(  # noqa: PLR0913  # torch's signature
         weights = torch.softmax(scores, -1)
     else:
         scores = scores + mask
-        nothing = (mask == -math.inf).all(-1, keepdim=True)
-        weights = torch.where(nothing, 0.0, torch.softmax(torch.where(nothing, 0.0, scores), -1))
+        masked_rows = (mask == -math.inf).all(-1, keepdim=True)  # queries whose keys are all masked
+        weights = torch.where(masked_rows, 0.0, torch.softmax(torch.where(masked_rows, 0.0, scores), -1))
     if drop is not None and p > 0:
         weights = drop(weights, p)
     return weights @ v, weights
@@ -68,7 +68,10 @@ def scaled_dot_product_attention(  # noqa: PLR0913  # torch's signature
 
 
 def additive_mask(mask: Tensor | None, dtype: torch.dtype, allowed: bool = True) -> Tensor | None:
-    """A mask to add to scores; in a boolean `mask`, the value `allowed` marks the keys to attend to."""
+    """A mask to add to scores: -inf for the keys that a boolean `mask` excludes.
+
+    A boolean `mask` has the value `allowed` for the keys to attend to; other masks are returned unchanged.
+    """
     if mask is None or mask.dtype != torch.bool:
         return mask
     zeros = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
@@ -115,11 +118,11 @@ def multi_head(  # noqa: PLR0913  # torch's signature
         query, key, value = (v.unsqueeze(1) for v in (query, key, value))
         key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
     if use_separate_proj_weight:
-        own = q_proj_weight, k_proj_weight, v_proj_weight
+        projections = q_proj_weight, k_proj_weight, v_proj_weight
         biases = (None,) * 3 if in_proj_bias is None else in_proj_bias.chunk(3)
         q, k, v = (
             F.linear(x, w, b)  # type: ignore[arg-type]  # torch demands all three weights
-            for x, w, b in zip((query, key, value), own, biases, strict=True)
+            for x, w, b in zip((query, key, value), projections, biases, strict=True)
         )
     else:
         q, k, v = input_projections(query, key, value, in_proj_weight, in_proj_bias)
@@ -144,14 +147,14 @@ def multi_head(  # noqa: PLR0913  # torch's signature
 
 
 def joint_mask(q: Tensor, mask: Tensor | None, padding: Tensor | None, added: int) -> Tensor | None:
-    """Both masks of an attention as one additive mask for queries [N, heads, L, E]; None if neither is given.
+    """The attention mask and the padding mask as one additive mask for `q`, [N, heads, L, E], or None.
 
-    `added` keys, which follow the keys of the input, are never masked.
+    The last `added` keys, which are not part of the input, are never masked.
     """
     samples, heads, length, _ = q.shape
     mask, padding = (
-        None if own is None else F.pad(own, (0, added))
-        for own in (additive_mask(m, q.dtype, allowed=False) for m in (mask, padding))
+        None if additive is None else F.pad(additive, (0, added))
+        for additive in (additive_mask(m, q.dtype, allowed=False) for m in (mask, padding))
     )
     if mask is not None and mask.dim() == 3:
         mask = mask.reshape(samples, heads, *mask.shape[1:])
@@ -164,7 +167,7 @@ def joint_mask(q: Tensor, mask: Tensor | None, padding: Tensor | None, added: in
 def input_projections(
     query: Tensor, key: Tensor, value: Tensor, weight: Tensor | None, bias: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """The projections of query, key and value by the three parts of `weight`; one product for one input."""
+    """The projections of query, key and value by the parts of `weight`; self-attention takes one product."""
     assert weight is not None
     if query is key and key is value:
         return F.linear(query, weight, bias).chunk(3, -1)
@@ -187,14 +190,14 @@ class KeyedAttention(KeyedLayer, nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> AttentionResult:
-        flip = self.batch_first and query.dim() == 3
-        if flip:
+        transposed = self.batch_first and query.dim() == 3
+        if transposed:
             query, key, value = swap_batch_and_length(query, key, value)
-        draws = self.training and self.dropout > 0
+        drops = self.training and self.dropout > 0
         weight = self.q_proj_weight if self.in_proj_weight is None else self.in_proj_weight
-        plain = draws or (not need_weights and is_stacked(query, key, value, weight))
-        run: Any = partial(multi_head, self.dropped) if plain else F.multi_head_attention_forward
-        separate = {
+        unfused = drops or (not need_weights and is_stacked(query, key, value, weight))
+        run: Any = partial(multi_head, self.dropped) if unfused else F.multi_head_attention_forward
+        separate_weights = {
             "use_separate_proj_weight": True,
             "q_proj_weight": self.q_proj_weight,
             "k_proj_weight": self.k_proj_weight,
@@ -205,14 +208,14 @@ class KeyedAttention(KeyedLayer, nn.MultiheadAttention):
             self.bias_k, self.bias_v, self.add_zero_attn, self.dropout, self.out_proj.weight,
             self.out_proj.bias, training=self.training, key_padding_mask=key_padding_mask,
             need_weights=need_weights, attn_mask=attn_mask, average_attn_weights=average_attn_weights,
-            is_causal=is_causal, **(separate if self.in_proj_weight is None else {}),
+            is_causal=is_causal, **(separate_weights if self.in_proj_weight is None else {}),
         )  # fmt: skip
-        if draws:
+        if drops:
             self.end_call()
-        return (out.transpose(0, 1) if flip else out), weights
+        return (out.transpose(0, 1) if transposed else out), weights
 
     def dropped(self, weights: Tensor, p: float) -> Tensor:
-        """Attention weights with a share `p` dropped."""
+        """Attention weights after dropout with probability `p`."""
         return drop(weights, p, self.words(weights.shape))
 
 
@@ -224,7 +227,10 @@ def swap_batch_and_length(query: Tensor, key: Tensor, value: Tensor) -> tuple[Te
 
 
 def is_stacked(*tensors: Tensor) -> bool:
-    """Whether these tensors are rows of a stack, which torch's fused attention would compute one by one."""
+    """Whether vmap batches one of the tensors, or torch.compile is tracing.
+
+    torch's fused attention has no batching rule: vmap would call it once for each row.
+    """
     return torch.compiler.is_compiling() or any(is_row(v) for v in tensors)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from kedge.core.random import IntOrTensor, torch_words
 
-# The random bits of a number.
+# Number of random bits in a uniform number: at most the bits of the dtype's significand.
 BITS = {torch.float64: 32, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 # Layer numbers are smaller. The second call of a layer in one forward pass draws as layer number + CALLS.
 CALLS = 1 << 16
@@ -24,13 +24,13 @@ Drop = Callable[[Tensor, float], Tensor]  # (values, p) -> the values after drop
 def random_words(
     key: Tensor, shape: Sequence[int], number: IntOrTensor, draw: int, device: torch.device | None = None
 ) -> Tensor:
-    """One random 32-bit word (int64) per element of `shape`; `number` is the layer's, `draw` its draw's."""
+    """A tensor [*shape] of random 32-bit words in int64, for draw `draw` of the layer `number`."""
     device = device or key.device
-    rows, inside = (shape[0], prod(shape[1:])) if len(shape) else (1, 1)
-    block = torch.arange(-(-inside // 4), device=device).view(1, -1)
-    sample = torch.arange(rows, device=device).view(-1, 1)
+    samples, per_sample = (shape[0], prod(shape[1:])) if len(shape) else (1, 1)
+    block = torch.arange(-(-per_sample // 4), device=device).view(1, -1)  # Philox returns 4 words at a time
+    sample = torch.arange(samples, device=device).view(-1, 1)
     drawn = torch_words((key[0], key[1]), (block, sample, number, draw))
-    return torch.stack(drawn, -1).flatten(1)[:, :inside].reshape(tuple(shape))
+    return torch.stack(drawn, -1).flatten(1)[:, :per_sample].reshape(tuple(shape))
 
 
 def uniform(words: Tensor, dtype: torch.dtype) -> Tensor:
@@ -41,15 +41,15 @@ def uniform(words: Tensor, dtype: torch.dtype) -> Tensor:
 
 def normal(words: Tensor, dtype: torch.dtype) -> Tensor:
     """Standard normal numbers from random words [..., 2] (Box and Muller, 1958)."""
-    exact = torch.float64 if dtype == torch.float64 else torch.float32
-    bits = BITS[exact]
-    open_interval = ((words >> (32 - bits)).to(exact) + 0.5) * 2.0**-bits  # never 0, so log is finite
+    compute_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+    bits = BITS[compute_dtype]
+    open_interval = ((words >> (32 - bits)).to(compute_dtype) + 0.5) * 2.0**-bits  # > 0, so log is finite
     radius = torch.sqrt(-2 * torch.log(open_interval[..., 0]))
     return (radius * torch.cos(2 * torch.pi * open_interval[..., 1])).to(dtype)
 
 
 def drop(x: Tensor, p: float, words: Tensor) -> Tensor:
-    """Dropout of `x` with probability `p`; `words` are random and broadcast against `x`."""
+    """Dropout of `x` with probability `p`; the random `words`, which broadcast to `x`, make the mask."""
     if p == 1:
         return x * 0
     return torch.where(words >= round(p * 2**32), x / (1 - p), torch.zeros_like(x))

@@ -44,28 +44,28 @@ class MaskedBatchNorm(nn.Module):
             mean = (weight * x).sum(axes) / count
             var = (weight * (x - mean.view(shape)) ** 2).sum(axes) / count
             if tracked and self.training:
-                # torch keeps the unbiased variance; for a single value, which has none, the biased one.
+                # torch stores the unbiased variance, which a single value does not have: it stays biased.
                 unbiased = var.detach() * (count / (count - 1).clamp_min(1))
-                keep, take = 1 - self.momentum, self.momentum
-                self.running_mean = keep * cast(Tensor, self.running_mean) + take * mean.detach()
-                self.running_var = keep * cast(Tensor, self.running_var) + take * unbiased
-        factor = torch.rsqrt(var + self.eps)
+                old, new = 1 - self.momentum, self.momentum
+                self.running_mean = old * cast(Tensor, self.running_mean) + new * mean.detach()
+                self.running_var = old * cast(Tensor, self.running_var) + new * unbiased
+        scale = torch.rsqrt(var + self.eps)
         if self.weight is not None:
-            factor = factor * self.weight
-        y = (x - mean.view(shape)) * factor.view(shape)
+            scale = scale * self.weight
+        y = (x - mean.view(shape)) * scale.view(shape)
         return y if self.bias is None else y + self.bias.view(shape)
 
 
 class StackedConv2d(nn.Conv2d):
     """nn.Conv2d that is fast under vmap over clients, each of which has its own weights.
 
-    torch computes a grouped convolution there, which is slow. On a GPU kedge has a Triton program
+    Under vmap torch computes a grouped convolution, which is slow. On a GPU kedge has a Triton program
     (gpu/convolution.py). In a compiled program on a CPU, a small convolution is a matrix product over shifted
-    copies of the images, which vmap turns into one batched product. Copies of large images would need too
-    much memory.
+    copies of the images (im2col), which vmap turns into one batched product. Copies of large images would
+    need too much memory.
     """
 
-    # The pooling layer that follows, if it is fused; in a tuple, because as a submodule it would have a name.
+    # The pooling layer that is fused with this one; in a tuple, so that it is not registered as a submodule.
     pooling: "tuple[StackedMaxPool2d, ...]" = ()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -79,11 +79,11 @@ class StackedConv2d(nn.Conv2d):
         return self.convolve(x, stacked)
 
     def convolve(self, x: Tensor, stacked: bool) -> Tensor:
-        """The convolution without the pooling."""
+        """Compute the convolution without the fused pooling; `stacked`: by the Triton program."""
         if stacked and not isinstance(self.padding, str):
             return stacked_convolution(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
-        plain = not torch.compiler.is_compiling() or x.device.type != "cpu" or x.dim() != 4
-        if plain or isinstance(self.padding, str):
+        im2col = torch.compiler.is_compiling() and x.device.type == "cpu" and x.dim() == 4
+        if not im2col or isinstance(self.padding, str):
             return F.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
         (kh, kw), (sh, sw), (dh, dw), (ph, pw) = self.kernel_size, self.stride, self.dilation, self.padding
         height = (x.shape[2] + 2 * ph - dh * (kh - 1) - 1) // sh + 1
@@ -105,7 +105,7 @@ class StackedConv2d(nn.Conv2d):
 
 
 class StackedMaxPool2d(nn.MaxPool2d):
-    """2×2 max pooling, fused with the ReLU after it if `relu`; a stack on a GPU uses one program for both."""
+    """2×2 max pooling, followed by ReLU if `relu`; for a stack on a GPU one Triton program computes both."""
 
     relu = False
 

@@ -1,4 +1,4 @@
-"""The name of the submodule that raised an error, for messages."""
+"""Error messages that name the submodule whose forward raised the error."""
 
 from types import TracebackType
 
@@ -21,20 +21,20 @@ def part_name(root: nn.Module, part: nn.Module) -> str:
 
 
 def failing_part(error: BaseException) -> str | None:
-    """The name of the innermost module whose forward raised the error; None if none did."""
-    parts = []
+    """The name of the innermost module in the error's traceback, or None."""
+    modules = []
     trace: TracebackType | None = error.__traceback__
     while trace is not None:
         owner = trace.tb_frame.f_locals.get("self")
         if isinstance(owner, nn.Module):
-            parts.append(owner)
+            modules.append(owner)
         trace = trace.tb_next
-    return part_name(parts[0], parts[-1]) if parts else None
+    return part_name(modules[0], modules[-1]) if modules else None
 
 
 def error_text(error: BaseException) -> str:
     """The name of the module that raised the error, and the error's text."""
     part = failing_part(error)
-    plain = isinstance(error, RuntimeError | ValueError)
-    text = str(error) if plain else f"{type(error).__name__}: {error}"
+    clear = isinstance(error, RuntimeError | ValueError)  # others, such as KeyError, need their type's name
+    text = str(error) if clear else f"{type(error).__name__}: {error}"
     return f"{part}: {text}" if part else text

@@ -30,8 +30,8 @@ def computing_in(precision: Precision) -> Iterator[None]:
     """
     cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = cuda.allow_tf32, cudnn.allow_tf32, cudnn.deterministic
-    fast = precision in ("tf32", "bf16")
-    cuda.allow_tf32, cudnn.allow_tf32, cudnn.deterministic = fast, fast, True
+    tf32 = precision in ("tf32", "bf16")
+    cuda.allow_tf32, cudnn.allow_tf32, cudnn.deterministic = tf32, tf32, True
     try:
         yield
     finally:
@@ -39,18 +39,18 @@ def computing_in(precision: Precision) -> Iterator[None]:
 
 
 def in_precision(model: Model, precision: Precision) -> Model:
-    """The model with its products in this precision; the dtypes of its inputs and outputs do not change."""
+    """The model under autocast if `precision` is bf16; the dtypes of its inputs and outputs do not change."""
     if precision != "bf16":
         return model
 
     def apply(params: Leaves, buffers: Leaves, batch: Batch, train: bool) -> tuple[Output, Leaves]:
-        def rounded() -> tuple[Output, Leaves]:
+        def forward() -> tuple[Output, Leaves]:
             with torch.autocast(batch.x.device.type, torch.bfloat16, cache_enabled=False):
                 return model.apply(params, buffers, batch, train)
 
-        out, moved = call_with_autocast_first(rounded, batch.x) if under_vmap() else rounded()
+        out, new_buffers = call_with_autocast_first(forward, batch.x) if under_vmap() else forward()
         extra = {k: v.to(batch.x.dtype) for k, v in out.extra.items()}
-        whole = Output(out.features.to(batch.x.dtype), out.logits.to(batch.x.dtype), extra)
-        return whole, {k: v.to(buffers[k].dtype) for k, v in moved.items()}
+        converted = Output(out.features.to(batch.x.dtype), out.logits.to(batch.x.dtype), extra)
+        return converted, {k: v.to(buffers[k].dtype) for k, v in new_buffers.items()}
 
     return replace(model, apply=apply, half=True)

@@ -46,10 +46,10 @@ class KeyedFunctions(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        given = kwargs or {}
+        options = kwargs or {}
         if func in KEYED_FUNCTIONS:
-            return KEYED_FUNCTIONS[func](self, *args, **given)
-        return func(*args, **given)
+            return KEYED_FUNCTIONS[func](self, *args, **options)
+        return func(*args, **options)
 
     def words(self, shape: Sequence[int]) -> Tensor:
         """Random words of the next call."""
@@ -57,7 +57,7 @@ class KeyedFunctions(TorchFunctionMode):
         return random_words(self.key, shape, self.calls, 0)
 
     def dropped(self, x: Tensor, p: float) -> Tensor:
-        """Dropout of single elements of `x`."""
+        """`x` after dropout of single elements with probability `p`."""
         return drop(x, p, self.words(x.shape))
 
 
@@ -69,18 +69,18 @@ def dropout(
 
 
 def channel_dropout(
-    single: int,
+    unbatched_dim: int,
     mode: KeyedFunctions,
     input: Tensor,
     p: float = 0.5,
     training: bool = True,
     inplace: bool = False,
 ) -> Tensor:
-    """F.dropout1d, F.dropout2d and F.dropout3d; `single`: dimensions of an unbatched sample."""
+    """F.dropout1d, F.dropout2d and F.dropout3d; inputs with `unbatched_dim` dimensions are single samples."""
     if not training or p == 0:
         return input
-    whole = input.shape[:1] if input.dim() == single else input.shape[:2]
-    words = mode.words(whole).reshape(*whole, *[1] * (input.dim() - len(whole)))
+    channels = input.shape[:1] if input.dim() == unbatched_dim else input.shape[:2]
+    words = mode.words(channels).reshape(*channels, *[1] * (input.dim() - len(channels)))
     return copy_if_inplace(input, drop(input, p, words), inplace)
 
 
@@ -98,8 +98,7 @@ def rrelu(
     inplace: bool = False,
 ) -> Tensor:
     """F.rrelu."""
-    middle = (lower + upper) / 2
-    slope: Any = middle
+    slope: Any = (lower + upper) / 2
     if training:
         slope = lower + (upper - lower) * uniform(mode.words(input.shape), input.dtype)
     return copy_if_inplace(input, torch.where(input >= 0, input, slope * input), inplace)
@@ -120,13 +119,13 @@ def gumbel_softmax(
     if not hard:
         return soft
     index = soft.argmax(dim, keepdim=True)
-    places = torch.arange(soft.shape[dim], device=soft.device)
-    places = places.view([-1 if d == dim % soft.dim() else 1 for d in range(soft.dim())])
-    return (places == index).to(soft.dtype) - soft.detach() + soft
+    indices = torch.arange(soft.shape[dim], device=soft.device)
+    indices = indices.view([-1 if d == dim % soft.dim() else 1 for d in range(soft.dim())])
+    return (indices == index).to(soft.dtype) - soft.detach() + soft
 
 
 def attention_with_dropout(mode: KeyedFunctions, query: Tensor, *rest: Any, **named: Any) -> Tensor:
-    """F.scaled_dot_product_attention; torch's own without dropout and outside a stack."""
+    """F.scaled_dot_product_attention; calls torch's function outside a stack if nothing is dropped."""
     p = named.get("dropout_p", rest[3] if len(rest) > 3 else 0.0)
     if not p and not attention.is_stacked(query, *rest[:2]):
         return F.scaled_dot_product_attention(query, *rest, **named)
@@ -134,7 +133,7 @@ def attention_with_dropout(mode: KeyedFunctions, query: Tensor, *rest: Any, **na
 
 
 def multi_head_with_dropout(mode: KeyedFunctions, *args: Any, **named: Any) -> Any:
-    """F.multi_head_attention_forward; torch's own without dropout."""
+    """F.multi_head_attention_forward; calls torch's function if nothing is dropped."""
     p = named.get("dropout_p", args[10] if len(args) > 10 else 0.0)
     training = named.get("training", args[13] if len(args) > 13 else True)
     if not (p and training):

@@ -1,4 +1,4 @@
-"""torch.rand, torch.randn and similar functions, with numbers that are a function of a key."""
+"""torch.rand, torch.randn and similar functions, whose numbers are a function of a key."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ class Source(Protocol):
 
 
 def refuse_generator(generator: Any, out: Any = None) -> None:
-    """Raise if `generator` is given (no checkpoint has its state) or `out`."""
+    """Raise a RequestError if `generator`, whose state no checkpoint saves, or `out` is given."""
     if generator is not None:
         raise RequestError(
             "a torch.Generator in a forward pass is not saved with a run. Leave `generator` out: kedge then "
@@ -33,7 +33,7 @@ def refuse_generator(generator: Any, out: Any = None) -> None:
 
 
 def new_tensor(
-    kind: Callable[..., Tensor],
+    draw: Callable[..., Tensor],
     source: Source,
     *size: Any,
     dtype: torch.dtype | None = None,
@@ -42,16 +42,16 @@ def new_tensor(
     requires_grad: bool = False,
     **ignored: Any,
 ) -> Tensor:
-    """torch.rand and torch.randn: `size` as integers or one sequence; `device` defaults to the batch's."""
+    """torch.rand and torch.randn, with numbers from `draw`; `device` defaults to the batch's device."""
     refuse_generator(generator, ignored.get("out"))
     size = size or (ignored["size"],)
     shape = tuple(size[0]) if len(size) == 1 and isinstance(size[0], tuple | list) else size
-    values = kind(source, shape, dtype or torch.get_default_dtype())
+    values = draw(source, shape, dtype or torch.get_default_dtype())
     return values if device is None else values.to(device)
 
 
 def new_tensor_like(  # noqa: PLR0913  # torch's signature
-    kind: Callable[..., Tensor],
+    draw: Callable[..., Tensor],
     source: Source,
     input: Tensor,
     *,
@@ -61,14 +61,14 @@ def new_tensor_like(  # noqa: PLR0913  # torch's signature
     requires_grad: bool = False,
     **ignored: Any,
 ) -> Tensor:
-    """torch.rand_like and torch.randn_like."""
+    """torch.rand_like and torch.randn_like, with numbers from `draw`."""
     refuse_generator(generator, ignored.get("out"))
-    values = kind(source, input.shape, dtype or input.dtype)
+    values = draw(source, input.shape, dtype or input.dtype)
     return values.to(input.device if device is None else device)
 
 
 def zeros_for_empty(source: Source, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Zeros for torch.empty, one tensor for each client of a stack: random numbers may be written into it."""
+    """torch.empty as zeros that vmap batches, because in-place random functions may write into them."""
     return torch.zeros(shape, dtype=dtype, device=source.key.device) + (source.key[0] * 0).to(dtype)
 
 
@@ -97,8 +97,8 @@ def gaussian(  # noqa: PLR0913  # torch's signature
     refuse_generator(generator, ignored.get("out"))
     tensors = [v for v in (mean, std) if isinstance(v, Tensor)]
     shape = torch.broadcast_tensors(*tensors)[0].shape if tensors else tuple(size or ())  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    kind = tensors[0].dtype if tensors else dtype or torch.get_default_dtype()
-    values: Tensor = mean + std * normals(source, shape, kind)
+    result_dtype = tensors[0].dtype if tensors else dtype or torch.get_default_dtype()
+    values: Tensor = mean + std * normals(source, shape, result_dtype)
     return values if device is None else values.to(device)
 
 

@@ -1,8 +1,8 @@
 """nn.LSTM, nn.GRU, nn.RNN and their cells as plain matrix products over time steps.
 
-torch's own recurrent operators need storage, which tensors under `vmap` and tracing do not have on a GPU.
-torch.compile does not compile them, and they draw dropout from a global generator. On a CPU, uncompiled and
-without dropout, the layers here call torch's own operators.
+torch's recurrent operators do not run under `vmap` or tracing on a GPU, because they access the storage of
+their inputs. torch.compile does not compile them, and they draw dropout from a global generator. On a CPU,
+uncompiled and without dropout, the layers here call torch's operators.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ PACKED = (
 
 
 def time_step(mode: str, w_hh: Tensor, b_hh: Tensor | None, w_hr: Tensor | None = None) -> Step:
-    """The function that computes one time step of a layer."""
+    """The function that computes one time step of a layer; `mode` is that of nn.RNNBase."""
 
     def lstm(gates: Tensor, state: State) -> State:
         h, c = state
@@ -54,9 +54,9 @@ def time_step(mode: str, w_hh: Tensor, b_hh: Tensor | None, w_hr: Tensor | None 
 
 
 def uses_torch_operator(layer: nn.Module, x: Tensor) -> bool:
-    """Whether to call torch's recurrent operator: on a CPU; in a stack only where gradients are computed.
+    """Whether to call torch's recurrent operator: on a CPU, and under vmap only if gradients are computed.
 
-    Not while a dispatch mode or a tracer is active (`kedge cost`, a capture): these must see the products.
+    It is not called under a dispatch mode or a tracer, such as `kedge cost`, which must see matrix products.
     """
     if x.device.type != "cpu" or is_traced() or has_dispatch_mode():
         return False
@@ -71,68 +71,71 @@ class Recurrent(KeyedLayer, nn.RNNBase):
     def forward(self, input: Any, hx: Any = None) -> Any:
         if isinstance(input, PackedSequence):
             raise RequestError(PACKED)
-        draws = self.training and self.dropout > 0 and self.num_layers > 1
-        if not draws and uses_torch_operator(self, input):
+        drops = self.training and self.dropout > 0 and self.num_layers > 1
+        if not drops and uses_torch_operator(self, input):
             return super().forward(input, hx)
         batched = input.dim() == 3
         x = input if batched else input.unsqueeze(0 if self.batch_first else 1)
         x = x.transpose(0, 1) if self.batch_first else x
-        given = None if hx is None else hx if isinstance(hx, tuple) else (hx,)
-        if given is not None and not batched:
-            given = tuple(v.unsqueeze(1) for v in given)
-        out, after = self.run_layers(x, self.initial_states(x, given), draws)
-        if draws:
+        states = None if hx is None else hx if isinstance(hx, tuple) else (hx,)
+        if states is not None and not batched:
+            states = tuple(v.unsqueeze(1) for v in states)
+        out, final = self.run_layers(x, self.initial_states(x, states), drops)
+        if drops:
             self.end_call()
         out = out.transpose(0, 1) if self.batch_first else out
         if not batched:
             out = out.squeeze(0 if self.batch_first else 1)
-            after = tuple(v.squeeze(1) for v in after)
-        return out, after if self.mode == "LSTM" else after[0]
+            final = tuple(v.squeeze(1) for v in final)
+        return out, final if self.mode == "LSTM" else final[0]
 
     def unrolled(self, x: Tensor) -> int:
         """The number of time steps that a compiled program contains for the input `x`."""
         steps = x.shape[1 if self.batch_first and x.dim() == 3 else 0]
         return steps * self.num_layers * (2 if self.bidirectional else 1)
 
-    def initial_states(self, x: Tensor, given: State | None) -> State:
-        """The initial states of all layers and directions: `given`, or zeros."""
+    def initial_states(self, x: Tensor, states: State | None) -> State:
+        """The initial states of all layers and directions: `states` after a check of its sizes, or zeros."""
         rows = self.num_layers * (2 if self.bidirectional else 1)
         sizes = [self.proj_size or self.hidden_size]
         if self.mode == "LSTM":
             sizes.append(self.hidden_size)
-        if given is None:
+        if states is None:
             return tuple(x.new_zeros(rows, x.shape[1], size) for size in sizes)
-        for state, size in zip(given, sizes, strict=True):
+        for state, size in zip(states, sizes, strict=True):
             self.check_hidden_size(state, (rows, x.shape[1], size))
-        return given
+        return states
 
-    def run_layers(self, x: Tensor, states: State, draws: bool) -> tuple[Tensor, State]:
+    def run_layers(self, x: Tensor, states: State, drops: bool) -> tuple[Tensor, State]:
         """Run all layers over a sequence [T, N, inputs]: the last layer's outputs and all final states."""
         ends: list[State] = []
         suffixes = ["", "_reverse"] if self.bidirectional else [""]
         for layer in range(self.num_layers):
             outputs = []
             for suffix in suffixes:
-                first = tuple(v[len(ends)] for v in states)
-                out, end = self.run_direction(x, first, f"_l{layer}{suffix}", reverse=bool(suffix))
+                initial = tuple(v[len(ends)] for v in states)
+                out, end = self.run_direction(x, initial, f"_l{layer}{suffix}", reverse=bool(suffix))
                 outputs.append(out)
                 ends.append(end)
             x = torch.cat(outputs, -1) if self.bidirectional else outputs[0]
-            if draws and layer < self.num_layers - 1:
+            if drops and layer < self.num_layers - 1:
                 x = drop(x, self.dropout, self.words(x.shape, layer))
         return x, tuple(torch.stack(v) for v in zip(*ends, strict=True))
 
-    def run_direction(self, x: Tensor, state: State, name: str, reverse: bool) -> tuple[Tensor, State]:
-        """Run one layer in one direction: its outputs [T, N, outputs] and its final state."""
+    def run_direction(self, x: Tensor, state: State, suffix: str, reverse: bool) -> tuple[Tensor, State]:
+        """Run one layer in one direction: its outputs [T, N, outputs] and its final state.
 
-        def weight(kind: str) -> Any:
-            return getattr(self, kind + name, None)
+        `suffix` ends the names of its parameters, as in weight_hh_l0_reverse.
+        """
 
-        step = time_step(self.mode, weight("weight_hh"), weight("bias_hh"), weight("weight_hr"))
-        gates: Sequence[Tensor] = F.linear(x, weight("weight_ih"), weight("bias_ih")).unbind(0)
+        def parameter(name: str) -> Any:
+            return getattr(self, name + suffix, None)
+
+        step = time_step(self.mode, parameter("weight_hh"), parameter("bias_hh"), parameter("weight_hr"))
+        gates: Sequence[Tensor] = F.linear(x, parameter("weight_ih"), parameter("bias_ih")).unbind(0)
         outputs = []
-        for own in reversed(gates) if reverse else gates:
-            state = step(own, state)
+        for input_gates in reversed(gates) if reverse else gates:
+            state = step(input_gates, state)
             outputs.append(state[0])
         return torch.stack(outputs[::-1] if reverse else outputs), state
 
@@ -158,11 +161,11 @@ class Cell(nn.RNNCellBase):
         lstm = isinstance(self, nn.LSTMCell)
         zeros = input.new_zeros(*input.shape[:-1], self.hidden_size)
         state = (hx if lstm else (hx,)) if hx is not None else (zeros, zeros)[: 1 + lstm]
-        kind = str(getattr(self, "nonlinearity", "")).upper()  # of nn.RNNCell
-        mode = "LSTM" if lstm else f"RNN_{kind}" if kind else "GRU"
+        nonlinearity = str(getattr(self, "nonlinearity", "")).upper()  # only nn.RNNCell has one
+        mode = "LSTM" if lstm else f"RNN_{nonlinearity}" if nonlinearity else "GRU"
         gates = F.linear(input, self.weight_ih, self.bias_ih)
-        after = time_step(mode, self.weight_hh, self.bias_hh)(gates, state)
-        return after if lstm else after[0]
+        new_state = time_step(mode, self.weight_hh, self.bias_hh)(gates, state)
+        return new_state if lstm else new_state[0]
 
 
 class PlainLSTMCell(Cell, nn.LSTMCell):

@@ -1,4 +1,4 @@
-"""The private copy of a user's module whose layers are replaced, so that it is pure and ignores padding."""
+"""Replace layers in a private copy of a user's module, so that it is a pure function and ignores padding."""
 
 import copy
 from itertools import pairwise
@@ -48,9 +48,13 @@ def private_copy(module: nn.Module) -> nn.Module:
 def replace_layers(  # noqa: C901  # one branch for each kind of layer
     module: nn.Module, frozen_statistics: bool
 ) -> tuple[list[str], list[str]]:
-    """Replace layers of `module` in place; the names of the new buffers for sample weights, and for keys."""
-    weights, keys = [], []
-    later: list[str] = []  # keys of the layers that get their numbers after the dropout layers
+    """Replace layers of `module` in place, and return the names of the buffers that this adds.
+
+    The first list are buffers for sample weights, the second are buffers for keys: first those of dropout
+    layers, then those of the other layers that draw. The place of a key in the list is its layer's number.
+    """
+    weights, dropout_keys = [], []
+    other_keys: list[str] = []
     for name, layer in list(module.named_modules()):
         path = f"{name}." if name else ""
         check_supported(name, layer)
@@ -66,28 +70,28 @@ def replace_layers(  # noqa: C901  # one branch for each kind of layer
         elif isinstance(layer, nn.Sequential):
             fuse_relu(layer)
         elif type(layer) in DROPOUTS:
-            whole = DROPOUTS[type(layer)]
+            whole_channels = DROPOUTS[type(layer)]
             layer.__class__ = KeyedDropout
-            layer.whole_channels = whole
+            layer.whole_channels = whole_channels
             layer.register_buffer("key", torch.zeros(3, dtype=torch.int64), persistent=False)
-            keys.append(path + "key")
+            dropout_keys.append(path + "key")
         elif type(layer) in KEYED:
             layer.__class__ = KEYED[type(layer)]
             if isinstance(layer, KeyedRReLU) or getattr(layer, "dropout", None):
                 layer.register_buffer("key", torch.zeros(3, dtype=torch.int64), persistent=False)
-                later.append(path + "key")
+                other_keys.append(path + "key")
         disable_fused_paths(layer)
     add_float32_hooks(module)
-    every = [layer for _, layer in module.named_modules(remove_duplicate=False)]
-    for layer in every:
+    all_layers = [layer for _, layer in module.named_modules(remove_duplicate=False)]
+    for layer in all_layers:
         if isinstance(layer, nn.Sequential):
-            fuse_pooling(layer, every)
-    return weights, keys + later
+            fuse_pooling(layer, all_layers)
+    return weights, dropout_keys + other_keys
 
 
 def check_supported(name: str, layer: nn.Module) -> None:
     """Raise if the layer is a norm or dropout layer that cannot be replaced."""
-    kind = type(layer).__name__
+    class_name = type(layer).__name__
     if type(layer) in BATCH_NORMS:
         if layer.momentum is None:
             raise RequestError(
@@ -95,27 +99,27 @@ def check_supported(name: str, layer: nn.Module) -> None:
                 "give it a momentum such as 0.1."
             )
     elif isinstance(layer, AnyBatchNorm):
-        raise RequestError(f"{name}: {kind} is not supported; use BatchNorm1d/2d/3d or GroupNorm.")
+        raise RequestError(f"{name}: {class_name} is not supported; use BatchNorm1d/2d/3d or GroupNorm.")
     elif isinstance(layer, AnyInstanceNorm) and layer.track_running_stats:
         raise RequestError(f"{name}: InstanceNorm with track_running_stats=True is not supported.")
     elif isinstance(layer, AnyDropout) and type(layer) not in DROPOUTS:
-        raise RequestError(f"{name}: {kind} is not supported; use nn.Dropout.")
+        raise RequestError(f"{name}: {class_name} is not supported; use nn.Dropout.")
 
 
 def fuse_relu(layers: nn.Sequential) -> None:
     """Fuse 2×2 max pooling with a ReLU after it; other uses of the same two layers do not change."""
-    for number, (pool, follows) in enumerate(pairwise(list(layers))):
-        if type(pool) is nn.MaxPool2d and is_2x2_pooling(pool) and type(follows) is nn.ReLU:
+    for number, (pool, activation) in enumerate(pairwise(list(layers))):
+        if type(pool) is nn.MaxPool2d and is_2x2_pooling(pool) and type(activation) is nn.ReLU:
             fused = StackedMaxPool2d(2, ceil_mode=pool.ceil_mode)
             fused.relu = True
             layers[number], layers[number + 1] = fused, nn.Identity()
 
 
-def fuse_pooling(layers: nn.Sequential, every: list[nn.Module]) -> None:
+def fuse_pooling(layers: nn.Sequential, all_layers: list[nn.Module]) -> None:
     """Fuse a convolution with the 2×2 max pooling after it, unless the module uses the convolution twice."""
     for number, (convolution, pool) in enumerate(pairwise(list(layers))):
-        once = sum(layer is convolution for layer in every) == 1
-        if once and type(convolution) is StackedConv2d and type(pool) is StackedMaxPool2d:
+        used_once = sum(layer is convolution for layer in all_layers) == 1
+        if used_once and type(convolution) is StackedConv2d and type(pool) is StackedMaxPool2d:
             convolution.pooling = (pool,)
             layers[number + 1] = nn.Identity()
 
@@ -129,11 +133,11 @@ def is_2x2_pooling(layer: nn.MaxPool2d) -> bool:
 
 
 def store_features(module: nn.Module) -> str | None:
-    """Let the last linear layer store its input in a buffer; the name of the buffer, or None."""
+    """Make the last linear layer store its input in a new buffer; return the buffer's name, or None."""
     # Attention reads the weights of its last layer but never calls the layer.
     never_called = NonDynamicallyQuantizableLinear
-    every = module.named_modules()
-    linears = [(k, v) for k, v in every if isinstance(v, nn.Linear) and not isinstance(v, never_called)]
+    layers = module.named_modules()
+    linears = [(k, v) for k, v in layers if isinstance(v, nn.Linear) and not isinstance(v, never_called)]
     if not linears:
         return None
     name, layer = linears[-1]

@@ -1,4 +1,4 @@
-"""The order in which torch.func's transforms and autocast see an operator."""
+"""torch.func's transforms: check which one is active, and let autocast see operators before vmap."""
 
 from __future__ import annotations  # so dynamo does not evaluate annotations of inner functions
 

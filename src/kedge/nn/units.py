@@ -68,22 +68,22 @@ def check_trainable(module: nn.Module) -> None:
 
 
 def unit_lists(module: nn.Module) -> dict[str, Sequence[Sequence[str]]]:
-    """The lists in the module's `units`, by granularity; empty if `units` is neither list nor mapping."""
-    written = getattr(module, "units", None)
-    if isinstance(written, list | tuple):
-        return {"listed": written}
-    if not isinstance(written, Mapping):
+    """The units that the module lists in its attribute `units`, by granularity; empty if it lists none."""
+    units = getattr(module, "units", None)
+    if isinstance(units, list | tuple):
+        return {"listed": units}
+    if not isinstance(units, Mapping):
         return {}
-    if not written or not set(written) <= set(KINDS):
+    if not units or not set(units) <= set(KINDS):
         raise RequestError(
-            f"{type(module).__name__}.units lists units for {list(written)}: "
+            f"{type(module).__name__}.units lists units for {list(units)}: "
             f"the keys may be {', '.join(KINDS)}, at least one of them."
         )
-    return {"listed": written.get("layer", next(iter(written.values()))), **written}
+    return {"listed": units.get("layer", next(iter(units.values()))), **units}
 
 
 def listed_units(module: nn.Module, granularity: str, lists: Sequence[Sequence[str]]) -> Units:
-    """The units of `lists`, which has the names of modules or parameters of each unit."""
+    """The parameters of each unit in `lists`, the module's own lists of names of modules or parameters."""
     nested = isinstance(lists, list | tuple) and all(isinstance(unit, list | tuple) for unit in lists)
     if not nested or not all(isinstance(name, str) for unit in lists for name in unit):
         raise RequestError(
@@ -95,9 +95,9 @@ def listed_units(module: nn.Module, granularity: str, lists: Sequence[Sequence[s
     units = tuple(
         tuple(k for k in names if any(k == u or k.startswith(u + ".") for u in unit)) for unit in lists
     )
-    flat = [k for unit in units for k in unit]
-    if sorted(flat) != sorted(names) or not all(units):
-        missing, twice = sorted(set(names) - set(flat)), sorted({k for k in flat if flat.count(k) > 1})
+    used = [k for unit in units for k in unit]
+    if sorted(used) != sorted(names) or not all(units):
+        missing, twice = sorted(set(names) - set(used)), sorted({k for k in used if used.count(k) > 1})
         raise RequestError(
             f"{type(module).__name__}.units ({granularity}) must hold every parameter exactly once and no "
             f"empty unit: missing {missing}, twice {twice}, units {units}."
@@ -108,20 +108,20 @@ def listed_units(module: nn.Module, granularity: str, lists: Sequence[Sequence[s
 def layer_units(module: nn.Module) -> Units:
     """One unit for each layer with parameters, in order; a norm layer belongs to the layer before it."""
     names = {k for k, _ in module.named_parameters()}
-    found: list[list[str]] = []
-    joins = False  # a norm in front of all layers is in one unit with the layer after it
+    units: list[list[str]] = []
+    after_first_norm = False  # a norm in front of all layers is in one unit with the layer after it
     for prefix, layer in module.named_modules():
-        own = [f"{prefix}.{k}" if prefix else k for k, _ in layer.named_parameters(recurse=False)]
-        own = [k for k in own if k in names]
-        if not own:
+        leaves = [f"{prefix}.{k}" if prefix else k for k, _ in layer.named_parameters(recurse=False)]
+        leaves = [k for k in leaves if k in names]
+        if not leaves:
             continue
         norm = isinstance(layer, NORMS)
-        if found and (norm or joins):
-            found[-1] += own
+        if units and (norm or after_first_norm):
+            units[-1] += leaves
         else:
-            found.append(own)
-        joins = norm and len(found) == 1 and found[0] == own
-    return tuple(tuple(unit) for unit in found)
+            units.append(leaves)
+        after_first_norm = norm and len(units) == 1 and units[0] == leaves
+    return tuple(tuple(unit) for unit in units)
 
 
 def residual_boundaries(module: nn.Module) -> dict[str, list[str]]:
