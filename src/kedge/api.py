@@ -115,9 +115,9 @@ def train(  # noqa: PLR0913  # one parameter for each key of a configuration
         experiment = resolve(override(document, settings))
         names = own_names(experiment)
         stages = train_stages(method, experiment, None if isinstance(optimizer, str) else optimizer)
-    own = private_copy(module).cpu()
-    federation = user_federation(clients, test, local_tests, own, experiment)
-    task = assemble(experiment, Objects(federation, own, stages))
+    network = private_copy(module).cpu()
+    federation = user_federation(clients, test, local_tests, network, experiment)
+    task = assemble(experiment, Objects(federation, network, stages))
     identity = train_identity(task, stages, method, experiment, module) if folder else {}
     with ExitStack() as locks:
         if old:

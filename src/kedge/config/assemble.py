@@ -1,6 +1,6 @@
-"""From a resolved experiment to the objects that run it.
+"""assemble: make the Task of a resolved experiment, with data, model and stages as objects.
 
-`kedge.train` uses the same path: it passes the data, the module and the stages as Python objects.
+`kedge.train` calls it, too, and passes the data, the module and the stages as Python objects.
 """
 
 from collections.abc import Callable, Sequence
@@ -58,8 +58,8 @@ def assemble(experiment: Experiment, objects: Objects | None = None) -> Task:
     check_augment(federation)
     stages = objects.stages if objects else stages_of(experiment)
     stages = with_measurements(stages, experiment.evaluation.all)
-    plain = initial_model(experiment, federation, stages, objects.module if objects else None)
-    model = in_precision(adapted_model(plain, stages), choice.precision)
+    network = initial_model(experiment, federation, stages, objects.module if objects else None)
+    model = in_precision(adapted_model(network, stages), choice.precision)
     check_model(model, federation)
     model = with_checked_forward(model, federation)
     check_schedules(stages, model)
@@ -87,7 +87,7 @@ def assemble(experiment: Experiment, objects: Objects | None = None) -> Task:
 def initial_model(
     experiment: Experiment, federation: Federation, stages: Sequence[Stage], module: nn.Module | None
 ) -> Model:
-    """The model of `module`, or of the table [model] if it is None, rebuilt for the methods."""
+    """The model of `module`, or of the table [model] if it is None, after `Algorithm.rebuild`."""
     training, rebuild = experiment.training, common_rebuild(stages)
     if module is not None:
         rebuilt = seeded(lambda: rebuild(module), experiment.seed)
@@ -104,8 +104,8 @@ def module_factory(experiment: Experiment, federation: Federation) -> Callable[[
     """A function that makes the network of the table [model]."""
     name = experiment.model["name"]
     factory = factory_of("model", name)
-    given = {"shape": tuple(federation.pool.x.shape[1:]), "classes": federation.classes}
-    options = options_of(experiment.model) | {k: v for k, v in given.items() if k in parameters(factory)}
+    from_data = {"shape": tuple(federation.pool.x.shape[1:]), "classes": federation.classes}
+    options = options_of(experiment.model) | {k: v for k, v in from_data.items() if k in parameters(factory)}
 
     def make() -> nn.Module:
         module = factory(**options)
@@ -120,7 +120,7 @@ def module_factory(experiment: Experiment, federation: Federation) -> Callable[[
 
 
 def tuning_choice(evaluation: Evaluation) -> Tune | Literal["method", "off"]:
-    """The fine-tuning of personal models before they are measured."""
+    """The table [evaluation] as the field `Task.tune`: the fine-tuning of personal models."""
     if evaluation.tune == "method" or evaluation.tune == "off":
         return evaluation.tune
     return Tune(evaluation.tune_epochs, evaluation.tune)

@@ -47,11 +47,11 @@ def check_schedules(stages: Sequence[Stage], model: Model) -> None:
         except RequestError as error:
             note = frozen_note(model)
             raise RequestError(f"{algorithm.name}: {error}{note}" if note else str(error)) from None
-        wrong = next((mask for mask in masks if len(mask) != units), None)
-        if wrong is not None:
+        wrong_mask = next((mask for mask in masks if len(mask) != units), None)
+        if wrong_mask is not None:
             raise RequestError(
-                f"{algorithm.name}: its schedule returns {len(wrong)} flags for a model of {units} units; "
-                f"need one flag for each unit.{frozen_note(model)}"
+                f"{algorithm.name}: its schedule returns {len(wrong_mask)} flags for a model of {units} "
+                f"units; need one flag for each unit.{frozen_note(model)}"
             )
         if algorithm.head_trains and not any(mask[-1] for mask in masks):
             raise RequestError(
@@ -71,8 +71,8 @@ def check_parts(algorithm: Algorithm, model: Model) -> None:
         for correction in algorithm.corrections:
             correction.reach(model)
     except RequestError as error:
-        known = algorithm.name in str(error)
-        raise RequestError(str(error) if known else f"{algorithm.name}: {error}") from None
+        named = algorithm.name in str(error)
+        raise RequestError(str(error) if named else f"{algorithm.name}: {error}") from None
 
 
 def check_tuning(task: Task) -> None:

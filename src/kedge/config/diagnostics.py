@@ -21,17 +21,17 @@ from kedge.rules.gradient_spread import GradientSpread
 
 def with_diagnostics(stages: Sequence[Stage], model: Model, measure: Measure) -> tuple[Stage, ...]:
     """The stages with the corrections that measure drift and spread."""
-    found = tuple(
+    extended = tuple(
         replace(stage, algorithm=measuring_algorithm(stage.algorithm, model, measure)) for stage in stages
     )
     if measure.spread and not any(
-        c.name == GradientSpread.name for s in found for c in s.algorithm.corrections
+        c.name == GradientSpread.name for stage in extended for c in stage.algorithm.corrections
     ):
         raise RequestError(
             f"measure.spread = true: C_t is computed from FedDyn's g_k, which "
             f"{' -> '.join(stage.algorithm.name for stage in stages)} does not have. Set it to false."
         )
-    return found
+    return extended
 
 
 def check_measures(task: Task) -> None:
@@ -56,7 +56,7 @@ def shared_units(algorithm: Algorithm, model: Model) -> tuple[tuple[str, tuple[s
     """Name and shared leaves of each unit that has shared leaves."""
     shared = algorithm.shared(model_for(algorithm, model))
     units = [tuple(k for k in unit if k in shared) for unit in model.units]
-    return tuple((f"unit{place}", leaves) for place, leaves in enumerate(units) if leaves)
+    return tuple((f"unit{number}", leaves) for number, leaves in enumerate(units) if leaves)
 
 
 def feature_samples(data: Federation, measure: Measure) -> Tensor:

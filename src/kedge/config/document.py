@@ -22,8 +22,8 @@ from kedge.core.errors import RequestError, nearest
 
 SHIPPED = Path(__file__).parent.parent / "experiments"
 STAGED = ("when",)  # tables that only [[then]] has
-PLAIN = FACTORIES.keys() - {"method"}  # keys whose value may be a text: a name and its arguments
-STAGE_PLAIN = ("schedule", "when")  # those keys in [[then]]
+PLAIN = FACTORIES.keys() - {"method"}  # keys whose value may be a text such as "adam(lr=0.01)"
+STAGE_PLAIN = ("schedule", "when")  # keys of [[then]] whose value may be such a text
 BY_METHOD = ("method", "schedule", "then")  # tables that a method string may set
 
 
@@ -63,22 +63,26 @@ def stage_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def merge_stage(text: str, named: dict[str, Any], table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """The tables `named` by the method string `text` with those in `table`; raise if they contradict."""
-    own = {key: table[key] for key in ("schedule", "then") if key in table}
-    if isinstance(own.get("schedule"), Mapping) and own["schedule"] != named.get("schedule", own["schedule"]):
-        inner, other = as_text(named["schedule"]), as_text(own["schedule"])
+    """`named`, the tables of the method string `text`, with schedule and later stages of `table`.
+
+    Raise if `text` and `table` name different schedules or later stages.
+    """
+    keys = {key: table[key] for key in ("schedule", "then") if key in table}
+    schedule = keys.get("schedule")
+    if isinstance(schedule, Mapping) and schedule != named.get("schedule", schedule):
+        inner, other = as_text(named["schedule"]), as_text(schedule)
         plain = " -> ".join([as_text(named["method"]), *(part.strip() for part in text.split("->")[1:])])
         raise RequestError(
             f"{path}method = {text!r} names the schedule {inner!r}, but {path}schedule = {other!r} is "
             f"different. Name one: {path}method = {plain!r} beside {path}schedule = {other!r}, or "
             f"{path}method = {text!r} without the key {path}schedule."
         )
-    if "then" in own and own["then"] != named.get("then", own["then"]):
+    if "then" in keys and keys["then"] != named.get("then", keys["then"]):
         raise RequestError(
-            f"method = {text!r} names later stages, but then = {own['then']!r} names others. Name "
+            f"method = {text!r} names later stages, but then = {keys['then']!r} names others. Name "
             f"them in one place: in method, or as [[then]] beside method = {text.split('->')[0].strip()!r}."
         )
-    return named | own
+    return named | keys
 
 
 def override(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,7 +92,7 @@ def override(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
     """
     check_named_once(settings)
     table = dict(raw)
-    for path, value in in_order(settings).items():
+    for path, value in sorted_settings(settings).items():
         if path == "method" and isinstance(value, str):
             table = {k: v for k, v in table.items() if k not in stage_tables(value)} | {"method": value}
             continue
@@ -114,7 +118,7 @@ def with_method(raw: Mapping[str, Any], text: str) -> dict[str, Any]:
 
 
 def expanded_for(table: dict[str, Any], path: str) -> dict[str, Any]:
-    """The document, in which shorthand that the key `path` would overwrite is replaced by tables."""
+    """The document before its key `path` is set: shorthand in the way is replaced by tables."""
     first, sign, _ = path.partition(".")
     if first in BY_METHOD:
         return expanded(
@@ -136,13 +140,14 @@ def check_named_once(settings: Mapping[str, Any]) -> None:
         expanded({"method": method, "schedule": {"name": name}})
 
 
-def in_order(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings sorted: whole tables first, names before arguments, because they replace nested keys."""
-    return dict(
-        sorted(
-            settings.items(), key=lambda one: (one[0].count("."), one[0] != "method", ".name" not in one[0])
-        )
-    )
+def sorted_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings sorted: tables before their keys, names before arguments, because they replace them."""
+
+    def priority(item: tuple[str, Any]) -> tuple[int, bool, bool]:
+        key, _ = item
+        return key.count("."), key != "method", ".name" not in key
+
+    return dict(sorted(settings.items(), key=priority))
 
 
 def parsed_settings(pairs: list[str]) -> dict[str, Any]:

@@ -46,8 +46,8 @@ class Training:
     clip: float | Literal["off"] | None = None  # of the gradient's global norm; "off" also under a protocol
     drop_last: bool = False
     augment: Augment = "none"  # of training images; flip-crop pads by 4, flips and crops
-    statistics: Statistics = "shared"  # batch norm's running statistics
-    units: Granularity = "listed"  # the parts of the network that schedules freeze
+    statistics: Statistics = "shared"  # batch norm's running statistics: averaged, kept by clients, or frozen
+    units: Granularity = "listed"  # granularity of the parts of the network that schedules freeze
     on_divergence: Literal["stop", "drop"] = "stop"
 
 
@@ -182,8 +182,8 @@ def resolve(raw: Mapping[str, Any]) -> Experiment:
             "kedge reproduce for a paper's table."
         )
     defaults = Experiment("defaults")
-    own = {key: value for key, value in raw.items() if key != "paper"}
-    table = with_protocol({"data": defaults.data, "method": defaults.method, **expanded(own)})
+    keys = {key: value for key, value in raw.items() if key != "paper"}
+    table = with_protocol({"data": defaults.data, "method": defaults.method, **expanded(keys)})
     hints = {key: hint for key, (hint, _) in parameters(Experiment).items()}
     sections = {key: hint for key, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
     later = table.pop("then", [])
@@ -255,7 +255,7 @@ def options_of(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_none(value: Any) -> Any:
-    """TOML has no null: an absent key means None."""
+    """`value` without keys whose value is None: TOML has no null, an absent key means None."""
     if isinstance(value, Mapping):
         return {k: without_none(v) for k, v in value.items() if v is not None}
     return [without_none(v) for v in value] if isinstance(value, list | tuple) else value

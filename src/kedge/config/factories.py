@@ -1,4 +1,4 @@
-"""Factories by name: built-in factories, and the user's own as file.py:name or package.module:name."""
+"""Look up factories by name: built-in factories, or the user's own as file.py:name or package.module:name."""
 
 import inspect
 from collections.abc import Callable, Mapping

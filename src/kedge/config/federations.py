@@ -1,4 +1,4 @@
-"""The federation of an experiment: its dataset, split among clients; and the record of the split."""
+"""Make the federation of an experiment, its dataset split among clients, and the record of the split."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -41,22 +41,25 @@ def federation_of(experiment: Experiment) -> Federation:
 
 
 def checked_indices(name: str, clients: Any, count: int) -> list[NDArray[np.int64]]:
-    """The result of a user's own partition as arrays; raise unless each client has samples, none twice."""
+    """`clients`, the indices that a user's own partition returned, as arrays of int64.
+
+    Raise unless each client has at least one of the `count` samples, and no sample occurs twice.
+    """
     rule = f"partition.name = {name!r}: return an array of indices from 0 to {count - 1} for each client"
     try:
-        indices = [np.asarray(own) for own in clients]
+        indices = [np.asarray(samples) for samples in clients]
     except (TypeError, ValueError):
         raise RequestError(f"{rule}; it returned a {type(clients).__name__}.") from None
-    for number, own in enumerate(indices):
-        if own.ndim != 1 or own.dtype.kind not in "iu" or not len(own):
-            raise RequestError(f"{rule}; client {number} got {own.dtype} of shape {own.shape}.")
-        if own.min() < 0 or own.max() >= count:
-            raise RequestError(f"{rule}; client {number} got {own.min()} to {own.max()}.")
-    every = np.concatenate(indices) if indices else np.empty(0, np.int64)
-    if len(every) == 0 or len(np.unique(every)) != len(every):
-        mistake = "a sample occurs twice" if len(every) else "it returned no client"
+    for number, samples in enumerate(indices):
+        if samples.ndim != 1 or samples.dtype.kind not in "iu" or not len(samples):
+            raise RequestError(f"{rule}; client {number} got {samples.dtype} of shape {samples.shape}.")
+        if samples.min() < 0 or samples.max() >= count:
+            raise RequestError(f"{rule}; client {number} got {samples.min()} to {samples.max()}.")
+    all_samples = np.concatenate(indices) if indices else np.empty(0, np.int64)
+    if len(all_samples) == 0 or len(np.unique(all_samples)) != len(all_samples):
+        mistake = "a sample occurs twice" if len(all_samples) else "it returned no client"
         raise RequestError(f"{rule}; {mistake}.")
-    return [own.astype(np.int64) for own in indices]
+    return [samples.astype(np.int64) for samples in indices]
 
 
 def source_of(experiment: Experiment) -> Source:

@@ -30,7 +30,7 @@ from kedge.nn.recurrent import Recurrent
 from kedge.torch_private import tree_leaves
 
 SAMPLES = 4
-TRIES = 4  # forward passes of a model that draws random numbers, on which its branches may depend
+TRIES = 4  # forward passes with other random numbers, because a model's branches may depend on them
 PADDING = 6
 RECOMPUTED = (
     "it uses torch.utils.checkpoint, or other hooks on saved tensors. The backward pass would recompute "
@@ -44,16 +44,16 @@ Run = Callable[[], list[Tensor]]
 def with_checked_forward(model: Model, federation: Federation) -> Model:
     """The model, with keyed random functions if its forward calls any; raise if it cannot be trained."""
     params, buffers = model.init(0)
-    kind = next(iter(params.values())).dtype
+    dtype = next(iter(params.values())).dtype
     x, y = (v[:SAMPLES] for v in (federation.pool.x, federation.pool.y))
-    inputs = federation.prepare(x).cpu().to(kind)
+    inputs = federation.prepare(x).cpu().to(dtype)
     keys = [torch.tensor([number, 0]) for number in range(TRIES)]
-    batch = Batch(inputs, y.cpu(), torch.ones(len(inputs), dtype=kind), keys[0])
+    batch = Batch(inputs, y.cpu(), torch.ones(len(inputs), dtype=dtype), keys[0])
 
     def forward(model: Model, train: bool, key: Tensor = keys[0]) -> list[Tensor]:
         with torch.set_grad_enabled(train):  # without gradients checkpoint does nothing
-            out, moved = model.apply(params, buffers, batch._replace(key=key), train)
-        return [out.logits, out.features, *moved.values()]
+            out, new_buffers = model.apply(params, buffers, batch._replace(key=key), train)
+        return [out.logits, out.features, *new_buffers.values()]
 
     with preserve_generators(), disable_saved_tensors_hooks(RECOMPUTED):
         seen, calls = KeyedCalls(), list[tuple[nn.Module, Any]]()
@@ -68,8 +68,8 @@ def with_checked_forward(model: Model, federation: Federation) -> Model:
         check_unchanged(calls[0][0], model, {**params, **buffers})
         checked = replace(with_keyed_functions(model) if seen.keyed else model, unrolled=steps)
         for key in keys if checked.random else keys[:1]:
-            check_same(partial(forward, checked, True, key))
-        check_same(lambda: forward(checked, False))
+            check_reproducible(partial(forward, checked, True, key))
+        check_reproducible(lambda: forward(checked, False))
         return replace(checked, mixes_samples=mixes_samples(checked, params, buffers, batch))
 
 
@@ -78,14 +78,15 @@ def mixes_samples(model: Model, params: Leaves, buffers: Leaves, batch: Batch) -
     """Whether samples of weight 0, with which a stack pads short batches, change the logits of the others."""
     x, y, weight, _ = batch
     longer_x, longer_y = (torch.cat([v, *[v[:1]] * PADDING]) for v in (x, y))
-    rows = torch.cat([weight, weight.new_zeros(PADDING)])
+    longer_weight = torch.cat([weight, weight.new_zeros(PADDING)])
     # A batch of another size may be rounded differently, and batch norm over few values amplifies that.
-    allowed = 0.2 if model.half else 1e-2
+    tolerance = 0.2 if model.half else 1e-2
     for number in range(TRIES if model.random else 1):  # a random order may, by chance, keep the samples
         key = torch.tensor([number, 0])
         alone = model.apply(params, buffers, batch._replace(key=key), True)[0].logits
-        padded = model.apply(params, buffers, Batch(longer_x, longer_y, rows, key), True)[0].logits[: len(x)]
-        if bool((alone - padded).abs().max() > allowed * alone.abs().max()):
+        longer = Batch(longer_x, longer_y, longer_weight, key)
+        padded = model.apply(params, buffers, longer, True)[0].logits[: len(x)]
+        if bool((alone - padded).abs().max() > tolerance * alone.abs().max()):
             return True
     return False
 
@@ -131,14 +132,14 @@ def run_forward(run: Run) -> list[Tensor]:
         raise RequestError(f"the module cannot train: {error_text(error)}") from error
 
 
-def check_same(run: Run) -> None:
-    """Raise if a forward pass uses a generator, or returns another result the second time."""
+def check_reproducible(run: Run) -> None:
+    """Raise if a forward pass advances a generator, or returns another result the second time."""
     before = generator_states()
     first = run_forward(run)
     after = generator_states()
-    for kind, state in before.items():
-        if after[kind] != state:
-            raise RequestError(generator_message(run, kind))
+    for generator, state in before.items():
+        if after[generator] != state:
+            raise RequestError(generator_message(run, generator))
     second = run_forward(run)
     if any(
         not torch.allclose(a, b, rtol=1e-3, atol=1e-5, equal_nan=True)
@@ -181,7 +182,7 @@ def part_at(root: nn.Module, path: str) -> str:
 
 
 def generator_states() -> dict[str, Any]:
-    """The states of the process's global generators."""
+    """The states of the process's global generators, by their owners' names in messages."""
     return {
         "torch's": torch.random.get_rng_state().numpy().tobytes(),
         "numpy's": str(np.random.get_state(legacy=False)),
@@ -201,28 +202,29 @@ def preserve_generators() -> Iterator[None]:
         np.random.set_state(legacy)
 
 
-def generator_message(run: Run, kind: str) -> str:
-    """The error message for a forward pass that advances a generator; it names the module and function."""
+def generator_message(run: Run, generator: str) -> str:
+    """The error message for a forward pass that advances `generator`; it names the module and function."""
     states: list[Any] = []
-    found: list[str] = []
+    names: list[str] = []
     roots: list[nn.Module] = []
 
     def begin(part: nn.Module, inputs: Any) -> None:
         roots.append(part)
-        states.append(generator_states()[kind])
+        states.append(generator_states()[generator])
 
     def end(part: nn.Module, inputs: Any, outputs: Any) -> None:
-        if generator_states()[kind] != states.pop() and not found:
-            found.append(part_name(roots[0], part))
+        if generator_states()[generator] != states.pop() and not names:
+            names.append(part_name(roots[0], part))
 
-    drawn = GeneratorCalls()
-    with forward_hooks(begin, end), drawn:
+    calls = GeneratorCalls()
+    with forward_hooks(begin, end), calls:
         run_forward(run)
-    by = f" ({drawn.name})" if drawn.name else ""
+    by = f" ({calls.name})" if calls.name else ""
+    part = names[0] if names else "the module"
     return (
-        f"{found[0] if found else 'the module'}: its forward draws from {kind} global generator{by}, so a "
-        f"run could not be resumed exactly and clients could not train side by side. Use {KEYED}: kedge "
-        "draws their numbers from the run's seed."
+        f"{part}: its forward draws from {generator} global generator{by}, so a run could not be resumed "
+        f"exactly and clients could not train side by side. Use {KEYED}: kedge draws their numbers from the "
+        "run's seed."
     )
 
 
@@ -239,10 +241,11 @@ def changing_module(run: Run) -> str | None:
 
     with forward_hooks(begin, end):
         run_forward(run)
-        middle = len(calls)
+        count = len(calls)
         run_forward(run)
-    for (part, given, gave), (_, again, later) in zip(calls[:middle], calls[middle:], strict=False):
-        if same(given, again) and not same(gave, later):
+    for first, second in zip(calls[:count], calls[count:], strict=False):
+        (part, inputs, outputs), (_, second_inputs, second_outputs) = first, second
+        if same(inputs, second_inputs) and not same(outputs, second_outputs):
             return part_name(roots[0], part)
     return None
 

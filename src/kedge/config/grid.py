@@ -27,7 +27,7 @@ LONGEST = 200  # characters of a folder's name; file systems allow 255 bytes
 
 
 class Cell(NamedTuple):
-    """One combination."""
+    """One combination of the values of a grid."""
 
     name: str
     settings: dict[str, Any]
@@ -37,13 +37,15 @@ class Cell(NamedTuple):
 def cells(document: Mapping[str, Any]) -> list[Cell]:
     """All combinations of a document's grid, each checked as far as possible without its data."""
     grid = grid_of(document)
-    plain = {key: value for key, value in document.items() if key != "grid"}
-    every = [single_settings(dict(zip(grid, values, strict=True))) for values in product(*grid.values())]
+    base = {key: value for key, value in document.items() if key != "grid"}
+    combinations = [
+        single_settings(dict(zip(grid, values, strict=True))) for values in product(*grid.values())
+    ]
     found: list[Cell] = []
-    known: dict[str, str] = {}
-    for name, settings in zip(cell_names(every), every, strict=True):
+    known: dict[str, str] = {}  # configuration -> name of its cell
+    for name, settings in zip(cell_names(combinations), combinations, strict=True):
         try:
-            experiment = resolve(override(plain, settings))
+            experiment = resolve(override(base, settings))
             check_buildable(experiment)
         except RequestError as error:
             raise RequestError(f"grid, cell {name}: {error}") from None
@@ -56,7 +58,7 @@ def cells(document: Mapping[str, Any]) -> list[Cell]:
 
 
 def grid_of(document: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """The keys and their lists."""
+    """The table [grid] of a document, checked, as one flat dict: key -> list of values."""
     table = document.get("grid")
     if not isinstance(table, Mapping) or not table:
         raise RequestError(
@@ -128,16 +130,16 @@ def check_buildable(experiment: Experiment) -> None:
     factory_of("partition", experiment.partition["name"])(**options_of(experiment.partition))
 
 
-def cell_names(every: Sequence[Mapping[str, Any]]) -> list[str]:
+def cell_names(combinations: Sequence[Mapping[str, Any]]) -> list[str]:
     """A unique name for each combination."""
-    found: list[str] = []
-    for settings in every:
-        whole = ",".join(f"{key}={path_part(value)}" for key, value in settings.items())
-        if len(whole) > LONGEST:
-            whole = f"{whole[: LONGEST - 9]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
-        number = sum(re.fullmatch(re.escape(whole) + r"(-\d+)?", other) is not None for other in found)
-        found.append(f"{whole}-{number + 1}" if whole in found else whole)
-    return found
+    names: list[str] = []
+    for settings in combinations:
+        name = ",".join(f"{key}={path_part(value)}" for key, value in settings.items())
+        if len(name) > LONGEST:
+            name = f"{name[: LONGEST - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+        number = sum(re.fullmatch(re.escape(name) + r"(-\d+)?", other) is not None for other in names)
+        names.append(f"{name}-{number + 1}" if name in names else name)
+    return names
 
 
 def path_part(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The user's own code, named `package.module:attribute` or `path/to/file.py:attribute`: find and load it."""
+"""Find and load the user's own code, named `package.module:attribute` or `path/to/file.py:attribute`."""
 
 import hashlib
 import importlib
@@ -23,7 +23,7 @@ class Pin(NamedTuple):
     """The file and source that a name refers to, independent of the current folder and later changes."""
 
     path: Path
-    root: Path  # the folder from which the file and the files it imports are imported
+    root: Path  # the folder in sys.path from which the file and its own imports are loaded
     source: bytes
 
 
@@ -45,14 +45,14 @@ KEDGE_AND_PYTHON = tuple(
 
 def import_object(name: str) -> Any:
     """The object with this name; its file or module is loaded once."""
-    place, attribute = split_name(name)
+    location, attribute = split_name(name)
     module = load_module(name)
     if not hasattr(module, attribute):
         known = [k for k, v in vars(module).items() if not k.startswith("_") and not inspect.ismodule(v)]
-        own = [k for k in known if getattr(getattr(module, k), "__module__", None) == module.__name__]
+        defined = [k for k in known if getattr(getattr(module, k), "__module__", None) == module.__name__]
         raise RequestError(
-            f"{name}: {place} has no {attribute!r}.{nearest(attribute, known)} "
-            f"It defines: {', '.join(own) or 'nothing'}."
+            f"{name}: {location} has no {attribute!r}.{nearest(attribute, known)} "
+            f"It defines: {', '.join(defined) or 'nothing'}."
         )
     return getattr(module, attribute)
 
@@ -67,13 +67,13 @@ def import_method(name: str) -> Algorithm:
             f"{name} is of type {type(found).__name__}: need a kedge Algorithm, or a function that returns "
             "an Algorithm and whose arguments all have defaults."
         )
-    made = call_factory(name, found)
-    if not isinstance(made, Algorithm):
+    algorithm = call_factory(name, found)
+    if not isinstance(algorithm, Algorithm):
         raise RequestError(
-            f"{name} returns a {type(made).__name__}, not a kedge Algorithm. A correction or a schedule "
+            f"{name} returns a {type(algorithm).__name__}, not a kedge Algorithm. A correction or a schedule "
             "alone is no method: return dataclasses.replace(kedge.fedavg(), name=…, corrections=(…,))."
         )
-    return made
+    return algorithm
 
 
 def call_factory(name: str, factory: Any) -> Any:
@@ -82,12 +82,12 @@ def call_factory(name: str, factory: Any) -> Any:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError) as error:
         raise RequestError(f"{name}: its arguments cannot be read ({error}). Name a function.") from error
-    needed = [
+    required = [
         p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
-    if needed:
+    if required:
         raise RequestError(
-            f"{name} needs arguments: {', '.join(needed)}. Give them defaults, or name a function without "
+            f"{name} needs arguments: {', '.join(required)}. Give them defaults, or name a function without "
             "arguments that calls it."
         )
     with report_failure(name, "calling it"):
@@ -96,15 +96,15 @@ def call_factory(name: str, factory: Any) -> Any:
 
 def load_module(name: str) -> ModuleType:
     """Import the module, or run the file, that `name` begins with."""
-    place, _ = split_name(name)
+    location, _ = split_name(name)
     pin = PINNED.get().get(name)
-    if not place.endswith(".py"):
+    if not location.endswith(".py"):
         add_to_path(pin.root if pin else Path.cwd())
-        with report_failure(name, f"importing {place}", missing=place), record_imports(place):
-            return importlib.import_module(place)
+        with report_failure(name, f"importing {location}", module=location), record_imports(location):
+            return importlib.import_module(location)
     if pin:
         return load_file(name, pin.path, pin.source)
-    path = Path(place).expanduser()
+    path = Path(location).expanduser()
     if not path.is_file():
         wrong = "it is a folder" if path.is_dir() else "no such file"
         near = nearest(path.name, [p.name for p in path.parent.glob("*.py")]) if path.parent.is_dir() else ""
@@ -114,11 +114,11 @@ def load_module(name: str) -> ModuleType:
 
 def split_name(name: str) -> tuple[str, str]:
     """The file or module in `name`, and the attribute."""
-    place, _, attribute = name.rpartition(":")
-    if not place or not attribute.isidentifier():
+    location, _, attribute = name.rpartition(":")
+    if not location or not attribute.isidentifier():
         missing = "the name of the object is missing" if name.endswith(".py") else "cannot read it"
         raise RequestError(f"{name}: {missing}. {FORMS}")
-    return place, attribute
+    return location, attribute
 
 
 def load_file(name: str, path: Path, source: bytes) -> ModuleType:
@@ -142,12 +142,12 @@ def load_file(name: str, path: Path, source: bytes) -> ModuleType:
 
 
 @contextmanager
-def record_imports(place: str) -> Iterator[None]:
+def record_imports(location: str) -> Iterator[None]:
     """Record the modules that are imported in this context, and their sources."""
     before = set(sys.modules)
     yield
     new = set(sys.modules) - before
-    IMPORTED_WITH.setdefault(place, set()).update(new)
+    IMPORTED_WITH.setdefault(location, set()).update(new)
     for module in (sys.modules[name] for name in new):
         if isinstance(module, ModuleType):
             source_of(module)
@@ -181,16 +181,16 @@ def add_to_path(folder: Path) -> None:
 
 @contextmanager
 def report_failure(
-    name: str, doing: str, path: Path | None = None, missing: str | None = None
+    name: str, action: str, path: Path | None = None, module: str | None = None
 ) -> Iterator[None]:
     """In this context, any exception of the user's code becomes a RequestError with the line of the error.
 
-    `doing` describes the action for the message; `missing` is the module whose absence has its own message.
+    `action` describes the step for the message. If `module` is not installed, the message says so.
     """
     try:
         yield
     except (Exception, SystemExit) as error:
-        if missing and isinstance(error, ModuleNotFoundError) and f"{missing}.".startswith(f"{error.name}."):
+        if module and isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             raise RequestError(
                 f"{name}: no module {error.name!r} is installed or in {Path.cwd()}. {FORMS}"
             ) from error
@@ -198,6 +198,6 @@ def report_failure(
         lines = [frame.lineno for frame in frames if path and frame.filename == str(path)]
         where = f" (line {lines[-1]})" if lines else ""
         raise RequestError(
-            f"{name}: {doing} failed{where}: {type(error).__name__}: {error}. "
+            f"{name}: {action} failed{where}: {type(error).__name__}: {error}. "
             "Correct it; --debug prints the traceback."
         ) from error

@@ -33,10 +33,10 @@ def stage_tables(text: str) -> dict[str, Any]:
     first, *later = text.split("->")
     rows = []
     for part in later:
-        method, sign, at = part.partition("@")
-        moment = parsed_value(at) if sign else SWITCH
-        when = {"when": rule_table(moment)} if isinstance(moment, str) else {"at": moment}
-        rows.append({**when, **named_tables(method)})
+        method, sign, text_of_start = part.partition("@")
+        start = parsed_value(text_of_start) if sign else SWITCH
+        keys = {"when": rule_table(start)} if isinstance(start, str) else {"at": start}
+        rows.append({**keys, **named_tables(method)})
     return {**named_tables(first), **({"then": rows} if rows else {})}
 
 
@@ -44,8 +44,8 @@ def named_tables(text: str, path: str = "method") -> dict[str, dict[str, Any]]:
     """'fedbug(ratio=0.2)+feddyn' as the table [method], and [schedule] if `text` names one."""
     tables: dict[str, dict[str, Any]] = {}
     for part in re.split(rf"\+{OUTSIDE}", text):
-        table, *further = [parsed_call(one, path) for one in re.split(rf"&{OUTSIDE}", part)]
-        roles = [role(one["name"], text, path) for one in (table, *further)]
+        table, *further = [parsed_call(call, path) for call in re.split(rf"&{OUTSIDE}", part)]
+        roles = [role(call["name"], text, path) for call in (table, *further)]
         if further and "schedule" in roles:
             name = (table, *further)[roles.index("schedule")]["name"]
             raise RequestError(
@@ -114,6 +114,6 @@ def as_text(value: Any) -> str:
     """A value as a user would write it in a configuration."""
     if isinstance(value, Mapping) and "name" in value:
         inside = ", ".join(f"{k}={as_text(v)}" for k, v in value.items() if k not in ("name", "and"))
-        own = f"{value['name']}({inside})" if inside else str(value["name"])
-        return " & ".join([own, *map(as_text, value.get("and", ()))])
+        call = f"{value['name']}({inside})" if inside else str(value["name"])
+        return " & ".join([call, *map(as_text, value.get("and", ()))])
     return value if isinstance(value, str) else json.dumps(value)

@@ -13,11 +13,11 @@ def expected_metrics(task: Task, stage: Stage) -> list[str]:
     algorithm, data = stage.algorithm, task.federation
     models = global_models(algorithm, initial_server(algorithm, task.model, *task.model.init(task.seed)))
     names = [f"{model}.global.{kind}" for model in models for kind in KINDS if data.test]
-    if any(len(own) for own in data.local_tests):
+    if any(len(test) for test in data.local_tests):
         names += [f"{model}.local.{kind}" for model in models for kind in KINDS]
         tuned = ("", ".tuned") if task.tune_every and tune_of(task, algorithm) else ("",)
-        ends = [how + who for how in tuned for who in ("", ".seen", ".unseen")]
-        names += [f"personal.local.{kind}{end}" for kind in KINDS for end in ends]
+        suffixes = [tuning + clients for tuning in tuned for clients in ("", ".seen", ".unseen")]
+        names += [f"personal.local.{kind}{suffix}" for kind in KINDS for suffix in suffixes]
     return [*names, "train.loss"]
 
 
@@ -28,8 +28,8 @@ def tune_of(task: Task, algorithm: Algorithm) -> Tune | None:
 
 
 def global_models(algorithm: Algorithm, server: Server) -> dict[str, Leaves]:
-    """The models that all clients share, by name: those of every method, and the method's views."""
-    found = {"distributed": server.shared, "average": server.average}
+    """The evaluated models of the server, by name: distributed, average, and the method's views."""
+    models = {"distributed": server.shared, "average": server.average}
     for c in algorithm.corrections:
-        found |= c.views(server.shared, server.slots[c.name])
-    return found
+        models |= c.views(server.shared, server.slots[c.name])
+    return models

@@ -182,8 +182,8 @@ def tables_of(protocol: Protocol, document: Table) -> dict[str, Any]:
     """The protocol's tables for the dataset and the method of this document."""
     tables = dict(protocol.tables)
     by_method = {"training": shared_training(protocol, document)}
-    for own in (by_method, protocol.datasets.get(data_name(document), {})):
-        tables |= {key: {**tables.get(key, {}), **table} for key, table in own.items() if table}
+    for further in (by_method, protocol.datasets.get(data_name(document), {})):
+        tables |= {key: {**tables.get(key, {}), **table} for key, table in further.items() if table}
     return tables
 
 
@@ -202,25 +202,28 @@ def shared_training(protocol: Protocol, document: Table) -> Table:
     later = document.get("then")
     stages = [document, *(later if isinstance(later, list) else [])]
     methods = [stage["method"] for stage in stages if has_method(stage)]
-    tables = [protocol.training.get(str(one.get("name")), {}) for one in methods if isinstance(one, Mapping)]
+    tables = [protocol.training.get(str(m.get("name")), {}) for m in methods if isinstance(m, Mapping)]
     return tables[0] if tables and all(table == tables[0] for table in tables) else {}
 
 
-def merged(preset: Any, given: Any, key: str, name: str) -> Any:
-    """The protocol's value of a key, replaced by `given`; in tables, key by key."""
-    if not isinstance(preset, Mapping) or not isinstance(given, Mapping):
-        return given
-    if "name" in preset and given.get("name", preset["name"]) != preset["name"]:
-        return given  # another factory has other arguments
-    for inner, value in given.items():
+def merged(preset: Any, document_value: Any, key: str, name: str) -> Any:
+    """The document's value of `key`; if it is a table, with the protocol's values for missing keys.
+
+    `preset` is the value of the protocol `name`.
+    """
+    if not isinstance(preset, Mapping) or not isinstance(document_value, Mapping):
+        return document_value
+    if "name" in preset and document_value.get("name", preset["name"]) != preset["name"]:
+        return document_value  # another factory has other arguments
+    for inner, value in document_value.items():
         if value is None and inner in preset:
             raise RequestError(
                 f"{key}.{inner} = None: the protocol {name!r} has {preset[inner]!r}, and None does not "
                 "replace it. Give a value: training.clip = 'off' is no clipping, participation.share = 1.0 "
                 "is all clients."
             )
-    left = EITHER if key == "participation" and EITHER & set(given) else set()
-    return {**{k: v for k, v in preset.items() if k not in left}, **given}
+    excluded = EITHER if key == "participation" and EITHER & set(document_value) else set()
+    return {**{k: v for k, v in preset.items() if k not in excluded}, **document_value}
 
 
 def method_with_protocol(protocol: Protocol, method: Any) -> Any:

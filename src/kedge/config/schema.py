@@ -1,4 +1,4 @@
-"""Tables checked against a signature: a factory's arguments are its configuration.
+"""Check the tables of a configuration against signatures: a factory's arguments are its configuration.
 
 Unknown keys, missing keys and wrong types are RequestErrors that name the key, the value and the allowed
 values.
@@ -29,17 +29,17 @@ def with_defaults(
     target: Callable[..., Any],
     table: Mapping[str, Any],
     path: str,
-    given: tuple[str, ...] = (),
-    also: Callable[..., Any] | None = None,
+    excluded: tuple[str, ...] = (),
+    further: Callable[..., Any] | None = None,
     name: str | None = None,
 ) -> dict[str, Any]:
-    """All arguments of the target, from the table or from its defaults; raise for a wrong table.
+    """All arguments of `target`: the checked values of `table`, and defaults for missing keys.
 
     `path` is the table's key and `name` the target's name, for error messages. The table may not set the
-    arguments in `given`. It may also set the arguments of `also`.
+    arguments in `excluded`. It may also set the arguments of the function `further`.
     """
-    every = {**parameters(target), **(parameters(also) if also else {})}
-    known = {k: v for k, v in every.items() if k not in given}
+    signature = {**parameters(target), **(parameters(further) if further else {})}
+    known = {k: v for k, v in signature.items() if k not in excluded}
     for key in table:
         if key not in known:
             raise RequestError(
@@ -58,7 +58,7 @@ def with_defaults(
 
 
 def typed_value(hint: Any, value: Any, path: str) -> Any:
-    """The value as this type. No other conversions than lists to tuples and whole numbers to floats."""
+    """`value` checked against the type `hint`; only lists become tuples, and whole numbers floats."""
     try:
         return TypeAdapter(hint).validate_json(json.dumps(value), strict=True)
     except (ValidationError, TypeError) as error:

@@ -33,18 +33,18 @@ def stages_of(experiment: Experiment, optimizer: Optimizer | None = None) -> tup
 
 def with_measurements(stages: Sequence[Stage], last_models: bool) -> tuple[Stage, ...]:
     """The stages with the corrections that only measure: for their rules, and for the model `all`."""
-    found = []
+    extended = []
     for stage in stages:
         extend = getattr(stage.until, "with_measurements", None)  # a rule may also be a plain function
         algorithm = extend(stage.algorithm) if extend else stage.algorithm
         if last_models:
             algorithm = replace(algorithm, corrections=(*algorithm.corrections, LastModels()))
-        found.append(replace(stage, algorithm=algorithm))
-    return tuple(found)
+        extended.append(replace(stage, algorithm=algorithm))
+    return tuple(extended)
 
 
 def common_rebuild(stages: Sequence[Stage]) -> Callable[[nn.Module], nn.Module]:
-    """The function with which all stages change the network; raise if they differ."""
+    """The `Algorithm.rebuild` of all stages; raise if they differ."""
     functions = {stage.algorithm.rebuild: stage.algorithm.name for stage in stages}
     if len(functions) > 1:
         raise RequestError(
@@ -65,22 +65,22 @@ def adapted_model(model: Model, stages: Sequence[Stage]) -> Model:
 
 
 def algorithm_of(method: dict[str, Any], schedule: dict[str, Any]) -> Algorithm:
-    """The method under the schedule; if the method has its own, a unit trains if both train it."""
+    """The algorithm of a table [method] and a table [schedule]."""
     base = reduce(and_, map(single_algorithm, combined_methods(method)))
     if schedule["name"] == "all":
         return base
-    named = factory_of("schedule", schedule["name"])(**options_of(schedule))
-    return with_schedule(base, named, label_of(method, schedule))
+    added = factory_of("schedule", schedule["name"])(**options_of(schedule))
+    return with_schedule(base, added, label_of(method, schedule))
 
 
 def single_algorithm(method: dict[str, Any]) -> Algorithm:
-    """The algorithm of one table of a method."""
-    made = factory_of("method", method["name"])(**options_of(method))
-    if not isinstance(made, Algorithm):
+    """The algorithm of one method's table, without the methods in [[method.and]]."""
+    algorithm = factory_of("method", method["name"])(**options_of(method))
+    if not isinstance(algorithm, Algorithm):
         raise RequestError(
-            f"method.name = {method['name']!r}: it returns a {type(made).__name__}, not an Algorithm."
+            f"method.name = {method['name']!r}: it returns a {type(algorithm).__name__}, not an Algorithm."
         )
-    return made
+    return algorithm
 
 
 def local_training(experiment: Experiment, optimizer: Optimizer | None = None) -> LocalTraining:

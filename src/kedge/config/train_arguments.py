@@ -60,8 +60,8 @@ def train_document(arguments: Mapping[str, Any]) -> dict[str, Any]:
         table, _, inner = key.rpartition(".")
         (document.setdefault(table, {}) if table else document)[inner] = value
     tune = arguments["tune"]
-    how = {"tune": tune.what, "tune_epochs": tune.epochs} if isinstance(tune, Tune) else {"tune": tune}
-    document["evaluation"] |= how
+    tuning = {"tune": tune.what, "tune_epochs": tune.epochs} if isinstance(tune, Tune) else {"tune": tune}
+    document["evaluation"] |= tuning
     document["measure"] = asdict(arguments["measure"] or Measure())
     texts = {key: arguments[key] for key in ("method", "optimizer") if isinstance(arguments[key], str)}
     return document | texts
@@ -93,14 +93,14 @@ def train_stages(method: Method, experiment: Experiment, optimizer: Optimizer | 
     local = local_training(experiment, optimizer)
     if isinstance(method, Algorithm):
         return (Stage(method, experiment.rounds, local),)
-    given = [stage for stage in method if isinstance(stage, Stage)] if isinstance(method, Sequence) else []
-    if not given or len(given) < len(method):
+    stages = [stage for stage in method if isinstance(stage, Stage)] if isinstance(method, Sequence) else []
+    if not stages or len(stages) < len(method):
         raise RequestError(
             f"method = {method!r}: need a method string, an Algorithm, or a list of at least one kedge.Stage."
         )
-    total = sum(stage.rounds for stage in given)
+    total = sum(stage.rounds for stage in stages)
     if experiment.rounds not in (total, ROUNDS):
         raise RequestError(
             f"rounds = {experiment.rounds}, but the stages have {total} rounds together. Leave out rounds."
         )
-    return tuple(replace(one, local=local) if one.local is DEFAULT_LOCAL else one for one in given)
+    return tuple(replace(stage, local=local) if stage.local is DEFAULT_LOCAL else stage for stage in stages)

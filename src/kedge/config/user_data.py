@@ -37,13 +37,16 @@ def user_federation(
 
 
 def with_local_tests(federation: Federation, given: bool, experiment: Experiment) -> Federation:
-    """The federation with local tests: the share `evaluation.local_test` of each client's samples."""
-    share, way = experiment.evaluation.local_test, experiment.evaluation.local
-    check_local_tests(way, share)
-    if way != "split":
+    """The federation with the share `evaluation.local_test` of each client's samples as its local test.
+
+    `given`: the caller passed local tests, so that a share is an error.
+    """
+    share, division = experiment.evaluation.local_test, experiment.evaluation.local
+    check_local_tests(division, share)
+    if division != "split":
         raise RequestError(
-            f"evaluation.local = {way!r}: kedge.train has no common dataset to divide. Use 'split', or pass "
-            "each client's own test data as local_tests."
+            f"evaluation.local = {division!r}: kedge.train has no common dataset to divide. Use 'split', "
+            "or pass each client's own test data as local_tests."
         )
     if not share:
         return federation

@@ -1,6 +1,6 @@
 """conv2d that is fast under vmap over clients, each of which has its own weights.
 
-torch computes a grouped convolution there, which is slow on a GPU. `Convolution` calls the operators of
+Under vmap torch computes a grouped convolution, which is slow on a GPU. `Convolution` calls the operators of
 operators.py instead: one implicit matrix product for all clients. Without CUDA, without Triton, in float64
 and in exact float32 kedge keeps torch's convolution (`uses_triton`).
 """

@@ -214,5 +214,5 @@ def gradients(
 
 @cache
 def side_stream(stream: int) -> torch.cuda.Stream:
-    """A second stream for each stream, named by its handle."""
+    """The second stream that runs beside the stream with the handle `stream`."""
     return torch.cuda.Stream()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Block sizes of the Triton programs. They depend on shapes only, so every run sums in the same order.
+"""Block sizes of the Triton programs. They depend on shapes only, so that every run sums in the same order.
 
 The numbers were tuned on an H200, with the standard CNN and 1 to 100 clients. In each dict of block sizes, a
 program computes BM × BN values of the result (one block, or tile), and adds up BK or BR terms in each step of
@@ -12,7 +12,7 @@ SHARED_MEMORY = 200_000  # bytes of shared memory of a multiprocessor
 
 
 def convolve_tiles(dtype: torch.dtype, clients: int, rows: int, channels: int, out: int) -> dict[str, int]:
-    """Block sizes of `convolve`: large tiles read less twice, but every multiprocessor must get a tile."""
+    """Block sizes of `convolve`: large tiles reread fewer values, but each multiprocessor must get a tile."""
 
     def programs(high: int, columns: int) -> int:
         return clients * ceil_div(rows, high) * ceil_div(out, columns)
@@ -85,9 +85,9 @@ def weight_gradient_tiles(dtype: torch.dtype, total: int, out: int) -> dict[str,
 def split_k(t: dict[str, int], dtype: torch.dtype, rows: int, tiles: int) -> tuple[int, int]:
     """Split-K of the weight gradient: the number of parts of its sum over `rows`, and the rows of a part.
 
-    A part has `tiles` tiles of the block sizes `t`. The parts keep all multiprocessors about equally busy.
-    One program for each suffices if parts are short, and in bfloat16 if there is only one part or programs
-    are large; otherwise it gets two or four.
+    A part has `tiles` tiles of the block sizes `t`, and each tile is one program. The number of parts is such
+    that all multiprocessors get about the same number of programs. This number is one if parts are short or,
+    in bfloat16, if there is only one part or programs are large; otherwise it is two or four.
     """
     count = 1
     for aim in (MULTIPROCESSORS, 2 * MULTIPROCESSORS, 4 * MULTIPROCESSORS):
