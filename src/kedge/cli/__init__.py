@@ -1,4 +1,4 @@
-"""The command line. commands/: options and help texts; actions/: the work, loaded when a command runs.
+"""The program `kedge`: commands/ has the options and help texts of its commands, actions/ their work.
 
 Modules outside actions/ load no PyTorch, so that help, the version and shell completion appear at once. A
 command imports its action inside its function.
@@ -54,9 +54,9 @@ def help_text(command: Callable[..., None]) -> str:
     return "\n\n".join(part.replace("\n", " ") for part in (inspect.getdoc(command) or "").split("\n\n"))
 
 
-def print_version(wanted: bool) -> None:
-    """Print the version and exit."""
-    if wanted:
+def print_version(requested: bool) -> None:
+    """Print the version and exit, if the option --version is given."""
+    if requested:
         typer.echo(f"kedge {__version__}")
         raise typer.Exit
 

@@ -1,4 +1,4 @@
-"""Settings of the C library's allocator, so that it keeps freed memory.
+"""Configure the C library's allocator so that it keeps freed memory.
 
 Training frees and allocates the same megabytes in every step. By default glibc may return them to the system
 in between, depending on the layout of the heap, and page faults can then take a fifth of a round. Only the

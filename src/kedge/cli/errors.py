@@ -32,7 +32,7 @@ def exit_code(error: BaseException) -> int | None:
 
 
 def report_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, with each error printed as one message on standard error and turned into an exit code."""
+    """Decorate a command: print an error as one message on standard error, and exit with its code."""
 
     @functools.wraps(command)
     def wrapper(*args: Any, **kwargs: Any) -> None:

@@ -126,7 +126,7 @@ def check_file(option: str, path: Path, suffix: str) -> None:
 
 def check_folder(option: str, path: Path, remedy: str) -> None:
     """Raise if `path`, or one of its parent folders, is a file."""
-    existing = next((place for place in (path, *path.parents) if place.exists()), None)
+    existing = next((folder for folder in (path, *path.parents) if folder.exists()), None)
     if existing and not existing.is_dir():
         raise RequestError(f"{option} {path}: {existing} is a file; {remedy}.")
 

@@ -21,7 +21,7 @@ def print_json(document: Any) -> None:
 
 
 def print_notes(lines: Iterable[str]) -> None:
-    """Print remarks below a table."""
+    """Print lines dimmed, as remarks below a table."""
     for line in lines:
         console().print(line, style="dim", markup=False, highlight=False)
 

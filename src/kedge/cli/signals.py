@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM stop the runs of this process and leave undamaged checkpoints.
+"""Handle Ctrl-C and SIGTERM: stop the runs of this process and leave undamaged checkpoints.
 
 First Ctrl-C: the runs stop after the current round and save their states. Second Ctrl-C: KeyboardInterrupt.
 
@@ -6,9 +6,9 @@ SIGTERM (from a batch system or a container): the runs stop in the same way, and
 code 130 after GRACE seconds even if the round has not ended, or at once after a second SIGTERM or a Ctrl-C.
 If no run is training, SIGTERM ends the process at once.
 
-Python calls signal handlers in the main thread between two bytecodes: never while torch computes. Its C-level
-handler does run then, and writes the signal's number to a socket (signal.set_wakeup_fd). A thread reads that
-socket.
+Python calls signal handlers in the main thread between two bytecodes, not while torch computes. Its C-level
+handler also runs while torch computes, and writes the signal's number to a socket (signal.set_wakeup_fd). A
+thread reads that socket.
 """
 
 import os
@@ -32,7 +32,7 @@ INTERRUPTED = 130
 
 
 class Stop:
-    """Whether the runs must stop, and the message to print if the process ends before they do."""
+    """A request to stop the runs; `farewell` returns the message to print if the process ends before."""
 
     def __init__(self, farewell: Callable[[], str]) -> None:
         self.farewell = farewell

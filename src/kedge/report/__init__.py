@@ -1,1 +1,1 @@
-"""Tables and plots: from the files of runs, never from live objects."""
+"""Tables, plots and pages, made from the files of runs only."""

@@ -13,18 +13,18 @@ SUMS = ("samples", "updates", "macs", "bytes_down", "bytes_up")
 
 
 def phases(history: History) -> list[dict[str, Any]]:
-    """The phases of a history with rounds, method, trainable parameters and summed costs."""
+    """One row for each phase of a history: rounds, method, trainable parameters and summed costs."""
 
-    def kind(line: Mapping[str, Any]) -> tuple[Any, ...]:
+    def phase_key(line: Mapping[str, Any]) -> tuple[Any, ...]:
         return line["stage"], line["method"], line["cost"]["parameters"]
 
-    found = []
-    for (stage, method, parameters), lines in groupby(lines_with_cost(history), kind):
-        own = list(lines)
-        place = {"first_round": own[0]["round"], "last_round": own[-1]["round"], "rounds": len(own)}
-        row = {"stage": stage, "method": method, **place, "parameters": parameters, **cost_sums(own)}
-        found.append({**row, "macs_per_sample": row["macs"] / row["samples"] if row["samples"] else None})
-    return found
+    rows = []
+    for (stage, method, parameters), group in groupby(lines_with_cost(history), phase_key):
+        lines = list(group)
+        rounds = {"first_round": lines[0]["round"], "last_round": lines[-1]["round"], "rounds": len(lines)}
+        row = {"stage": stage, "method": method, **rounds, "parameters": parameters, **cost_sums(lines)}
+        rows.append({**row, "macs_per_sample": row["macs"] / row["samples"] if row["samples"] else None})
+    return rows
 
 
 def lines_with_cost(history: History) -> list[Mapping[str, Any]]:
@@ -34,9 +34,9 @@ def lines_with_cost(history: History) -> list[Mapping[str, Any]]:
 
 def cost_sums(lines: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """The summed costs of some lines of a history."""
-    own = list(lines)
-    keys = [k for k in (*SUMS, "papers_count") if own and k in own[0]["cost"]]
-    return {k: sum(line["cost"][k] for line in own) for k in keys}
+    listed = list(lines)
+    keys = [k for k in (*SUMS, "papers_count") if listed and k in listed[0]["cost"]]
+    return {k: sum(line["cost"][k] for line in listed) for k in keys}
 
 
 def total(history: History, until: int | None = None) -> dict[str, int] | None:
@@ -71,12 +71,12 @@ def efficiency(histories: Sequence[History], accuracy: float | None) -> dict[str
 
 
 def cost_to_target(histories: Sequence[History], reached: Sequence[int | None]) -> dict[str, Any]:
-    """Mean rounds, cost and seconds until the rounds `reached`; None if a run did not reach its target."""
-    pairs = [(history, at) for history, at in zip(histories, reached, strict=True) if at is not None]
+    """Mean rounds, cost and seconds of runs up to the rounds `reached`; None if a run has no such round."""
+    pairs = [(history, round) for history, round in zip(histories, reached, strict=True) if round is not None]
     if not pairs or len(pairs) < len(histories):
         return {"rounds_to_target": None, "cost_to_target": None, "seconds_to_target": None}
     return {
-        "rounds_to_target": mean(at for _, at in pairs),
-        "cost_to_target": mean_cost([total(history, at) for history, at in pairs]),
-        "seconds_to_target": mean(seconds(history, at) for history, at in pairs),
+        "rounds_to_target": mean(round for _, round in pairs),
+        "cost_to_target": mean_cost([total(history, round) for history, round in pairs]),
+        "seconds_to_target": mean(seconds(history, round) for history, round in pairs),
     }

@@ -1,4 +1,4 @@
-"""Hand-written texts about methods and schedules, and the metric that a method's paper reports.
+"""Read the hand-written texts about methods and schedules, with the metric that a method's paper reports.
 
 algorithms/texts/NAME.toml has the fields of `Text`. After a change: make docs.
 """
@@ -27,8 +27,8 @@ class Text:
     use: str = ""
     cost: str = ""
     disagree: tuple[str, ...] = ()  # where papers and codes differ
-    reports: str = ""  # the same as `cell`, in words
-    cell: tuple[str, ...] = ()  # the metric of the paper's figures; several if they mean the same model
+    reports: str = ""  # the metric in `cell`, in words
+    cell: tuple[str, ...] = ()  # the metric of the paper's figures; several names if they mean the same model
     example: str = ""  # a method string for the page, if its first default is a bad example
     then: Mapping[str, "Text"] = field(default_factory=dict)  # by the method that follows
 

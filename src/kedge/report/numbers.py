@@ -1,4 +1,4 @@
-"""Numbers as short texts."""
+"""Format numbers as short texts."""
 
 PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 

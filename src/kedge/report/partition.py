@@ -14,7 +14,7 @@ QUANTILES = {"min": 0.0, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "max": 1.0}
 
 @dataclass(frozen=True, eq=False)
 class PartitionStatistics:
-    """Class counts of every client; training samples, unless stated otherwise."""
+    """The class counts of every client, and statistics of them; they count training samples."""
 
     dataset: str
     partition: str  # name(arguments)

@@ -1,4 +1,4 @@
-"""The rows of a figure of a partition: all clients, or an even selection of many, with their captions."""
+"""The rows of a figure of a partition: all clients, or a selection at equal distances, with captions."""
 
 from dataclasses import dataclass
 
@@ -22,10 +22,9 @@ class Rows:
     clients: Counts  # [rows], client numbers
     counts: Counts  # [rows, classes]
     shares: Floats  # [rows, classes]
-    sizes: (
-        Counts  # [rows]; of few clients their own sizes, of many those of all clients from the largest down
-    )
-    few: bool  # rows are ordered by client number, not by largest class
+    # [rows]: the sizes of `clients` if `few`, else of a selection of all clients from the largest down.
+    sizes: Counts
+    few: bool  # whether the partition has few clients: rows are ordered by number, not by largest class
     population: int  # number of clients in the partition
 
     @property
@@ -68,14 +67,14 @@ class Rows:
 
 
 def shown_rows(partition: PartitionStatistics) -> Rows:
-    """Few clients by number; many by largest class, and within a class by decreasing share of it."""
+    """The rows to draw: few clients by number, many by largest class and decreasing share of it."""
     few = partition.clients <= FEW
     largest_share = partition.shares.max(axis=1)
     order = np.arange(partition.clients) if few else np.lexsort((-largest_share, partition.largest))
     limit = max(FEW, min(MAX_ROWS, MAX_CELLS // partition.classes))
-    places = evenly_spaced(partition.clients, min(partition.clients, limit))
-    clients = order[places]
-    sizes = partition.sizes if few else np.sort(partition.sizes)[::-1][places]
+    selected = evenly_spaced(partition.clients, min(partition.clients, limit))
+    clients = order[selected]
+    sizes = partition.sizes if few else np.sort(partition.sizes)[::-1][selected]
     return Rows(clients, partition.counts[clients], partition.shares[clients], sizes, few, partition.clients)
 
 
@@ -85,7 +84,7 @@ def evenly_spaced(population: int, count: int) -> NDArray[np.int64]:
 
 
 def heading(partition: PartitionStatistics) -> str:
-    """The name of the partition; a long one, for example with a path, without its middle."""
+    """The name of the partition; the middle of a long name, for example of a path, is left out."""
     name = partition.name
     return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME // 2]}…{name[1 - MAX_NAME // 2 :]}"
 

@@ -52,7 +52,7 @@ class Run:
         return max((round for name in self.accuracies for round, _ in self.curve(name)), default=0)
 
     def curve(self, metric: str | None) -> list[tuple[int, float]]:
-        """(round, value) of a metric."""
+        """(round, value) of a metric in the rounds that measured it; empty for None."""
         return curve(self.history, metric) if metric else []
 
 
@@ -81,19 +81,19 @@ def find_runs(folders: Iterable[Path]) -> list[Run]:
     return found
 
 
-def metric_of(runs: Sequence[Run], wanted: str | None = None) -> str | None:
-    """The accuracy by which runs are compared: `wanted`, or the first accuracy that all runs have."""
-    each = [run.accuracies for run in runs if run.history]
-    every = matrix_order(name for names in each for name in names)
-    if wanted is None:
-        common = [name for name in ACCURACIES if all(name in names for names in each)]
-        return next((name for name in (*common, *ACCURACIES) if name in every), None)
-    if wanted not in every:
+def metric_of(runs: Sequence[Run], requested: str | None = None) -> str | None:
+    """The accuracy by which runs are compared: `requested`, or the first of ACCURACIES that all runs have."""
+    by_run = [run.accuracies for run in runs if run.history]
+    available = matrix_order(name for names in by_run for name in names)
+    if requested is None:
+        common = [name for name in ACCURACIES if all(name in names for names in by_run)]
+        return next((name for name in (*common, *ACCURACIES) if name in available), None)
+    if requested not in available:
         raise RequestError(
-            f"--metric {wanted}: no run here has it.{nearest(wanted, every)} "
-            f"There are: {', '.join(every) or 'none'}."
+            f"--metric {requested}: no run here has it.{nearest(requested, available)} "
+            f"There are: {', '.join(available) or 'none'}."
         )
-    return wanted
+    return requested
 
 
 def seed_groups(runs: Iterable[Run]) -> list[list[Run]]:

@@ -60,8 +60,8 @@ def run_benchmarks(plan: Plan, as_json: bool) -> None:
     if as_json:
         print_json({"machine": machine(plan.device), **document(rows)})
     else:
-        about = "{device}, {threads} threads, torch {torch}".format(**machine(plan.device))
-        console().print(about, highlight=False)
+        description = "{device}, {threads} threads, torch {torch}".format(**machine(plan.device))
+        console().print(description, highlight=False)
 
 
 def results(plan: Plan) -> Iterator[Result]:
@@ -134,13 +134,13 @@ def machine(device: str) -> dict[str, Any]:
 
 
 def document(value: Any) -> Any:
-    """Rows as JSON values: a named tuple is an object, with `holds` if it has a bound."""
+    """Rows as JSON values: a named tuple becomes an object, with the key `holds` if it has a bound."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         verdict = {"holds": value.holds} if hasattr(value, "holds") else {}
         return {**document(value._asdict()), **verdict}
     if isinstance(value, dict):
-        return {key: document(one) for key, one in value.items()}
-    return [document(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: document(entry) for key, entry in value.items()}
+    return [document(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 MEASUREMENTS: dict[str, Callable[[Plan], Iterator[Result]]] = {

@@ -38,7 +38,7 @@ class Options(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """The measurements, checked before the first of them."""
+    """The workloads to measure and their settings, after all checks."""
 
     names: Sequence[str]  # of workloads
     options: Options
@@ -56,9 +56,9 @@ class Plan:
         """The standard network with `clients` clients in each round."""
         return Setting(STANDARD, clients, local_steps(self.device, self.options.steps, 2))
 
-    def precisions_or(self, *usual: Precision) -> list[Precision]:
-        """The precisions of the option, or on a GPU `usual`."""
-        return chosen_precisions(self.device, self.options.precisions, *usual)
+    def precisions_or(self, *defaults: Precision) -> list[Precision]:
+        """The precisions of the option --precisions, or on a GPU `defaults`."""
+        return chosen_precisions(self.device, self.options.precisions, *defaults)
 
 
 def plan_of(workloads: Sequence[str], options: Options) -> Plan:
@@ -97,11 +97,11 @@ def check_workloads(names: Sequence[str], peers: bool) -> None:
 
 def chosen_device(device: str) -> str:
     """The device of the option; print a message if there is no CUDA device."""
-    wanted = typed_value(parameters(EngineChoice)["device"][0], device, "--device")
-    found = device_of(EngineChoice(device=wanted))
-    if wanted == "cuda" and found != "cuda":
+    requested = typed_value(parameters(EngineChoice)["device"][0], device, "--device")
+    available = device_of(EngineChoice(device=requested))
+    if requested == "cuda" and available != "cuda":
         print_message(NO_CUDA)
-    return found
+    return available
 
 
 def network_settings(device: str, networks: str, clients: str, steps: int) -> list[Setting]:
@@ -120,15 +120,15 @@ def network_settings(device: str, networks: str, clients: str, steps: int) -> li
     return [Setting(name, int(count), local) for name in names for count in counts]
 
 
-def chosen_precisions(device: str, precisions: str, *usual: Precision) -> list[Precision]:
-    """The precisions of the option, or on a GPU `usual` and on a CPU fp32."""
+def chosen_precisions(device: str, precisions: str, *defaults: Precision) -> list[Precision]:
+    """The precisions of the option --precisions; without it `defaults` on a GPU, and fp32 on a CPU."""
     gpu = device == "cuda"
-    named = split(precisions) or (usual if gpu else ["fp32"])
-    for kind in named:
-        if kind not in DTYPES or (kind == "tf32" and not gpu):
+    chosen = split(precisions) or (defaults if gpu else ["fp32"])
+    for precision in chosen:
+        if precision not in DTYPES or (precision == "tf32" and not gpu):
             allowed = [known for known in DTYPES if gpu or known != "tf32"]
-            raise RequestError(f"--precisions {kind}: allowed here: {', '.join(allowed)}.")
-    return [known for known in typing.get_args(Precision) if known in named]
+            raise RequestError(f"--precisions {precision}: allowed here: {', '.join(allowed)}.")
+    return [known for known in typing.get_args(Precision) if known in chosen]
 
 
 def stream_counts(device: str, streams: str) -> list[int]:
@@ -152,11 +152,11 @@ def check_streams(streams: Sequence[int], clients: Sequence[int]) -> None:
         )
 
 
-def local_steps(device: str, steps: int, few: int) -> int:
-    """The local steps of the option, or 100 on a GPU and `few` on a CPU."""
+def local_steps(device: str, steps: int, cpu_default: int) -> int:
+    """The local steps of the option --steps; without it 100 on a GPU, and `cpu_default` on a CPU."""
     if steps < 0:
         raise RequestError(f"--steps {steps}: need at least 1.")
-    return steps or (100 if device == "cuda" else few)
+    return steps or (100 if device == "cuda" else cpu_default)
 
 
 def split(text: str) -> list[str]:

@@ -54,8 +54,8 @@ def print_profile(profile: Profile) -> None:
     about = f"profile: {profile.network}, {profile.clients} clients, {profile.how}, {profile.precision}"
     table = bench_table("calls", "µs", "share")
     for name, calls, microseconds, share in profile.kernels:
-        shown = name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
-        table.add_row(escape(shown), f"{calls:.1f}", f"{microseconds:,.1f}", f"{share:.1%}")
+        short_name = name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
+        table.add_row(escape(short_name), f"{calls:.1f}", f"{microseconds:,.1f}", f"{share:.1%}")
     notes = [] if profile.kernels else ["The profiler recorded no kernels."]
     show(f"{about}: {total:,.0f} µs a local step", table, notes)
 
@@ -152,7 +152,7 @@ def add_number_columns(table: Table, *names: str) -> None:
 
 
 def times(ratio: float | None) -> str:
-    """A ratio as a cell."""
+    """A ratio as the text of a cell: 1.25×; empty for None."""
     return "" if ratio is None else f"{ratio:.2f}×"
 
 

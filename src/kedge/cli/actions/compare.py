@@ -15,7 +15,7 @@ from kedge.running.folders.folder import write
 
 
 def plot_costs(runs: Sequence[Run], path: Path) -> None:
-    """Draw the costs of these runs into a PNG."""
+    """Draw the costs of `runs` into a PNG."""
     plot = cost_png(runs)
     if plot is None:
         raise RequestError("--cost-plot: none of these runs has costs in its history.")

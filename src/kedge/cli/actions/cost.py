@@ -25,13 +25,13 @@ class RunCost:
     """Costs of one run, round by round."""
 
     def __init__(self, experiment: Experiment, method: str, papers_count: bool) -> None:
-        # With tf32 and bf16 weights are sent in fp32. The count runs on any machine.
-        sent: Precision = "fp64" if experiment.engine.precision == "fp64" else "fp32"
-        engine = replace(experiment.engine, device="cpu", precision=sent)
+        # With tf32 and bf16 weights are sent in fp32. The count runs on the CPU of any machine.
+        precision: Precision = "fp64" if experiment.engine.precision == "fp64" else "fp32"
+        engine = replace(experiment.engine, device="cpu", precision=precision)
         task = assemble(replace(experiment, engine=engine))
         self.method, self.rounds = method, task.rounds
         self.clients = len(task.federation.clients)
-        self.ruled = [stage.algorithm.name for stage in task.stages if stage.until]
+        self.ended_by_a_rule = [stage.algorithm.name for stage in task.stages if stage.until]
         self.frozen = sum(v.numel() for v in task.model.frozen.values())
         self.lines = list(predicted_lines(task, papers_count))
         self.phases, self.total = phases(self.lines), total(self.lines) or {}
@@ -39,17 +39,17 @@ class RunCost:
 
     def document(self) -> dict[str, Any]:
         """The costs as a JSON document."""
-        taking_part = [len(line["clients"]) for line in self.lines]
+        participants = [len(line["clients"]) for line in self.lines]
         return {
             "method": self.method,
             "rounds": self.rounds,
             "clients": self.clients,
-            "clients_per_round": sum(taking_part) / len(taking_part),
+            "clients_per_round": sum(participants) / len(participants),
             "frozen_parameters": self.frozen,
             "phases": self.phases,
             "total": self.total,
             "tuning": self.tuning,
-            "ended_by_a_rule": self.ruled,
+            "ended_by_a_rule": self.ended_by_a_rule,
         }
 
 
@@ -90,7 +90,9 @@ def print_cost(cost: RunCost) -> None:
     head = f"{cost.method}: {cost.rounds} rounds, {per_round:.4g} of {cost.clients} clients in each"
     print_line(head, "bold")
     console().print(phase_table(cost.phases, cost.total))
-    remarks = [f"{name} may end earlier, by its rule; the table has all its rounds" for name in cost.ruled]
+    remarks = [
+        f"{name} may end earlier, by its rule; the table has all its rounds" for name in cost.ended_by_a_rule
+    ]
     if cost.frozen:
         remarks.append(f"{cost.frozen:,} parameters are frozen (requires_grad=False): not trained, not sent")
     if cost.tuning:

@@ -35,7 +35,7 @@ FACTORIES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "optimizers": OPTIMIZERS,
     "engines": {"sequential": Sequential, "stacked": Stacked, "captured": Captured},
 }
-SUPPLIED = {"shape", "classes", "model", "federation", "backend", "participants"}  # by the program
+SUPPLIED = {"shape", "classes", "model", "federation", "backend", "participants"}  # arguments not listed
 
 
 def print_kinds(kinds: Sequence[str], as_json: bool) -> None:
@@ -76,13 +76,13 @@ def entries(kind: str) -> list[dict[str, Any]]:
     if kind == "protocols":
         return [protocol(name) for name in PROTOCOLS]
     if kind == "datasets":
-        found = [entry(name, factory) for name, factory in BUILT_IN.items()]
+        built_in = [entry(name, factory) for name, factory in BUILT_IN.items()]
         files: list[dict[str, Any]] = [
             {"name": n, "summary": "a file of $KEDGE_DATA", "paper": None, "arguments": {}}
             for n in available_datasets()
             if n not in BUILT_IN
         ]
-        return found + files
+        return built_in + files
     listed = [entry(name, factory) for name, factory in FACTORIES[kind].items()]
     if kind not in ("methods", "schedules"):
         return listed
@@ -104,17 +104,17 @@ def entry(name: str, factory: Callable[..., Any]) -> dict[str, Any]:
 
 def protocol(name: str) -> dict[str, Any]:
     """A protocol; its arguments are the values for keys that an experiment does not set."""
-    found = PROTOCOLS[name]
+    preset = PROTOCOLS[name]
     values = {
         f"{key}.{inner}" if inner else key: value
-        for key, table in found.tables.items()
+        for key, table in preset.tables.items()
         for inner, value in (table.items() if isinstance(table, Mapping) else [("", table)])
     }
     return {
         "name": name,
-        "summary": found.summary,
-        "paper": found.paper,
-        "arguments": {**values, "method.weights": found.weights},
+        "summary": preset.summary,
+        "paper": preset.paper,
+        "arguments": {**values, "method.weights": preset.weights},
     }
 
 

@@ -25,8 +25,8 @@ def partition_statistics(experiment: Experiment) -> PartitionStatistics:
     """Statistics of the partition that `kedge run` would use."""
     federation = federation_of(experiment)
     labels, classes = federation.pool.y.numpy(), federation.classes
-    counts = np.array([np.bincount(labels[own], minlength=classes) for own in federation.clients])
-    tests = np.array([len(own) for own in federation.local_tests])
+    counts = np.array([np.bincount(labels[samples], minlength=classes) for samples in federation.clients])
+    tests = np.array([len(test) for test in federation.local_tests])
     return PartitionStatistics(
         dataset=experiment.data["name"],
         partition=partition_text(experiment.partition),
@@ -39,10 +39,10 @@ def partition_statistics(experiment: Experiment) -> PartitionStatistics:
 
 def partition_text(partition: Mapping[str, Any]) -> str:
     """A partition with the arguments that differ from their defaults: 'dirichlet(clients=20, alpha=0.3)'."""
-    known = parameters(factory_of("partition", partition["name"]))
-    given = {k: v for k, v in partition.items() if k != "name" and v != known[k][1].default}
-    arguments = ", ".join(f"{k}={v}" for k, v in given.items())
-    return f"{partition['name']}({arguments})" if given else str(partition["name"])
+    signature = parameters(factory_of("partition", partition["name"]))
+    changed = {k: v for k, v in partition.items() if k != "name" and v != signature[k][1].default}
+    arguments = ", ".join(f"{k}={v}" for k, v in changed.items())
+    return f"{partition['name']}({arguments})" if changed else str(partition["name"])
 
 
 def remarks_on(statistics: PartitionStatistics, experiment: Experiment) -> list[str]:
@@ -84,7 +84,7 @@ def print_partition(
 
 
 def save_file(path: Path, content: bytes, kind: str) -> None:
-    """Write a file; raise with the option to change if that fails."""
+    """Write a file; if that fails, raise an OSError that names the option --`kind`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, content)

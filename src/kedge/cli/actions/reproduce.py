@@ -1,4 +1,4 @@
-"""The published tables: training of their cells, records, pages and tables of published beside measured."""
+"""Train the cells of published tables, record the runs, and show published beside measured numbers."""
 
 import os
 import platform
@@ -57,7 +57,7 @@ class Request(NamedTuple):
     seeds: range
     out: Path
     synthetic: Path  # the folder of synthetic data
-    command: str  # to type again
+    command: str  # the command line, for the message after an interruption
 
 
 class CommandOptions(NamedTuple):
@@ -77,17 +77,17 @@ def default_folder(scale: str) -> Path:
 
 def request(name: str, options: Mapping[str, Any], out: Path, synthetic: Path) -> Request:
     """The tables with this name and these options; `options` maps names of options to their values."""
-    listed = names() if name == ALL else [name]
+    table_names = names() if name == ALL else [name]
     keys = {"engine.device": "device", "engine.name": "engine", "engine.precision": "precision"}
     settings = {key: options[option] for key, option in keys.items() if options[option]}
     filters, scale = options["cells"], options["scale"] or "full"
-    tables = [table_of(one, settings) for one in listed]
+    tables = [table_of(table_name, settings) for table_name in table_names]
     words = ["kedge", "reproduce", name]
     for option, value in options.items():
-        for each in value if isinstance(value, list) else [value] if value else []:
-            words += [f"--{option}", str(each)]
+        for single in value if isinstance(value, list) else [value] if value else []:
+            words += [f"--{option}", str(single)]
     return Request(
-        listed,
+        table_names,
         [select_cells(table, filters) for table in tables] if filters else tables,
         cast(Scale, scale),  # check_options allows no other
         range(options["seeds"] or SEEDS[scale]),
@@ -99,7 +99,7 @@ def request(name: str, options: Mapping[str, Any], out: Path, synthetic: Path) -
 
 @contextmanager
 def temporary_data_folder() -> Iterator[Path]:
-    """A folder for synthetic data. End the process if it abandons runs, whose threads cannot be stopped."""
+    """Create a folder for synthetic data. End the process if it abandons runs: their threads cannot stop."""
     try:
         with TemporaryDirectory(prefix="kedge-synthetic-", ignore_cleanup_errors=True) as synthetic:
             yield Path(synthetic)
@@ -126,28 +126,28 @@ def check_options(scale: str, seeds: int | None, workers: int, filters: Sequence
 def train_missing(request: Request, options: CommandOptions) -> int:
     """Train and record the runs without a record; return the number of failures."""
     check_pages(request.out)
-    wanted = [
+    runs = [
         run
         for table in request.tables
         for run in runs_of(table, request.scale, request.seeds, request.synthetic)
     ]
-    todo = missing_runs(wanted, read_records(request.out))
-    recorded = len({run.key for run in wanted}) - len(todo)
+    missing = missing_runs(runs, read_records(request.out))
+    recorded = len({run.key for run in runs}) - len(missing)
     if recorded and not options.quiet:
-        print_message(f"{recorded} of {recorded + len(todo)} runs are recorded already.")
-    return train_runs(todo, request, options) if todo else 0
+        print_message(f"{recorded} of {recorded + len(missing)} runs are recorded already.")
+    return train_runs(missing, request, options) if missing else 0
 
 
-def train_runs(todo: Sequence[Run], request: Request, options: CommandOptions, keep: bool = True) -> int:
+def train_runs(runs: Sequence[Run], request: Request, options: CommandOptions, keep: bool = True) -> int:
     """Train runs and, with `keep`, record them; return the number of failures."""
-    sitting = new_sitting(request.command, todo)
+    sitting = new_sitting(request.command, runs)
     file = new_file_name(sitting)
     failures: dict[str, int] = {}
-    count = worker_count(todo, options.workers)
+    count = worker_count(runs, options.workers)
     farewell = interrupt_message(request, keep)
     with (
         stoppable(lambda: farewell) as stop,
-        Board(todo, options.quiet, own=count > 1) as board,
+        Board(runs, options.quiet, show_rounds=count > 1) as board,
     ):
         shown = False if options.quiet else None
         training = TrainOptions(
@@ -161,7 +161,7 @@ def train_runs(todo: Sequence[Run], request: Request, options: CommandOptions, k
             board.set_rounds,
         )
         try:
-            with closing(train(todo, training)) as ends:
+            with closing(train(runs, training)) as ends:
                 for run, record, error, trace in ends:
                     if record and keep:
                         write_record(request.out / run.table / file, record)
@@ -189,18 +189,18 @@ def interrupt_message(request: Request, keep: bool) -> str:
     return f"interrupted; finished runs are recorded. Resume with: {again}"
 
 
-def worker_count(todo: Sequence[Run], workers: int) -> int:
-    """The number of processes: several only if programs are compiled for a GPU."""
-    engine: EngineChoice = todo[0].experiment.engine
+def worker_count(runs: Sequence[Run], workers: int) -> int:
+    """The number of processes: `workers`, or if it is 0, several only if programs are compiled for a GPU."""
+    engine: EngineChoice = runs[0].experiment.engine
     if workers or device_of(engine) == "cpu" or engine.name in ("sequential", "stacked"):
         return workers or 1
-    kinds = len({(str(run.experiment.stages), str(run.experiment.model)) for run in todo})
-    return min(WORKERS, kinds)
+    programs = len({(str(run.experiment.stages), str(run.experiment.model)) for run in runs})
+    return min(WORKERS, programs)
 
 
-def new_sitting(command: str, todo: Sequence[Run]) -> Sitting:
+def new_sitting(command: str, runs: Sequence[Run]) -> Sitting:
     """A record of this command on this machine."""
-    on_gpu = device_of(todo[0].experiment.engine) == "cuda"
+    on_gpu = device_of(runs[0].experiment.engine) == "cuda"
     hardware = torch.cuda.get_device_name() if on_gpu else platform.machine() + " CPU"
     started = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return Sitting(started, command, hardware, __version__, torch.__version__)
@@ -214,24 +214,24 @@ def train_smoke(request: Request, options: CommandOptions, quiet: bool, as_json:
     for data in sorted({cell.experiment.data["name"] for table in request.tables for cell in table.cells}):
         if data in SHAPES:
             write_synthetic(request.synthetic, data)
-    wanted = [run for table in request.tables for run in runs_of(table, "smoke", [0], request.synthetic)]
-    todo = one_run_per_program(wanted)
-    failed = train_runs(todo, request, options._replace(workers=options.workers or 1), keep=False)
+    resolved = [run for table in request.tables for run in runs_of(table, "smoke", [0], request.synthetic)]
+    runs = one_run_per_program(resolved)
+    failed = train_runs(runs, request, options._replace(workers=options.workers or 1), keep=False)
     seconds = time.monotonic() - options.start
     if as_json:
         print_json(
             {
                 "tables": [table.paper.name for table in request.tables],
-                "trained": len(todo) - failed,
+                "trained": len(runs) - failed,
                 "failed": failed,
-                "resolved": len(wanted),
+                "resolved": len(resolved),
                 "seconds": round(seconds, 1),
             }
         )
     elif not quiet:
         print_message(
-            f"{len(todo) - failed} of {len(todo)} different runs of {len(request.tables)} tables trained two "
-            f"rounds on synthetic data, and all {len(wanted)} cells resolve ({seconds:.0f} s)."
+            f"{len(runs) - failed} of {len(runs)} different runs of {len(request.tables)} tables trained two "
+            f"rounds on synthetic data, and all {len(resolved)} cells resolve ({seconds:.0f} s)."
         )
     return failed
 
@@ -246,8 +246,8 @@ def print_tables(request: Request, quiet: bool, as_json: bool) -> None:
         write_pages(request.out, known.values())
     tables = [known[name] for name in request.names]
     if as_json:
-        found: list[dict[str, Any]] = [as_dict(table, verdicts) for table, verdicts in tables]
-        print_json(found[0] if len(found) == 1 else {"tables": found})
+        documents: list[dict[str, Any]] = [as_dict(table, verdicts) for table, verdicts in tables]
+        print_json(documents[0] if len(documents) == 1 else {"tables": documents})
     elif not quiet:
         out = console()
         for table, verdicts in tables:
@@ -261,8 +261,9 @@ def measured(
     table: Table, records: Sequence[Record], scale: Scale, synthetic: Path
 ) -> tuple[Measured, list[Judgment]]:
     """A table with the numbers of all records, and its verdicts."""
-    found = measured_table(table.paper, table.cells, records, scale, identities_of(table, scale, synthetic))
-    return found, judge_claims(found)
+    identities = identities_of(table, scale, synthetic)
+    result = measured_table(table.paper, table.cells, records, scale, identities)
+    return result, judge_claims(result)
 
 
 def print_overview(folder: Path, scale: str, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Progress of `kedge reproduce`: a line for each run that ends, and a bar of all rounds."""
+"""Show the progress of `kedge reproduce`: a line for each run that ends, and a bar of all rounds."""
 
 import time
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from kedge.reproduce.records import Record
 
 
 class Board:
-    """Prints a line for each run that ends; with `own`, also shows a bar of the rounds of all runs."""
+    """Prints a line for each run that ends; with `show_rounds`, also shows a bar of all runs' rounds."""
 
-    def __init__(self, runs: Sequence[Run], quiet: bool, own: bool) -> None:
+    def __init__(self, runs: Sequence[Run], quiet: bool, show_rounds: bool) -> None:
         self.console = Console(stderr=True)
         self.quiet = quiet
         self.count, self.done = len(runs), 0
-        self.began = time.monotonic()
+        self.start = time.monotonic()
         self.errors: set[str] = set()  # already printed
         self.progress = Progress(
             TextColumn("{task.description}"),
@@ -28,7 +28,7 @@ class Board:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=self.console,
-            disable=quiet or not own or not self.console.is_terminal,
+            disable=quiet or not show_rounds or not self.console.is_terminal,
         )
         self.bar = self.progress.add_task(self.title, total=sum(run.experiment.rounds for run in runs))
 
@@ -61,6 +61,6 @@ class Board:
         if not self.quiet:
             failure = "the same error" if error in self.errors else f"error: {error}"
             self.errors.add(error)
-            how = failure if not record else "diverged" if record.diverged else "done"
-            spent = time.monotonic() - self.began
-            self.say(f"{self.done:>4} of {self.count}  {spent:6.0f} s  {run.name}: {how}")
+            result = failure if not record else "diverged" if record.diverged else "done"
+            seconds = time.monotonic() - self.start
+            self.say(f"{self.done:>4} of {self.count}  {seconds:6.0f} s  {run.name}: {result}")

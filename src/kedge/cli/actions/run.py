@@ -27,11 +27,11 @@ from kedge.running.requests import RunRequest
 
 def check_methods(methods: str, sets: list[str]) -> None:
     """Raise if --set sets a table that --methods replaces: method, schedule or later stages."""
-    lost = [key for key in parsed_settings(sets) if key.partition(".")[0] in BY_METHOD]
-    if methods and lost:
+    replaced = [key for key in parsed_settings(sets) if key.partition(".")[0] in BY_METHOD]
+    if methods and replaced:
         raise RequestError(
-            f"--set {lost[0]}=… has no effect, because --methods replaces method, schedule and later stages. "
-            f"Leave it out, and name a schedule as in --methods 'fedbug(ratio=0.4)+feddyn(alpha=0.1)'."
+            f"--set {replaced[0]}=… has no effect, because --methods replaces method, schedule and later "
+            f"stages. Leave it out, and name a schedule as in --methods 'fedbug(ratio=0.4)+feddyn(alpha=0.1)'."
         )
 
 
@@ -43,9 +43,9 @@ def run_plan(document: dict[str, Any], methods: str, seeds: int) -> list[Planned
     names: list[str | None] = [m.strip() for m in re.split(r",(?![^(]*\))", methods) if m.strip()] or [None]
     plan = []
     for name in names:
-        chosen = with_method(document, name) if name else document
-        for seed in seed_range(resolve(chosen), seeds):
-            experiment = resolve(override(chosen, {"seed": seed}))
+        variant = with_method(document, name) if name else document
+        for seed in seed_range(resolve(variant), seeds):
+            experiment = resolve(override(variant, {"seed": seed}))
             parts = [re.sub(r"[^\w.+-]+", "-", name).strip("-")] if name and len(names) > 1 else []
             parts += [f"seed{seed}"] if seeds > 1 else []
             plan.append(PlannedRun(Path(*parts), experiment))
@@ -57,7 +57,7 @@ def run_plan(document: dict[str, Any], methods: str, seeds: int) -> list[Planned
 
 
 def new_runs(top: Path, plan: Sequence[PlannedRun], force: bool, locks: ExitStack) -> list[RunRequest]:
-    """The runs to start. The folder of several runs is created, and `locks` locks it."""
+    """Create the folder of several runs, which `locks` locks, and return the runs to start."""
     if [run.folder for run in plan] == [Path()]:
         check_free(top, force)
         return [RunRequest(top, plan[0].experiment, "replace" if force else "new")]
@@ -73,7 +73,7 @@ def create_folder(top: Path, plan: Sequence[PlannedRun], force: bool, locks: Exi
 
 
 def resume_runs(top: Path, code: CodeChoice, locks: ExitStack) -> tuple[list[Path], list[RunRequest]]:
-    """The folders of all runs below `top`, and the unfinished runs; `locks` locks `top`."""
+    """Lock `top` by `locks`; return the folders of all runs below it, and the unfinished runs."""
     check_no_sweep(top)
     with use_code_of(top, code):
         plan = recorded_plan(top)
@@ -81,7 +81,7 @@ def resume_runs(top: Path, code: CodeChoice, locks: ExitStack) -> tuple[list[Pat
 
 
 def check_no_sweep(top: Path) -> None:
-    """Raise if a folder does not exist, or contains a sweep."""
+    """Raise if the folder `top` does not exist, or contains a sweep."""
     if not top.is_dir():
         raise RequestError(f"--resume {top}: no such folder.")
     if (top / SWEEP).is_file():

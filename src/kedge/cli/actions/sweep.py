@@ -50,12 +50,12 @@ def read_grid(file: str, sets: list[str], seed: int | None, chosen: Mapping[str,
     """An experiment's document. Raise if the command line sets a key that the grid varies."""
     document = read_document(file, sets, seed, **chosen)
     varied = varied_keys(document)
-    given = [*parsed_settings(sets), *(key.replace("_", ".") for key, value in chosen.items() if value)]
-    both = [key for key in given if key in varied]
-    if both:
+    keys = [*parsed_settings(sets), *(key.replace("_", ".") for key, value in chosen.items() if value)]
+    conflicts = [key for key in keys if key in varied]
+    if conflicts:
         raise RequestError(
-            f"{both[0]} is set on the command line, and the grid varies it. Change the list instead: "
-            f"--set grid.{both[0]}=[…]."
+            f"{conflicts[0]} is set on the command line, and the grid varies it. Change the list instead: "
+            f"--set grid.{conflicts[0]}=[…]."
         )
     return document
 
@@ -70,7 +70,7 @@ def sweep_plan(document: dict[str, Any], seeds: int) -> list[SweepRun]:
 
 
 def new_sweep(top: Path, plan: Sequence[SweepRun], force: bool, locks: ExitStack) -> list[RunRequest]:
-    """The runs to start, after their common folder is created and locked by `locks`."""
+    """Create the sweep's folder, which `locks` locks, and return the runs to start."""
     create_folder(top, plan, force, locks)
     return [RunRequest(top / run.folder, run.experiment) for run in plan]
 
@@ -83,7 +83,7 @@ def create_folder(top: Path, plan: Sequence[SweepRun], force: bool, locks: ExitS
 
 
 def resume_sweep(top: Path, plan: Sequence[SweepRun], code: CodeChoice, locks: ExitStack) -> list[RunRequest]:
-    """The unfinished runs of a sweep; `locks` locks its folder."""
+    """Lock the sweep's folder by `locks`, and return the unfinished runs."""
     return unfinished_runs(top, [(run.folder, run.experiment) for run in plan], locks, code)
 
 
@@ -144,7 +144,7 @@ def print_result(
     """Print mean ± standard deviation over the seeds of each cell, as a table or as JSON."""
     rows = cell_rows(top, plan, target)
     if as_json:
-        errors = [{"folder": str(one.folder), "error": one.error} for one in failed]
+        errors = [{"folder": str(failure.folder), "error": failure.error} for failure in failed]
         print_json({"folder": str(top), "cells": rows, "failed": errors})
         return
     console().print(comparison_table(rows, target, "cell"))

@@ -18,7 +18,7 @@ from kedge.report.plots.theory import OTHERWISE, theory_png
 from kedge.report.tables.theory import column_notes, headline, theory_table, verdict
 
 FROZEN = ("1", "0.2", "0.4")  # the default of --frozen, without numbers that exceed the local steps
-LARGEST = 10**7  # most numbers stored
+LARGEST = 10**7  # maximum number of stored values
 
 
 class Laboratory(NamedTuple):
@@ -64,9 +64,9 @@ def simulate(laboratory: Laboratory, frozen: Sequence[str]) -> dict[str, Any]:
             f"numbers to store: at most {LARGEST:,}. Lower --seeds, --rounds or --clients."
         )
     start = time.perf_counter()
-    found = study(NETWORKS[model], methods, seeds, clients, rounds)
+    statistics = study(NETWORKS[model], methods, seeds, clients, rounds)
     seconds = time.perf_counter() - start
-    return {**laboratory._asdict(), "least": LEAST, **found, "seconds": seconds}
+    return {**laboratory._asdict(), "least": LEAST, **statistics, "seconds": seconds}
 
 
 def check_plot(path: Path) -> None:
@@ -112,7 +112,7 @@ def fedbug_variants(frozen: Sequence[str], steps: int) -> dict[str, int]:
 
 
 def fedbug_variant(text: str, steps: int) -> tuple[str, int]:
-    """Name and number of frozen steps: 3 of '3', and of '0.4' those of FedBug's schedule with ratio 0.4."""
+    """Name and number of frozen steps of `text`: a number of steps ('3'), or FedBug's ratio ('0.4')."""
     if re.fullmatch(r"[0-9]+", text):
         return f"fedbug, {int(text)} step{'' if int(text) == 1 else 's'}", int(text)
     if re.fullmatch(r"[0-9]*\.[0-9]+", text) and 0 < float(text) <= 1:

@@ -1,4 +1,4 @@
-"""Training of several runs, for `kedge run` and `kedge sweep`: resuming, interruptions, failed runs."""
+"""Train several runs, for `kedge run` and `kedge sweep`: resuming, interruptions, failed runs."""
 
 import os
 import sys
@@ -47,10 +47,9 @@ def read_document(experiment: str, sets: list[str], seed: int | None, **chosen: 
 
     The keys of `chosen` have _ for the dot: engine_name sets engine.name. Empty values set nothing.
     """
-    given = {key.replace("_", "."): value for key, value in chosen.items() if value}
-    return override(
-        read(experiment), given | parsed_settings(sets) | ({} if seed is None else {"seed": seed})
-    )
+    settings = {key.replace("_", "."): value for key, value in chosen.items() if value}
+    settings |= parsed_settings(sets) | ({} if seed is None else {"seed": seed})
+    return override(read(experiment), settings)
 
 
 def seed_range(experiment: Experiment, count: int) -> range:
@@ -61,9 +60,9 @@ def seed_range(experiment: Experiment, count: int) -> range:
 
 
 def code_choice(accept_changed: bool, use_stored: bool, resumed: Path | None) -> CodeChoice:
-    """The version of the user's own code to execute; raise if the options do not fit each other."""
-    for given, option in ((accept_changed, "--accept-changed-code"), (use_stored, "--use-stored-code")):
-        if given and not resumed:
+    """The version of the user's own code to execute; raise if the options exclude each other."""
+    for is_set, option in ((accept_changed, "--accept-changed-code"), (use_stored, "--use-stored-code")):
+        if is_set and not resumed:
             raise RequestError(
                 f"{option} needs --resume DIR; a new run executes your current files anyway. Leave it out."
             )
@@ -89,14 +88,14 @@ def unfinished_runs(
     locks: ExitStack,
     code: CodeChoice = "same",
 ) -> list[RunRequest]:
-    """The runs of a plan that are not finished. Print the names of the others.
+    """Lock the folder of several runs, print the names of finished runs, and return the others.
 
-    An experiment that is None is read from the run's folder. `locks` locks the folder of several runs; the
-    folder of a single run is locked when the run starts.
+    An experiment that is None is read from the run's folder. The folder of a single run is not locked here,
+    but when the run starts.
     """
     if all(folder.parts for folder, _ in plan):
         locks.enter_context(locked(top))
-    members = []
+    unfinished = []
     done = [top / folder for folder, _ in plan if run_is_finished(top / folder)]
     for folder in done if len(done) <= MOST_NAMED else ():
         print_message(f"{folder} is finished already.")
@@ -110,12 +109,12 @@ def unfinished_runs(
             if experiment is None:
                 with use_code_of(top, code):
                     experiment = read_experiment(top / folder)
-            members.append(RunRequest(top / folder, experiment, "resume", code))
+            unfinished.append(RunRequest(top / folder, experiment, "resume", code))
         elif experiment:
-            members.append(RunRequest(top / folder, experiment, code=code))
+            unfinished.append(RunRequest(top / folder, experiment, code=code))
         else:
             raise RequestError(f"{top} is not the folder of a run: it has no config.toml.")
-    return members
+    return unfinished
 
 
 class TrainingOptions(NamedTuple):
@@ -128,39 +127,39 @@ class TrainingOptions(NamedTuple):
     single: bool = False  # raise the error of the only run, instead of printing it
 
 
-def train_runs(members: Sequence[RunRequest], top: Path, options: TrainingOptions) -> list[Failure]:
+def train_runs(requests: Sequence[RunRequest], top: Path, options: TrainingOptions) -> list[Failure]:
     """Train the runs; print and return the failures."""
-    again = f"kedge {options.command} --resume {top}"
-    checkpointed = partial(interrupt_message, members, top, "the last checkpoint is saved", again)
-    choice = members[0].code if members else "same"
-    started = [one for one in members if one.start == "resume" or one.folder != top]  # the top folder exists
-    failures = FailureLog(options, again)
-    with use_code(top, choice) if started else nullcontext(), stoppable(checkpointed) as stop:
-        if started:
-            update_record(top, choice)
+    resume = f"kedge {options.command} --resume {top}"
+    farewell = partial(interrupt_message, requests, top, "the last checkpoint is saved", resume)
+    code = requests[0].code if requests else "same"
+    top_exists = any(request.start == "resume" or request.folder != top for request in requests)
+    failures = FailureLog(options, resume)
+    with use_code(top, code) if top_exists else nullcontext(), stoppable(farewell) as stop:
+        if top_exists:
+            update_record(top, code)
         progress = False if options.quiet else None
         try:
-            for outcome in run_all(members, options.pack, progress, print_message, lambda: stop.requested):
+            for outcome in run_all(requests, options.pack, progress, print_message, lambda: stop.requested):
                 if outcome.error is not None:
                     failures.add(outcome, stop.terminated)
         except Interrupted:
             saved = "its state is saved" if options.single else "all states are saved"
-            raise KeyboardInterrupt(interrupt_message(members, top, saved, again)) from None
+            raise KeyboardInterrupt(interrupt_message(requests, top, saved, resume)) from None
         except Abandoned:
-            print_message(checkpointed())
+            print_message(farewell())
             sys.stdout.flush()
             os._exit(INTERRUPTED)  # a thread in the middle of a step can neither be stopped nor joined
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(checkpointed()) from None
-    return failures.found
+            raise KeyboardInterrupt(farewell()) from None
+    return failures.failures
 
 
 class FailureLog:
-    """Prints and collects the failed runs of one command; `again` is the command that resumes them."""
+    """Prints and collects the failed runs of one command; `resume` is the command that resumes them."""
 
-    def __init__(self, options: TrainingOptions, again: str) -> None:
-        self.options, self.again = options, again
-        self.found: list[Failure] = []
+    def __init__(self, options: TrainingOptions, resume: str) -> None:
+        self.options, self.resume = options, resume
+        self.failures: list[Failure] = []
         self.printed: set[str] = set()  # tracebacks: runs of a pack that fail together have the same one
 
     def add(self, outcome: Outcome, terminated: bool) -> None:
@@ -168,7 +167,7 @@ class FailureLog:
 
         After SIGTERM (`terminated`), an error may be that of a compiler process that the signal ended, too.
         """
-        folder, error = outcome.request.folder, error_with_remedy(outcome, self.again)
+        folder, error = outcome.request.folder, error_with_remedy(outcome, self.resume)
         code = exit_code(error)
         if terminated and (code is None or isinstance(outcome.error, BrokenPipeError)):
             raise KeyboardInterrupt
@@ -179,28 +178,29 @@ class FailureLog:
             raise error
         message = str(error) if code else f"{type(error).__name__}: {error}"
         print_message(f"error: {folder}: {message}")
-        self.found.append(Failure(folder, message, code or 1))
+        self.failures.append(Failure(folder, message, code or 1))
 
 
-def interrupt_message(members: Sequence[RunRequest], top: Path, state: str, again: str) -> str:
+def interrupt_message(requests: Sequence[RunRequest], top: Path, state: str, resume: str) -> str:
     """The last message of an interrupted command: the state of its runs, and the command to resume."""
-    if any(member.folder != top or has_folder(member) for member in members):  # below `top`, which lists them
-        if not any(member.experiment.checkpoint.every for member in members):
-            return f"interrupted; nothing is saved (checkpoint.every = 0). Start again with: {again}"
-        return f"interrupted; {state}. Resume with: {again}"
+    # The folder `top` of several runs exists and lists them.
+    if any(request.folder != top or has_folder(request) for request in requests):
+        if not any(request.experiment.checkpoint.every for request in requests):
+            return f"interrupted; nothing is saved (checkpoint.every = 0). Start again with: {resume}"
+        return f"interrupted; {state}. Resume with: {resume}"
     return "interrupted before the run started. Run the same command again."
 
 
-def has_folder(member: RunRequest) -> bool:
-    """Whether the folder of this run exists; with --force, whether it has replaced the old folder."""
-    config = member.folder / "config.toml"
-    return member.start == "resume" or (
-        config.is_file() and config.read_text(encoding="utf-8") == member.experiment.toml()
+def has_folder(request: RunRequest) -> bool:
+    """Whether the run has its folder; with --force, whether this folder has replaced the old one."""
+    config = request.folder / "config.toml"
+    return request.start == "resume" or (
+        config.is_file() and config.read_text(encoding="utf-8") == request.experiment.toml()
     )
 
 
-def error_with_remedy(outcome: Outcome, again: str) -> Exception:
-    """The error of a run; if a file could not be written, with the remedy in the message."""
+def error_with_remedy(outcome: Outcome, resume: str) -> Exception:
+    """The error of a run; if a file could not be written, the message ends with the command `resume`."""
     error = outcome.error
     assert error is not None
     if not isinstance(error, OSError):
@@ -212,7 +212,7 @@ def error_with_remedy(outcome: Outcome, again: str) -> Exception:
             "Check that its parent folder is writable, or name another folder with --out DIR."
         )
     return OSError(
-        f"{reason}. The checkpoints saved before are intact. Remove the cause, and resume with: {again}"
+        f"{reason}. The checkpoints saved before are intact. Remove the cause, and resume with: {resume}"
     )
 
 

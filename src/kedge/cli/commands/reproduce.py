@@ -1,4 +1,4 @@
-"""kedge reproduce: the published tables, trained again, printed beside measured."""
+"""kedge reproduce: train the cells of published tables, and show published beside measured numbers."""
 
 import time
 from pathlib import Path
@@ -69,13 +69,13 @@ def command(
     if not name:
         action.print_overview(folder, scale, as_json)
         return
-    given = {
+    named_options = {
         "scale": scale if scale != "full" else "", "cells": filters, "seeds": seeds, "device": device,
         "engine": engine, "precision": precision, "workers": workers, "pack": pack,
     }  # fmt: skip
     options = action.CommandOptions(workers, pack, quiet or as_json, debug, start)
     with action.temporary_data_folder() as synthetic:
-        request = action.request(name, given, folder, synthetic)
+        request = action.request(name, named_options, folder, synthetic)
         if scale == "smoke":
             failed = action.train_smoke(request, options, quiet, as_json)
         else:

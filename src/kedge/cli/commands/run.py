@@ -79,7 +79,7 @@ def command(
                     "leave out the experiment, --methods, --model, --set, --seed and --out."
                 )
             top = resume_from
-            folders, members = action.resume_runs(top, code, locks)
+            folders, requests = action.resume_runs(top, code, locks)
         else:
             if not experiment:
                 raise RequestError(
@@ -93,9 +93,9 @@ def command(
             )  # fmt: skip
             top = out or Path("runs") / str(document["name"])
             plan = action.run_plan(document, methods, seeds)
-            members, folders = action.new_runs(top, plan, force, locks), [run.folder for run in plan]
+            requests, folders = action.new_runs(top, plan, force, locks), [run.folder for run in plan]
         options = TrainingOptions("run", pack, quiet or as_json, debug, single=len(folders) == 1)
-        failed = train_runs(members, top, options)
+        failed = train_runs(requests, top, options)
         action.print_result(existing_runs(top, folders), top, target, quiet, as_json)
     if failed:
         raise typer.Exit(failed[0].code)

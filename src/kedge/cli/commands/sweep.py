@@ -87,10 +87,10 @@ def command(
         return
     with ExitStack() as locks:
         if resume_from:
-            members = action.resume_sweep(top, plan, code, locks)
+            requests = action.resume_sweep(top, plan, code, locks)
         else:
-            members = action.new_sweep(top, plan, force, locks)
-        failed = train_runs(members, top, TrainingOptions("sweep", pack, quiet or as_json, debug))
+            requests = action.new_sweep(top, plan, force, locks)
+        failed = train_runs(requests, top, TrainingOptions("sweep", pack, quiet or as_json, debug))
         if as_json or not quiet:
             action.print_result(top, plan, failed, target, as_json)
     if failed:

@@ -1,4 +1,4 @@
-"""kedge theory: the linear laboratory."""
+"""kedge theory: simulate FedBug's linear model and compare it with the theory."""
 
 from pathlib import Path
 from typing import Annotated

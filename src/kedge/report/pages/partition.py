@@ -1,4 +1,4 @@
-"""A partition as a page: the figure of plots/partition.py with a caption on every bubble, cell and bar."""
+"""A partition as an HTML page: the figure of plots/partition.py with a caption for every bubble and bar."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -64,16 +64,16 @@ def totals(partition: PartitionStatistics) -> Iterator[dict[str, Any]]:
 def sizes(rows: Rows, high: int) -> Iterator[dict[str, Any]]:
     """The bars of the clients' sizes, one for each row of `high` pixels."""
     inset = high // 5 if rows.few else 0
-    full = SIZES if rows.few else 100
+    longest = SIZES if rows.few else 100  # percent
     for row, size in enumerate(rows.sizes.tolist()):
         yield {
             "top": row * high + inset, "height": high - 2 * inset, "text": with_commas(size),
-            "percent": f"{full * size / rows.sizes.max():.4g}", "caption": rows.size_caption(row),
+            "percent": f"{longest * size / rows.sizes.max():.4g}", "caption": rows.size_caption(row),
         }  # fmt: skip
 
 
 def row_labels(rows: Rows, high: int) -> Iterator[dict[str, Any]]:
-    """Numbers of clients; for many clients, the number of clients above."""
+    """The labels of rows: client numbers, or for many clients the number of clients above the label."""
     count, population = len(rows.clients), rows.population
     if rows.few:
         for row in range(0, count, label_step(high, 13)):
@@ -84,7 +84,7 @@ def row_labels(rows: Rows, high: int) -> Iterator[dict[str, Any]]:
 
 
 def column_labels(classes: int, wide: int) -> Iterator[dict[str, Any]]:
-    """Numbers of classes, as many as there is room for."""
+    """The labels of columns: class numbers, at a distance at which they do not overlap."""
     for label in range(0, classes, label_step(wide, 7 * len(str(classes - 1)) + 6)):
         yield {"percent": f"{100 * (label + 0.5) / classes:.4g}", "text": label}
 

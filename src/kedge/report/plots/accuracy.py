@@ -1,4 +1,4 @@
-"""Accuracy over rounds as a PNG, mean and range over seeds. Needs the extra `plot`."""
+"""Plot accuracy over rounds into a PNG, with mean and range over seeds. Needs the extra `plot`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from kedge.report.runs import Run, metric_of, seed_groups
 
 
 def accuracy_plot(runs: Sequence[Run], path: Path, title: str = "", metric: str | None = None) -> None:
-    """Plot an accuracy of every group of runs over the rounds; by default the first that is available."""
+    """Plot the accuracy `metric` of each group of runs over the rounds; `metric_of` gives the default."""
     require_matplotlib("The tables need no matplotlib.")
     metric = metric_of(runs, metric)
     figure = new_figure(8, 4.8)

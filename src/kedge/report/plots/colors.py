@@ -11,9 +11,9 @@ GAMMA = 0.5  # the position on the scale is the square root of the fraction, so 
 
 
 def shade(fraction: float) -> str:
-    """The color of a fraction on SCALE."""
-    place = min(max(fraction, 0.0), 1.0) ** GAMMA * (len(SCALE) - 1)
-    low = min(int(place), len(SCALE) - 2)
-    below, above = (bytes.fromhex(SCALE[at][1:]) for at in (low, low + 1))
-    mixed = (round(a + (b - a) * (place - low)) for a, b in zip(below, above, strict=True))
+    """The color of a fraction from 0 to 1, interpolated on SCALE."""
+    position = min(max(fraction, 0.0), 1.0) ** GAMMA * (len(SCALE) - 1)
+    low = min(int(position), len(SCALE) - 2)
+    below, above = (bytes.fromhex(SCALE[index][1:]) for index in (low, low + 1))
+    mixed = (round(a + (b - a) * (position - low)) for a, b in zip(below, above, strict=True))
     return "#" + bytes(mixed).hex()

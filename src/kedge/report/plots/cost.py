@@ -44,47 +44,48 @@ KINDS = (
 
 
 def cost_figure(runs: Sequence[tuple[str, History]], title: str = "costs of rounds") -> "Figure":
-    """The phases of runs, given their names and histories."""
-    found = [(name, phases(history)) for name, history in runs]
-    rounds = max((own[-1]["last_round"] for _, own in found if own), default=1)
-    figure = new_figure(10.9, 0.9 + 1.75 * len(found), dpi=144)
+    """A figure of the phases of `runs`, pairs of name and history."""
+    by_run = [(name, phases(history)) for name, history in runs]
+    rounds = max((run_phases[-1]["last_round"] for _, run_phases in by_run if run_phases), default=1)
+    figure = new_figure(10.9, 0.9 + 1.75 * len(by_run), dpi=144)
     figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.06)
-    grid = figure.subplots(len(found), len(KINDS), sharey="col", squeeze=False)
+    grid = figure.subplots(len(by_run), len(KINDS), sharey="col", squeeze=False)
     figure.suptitle(title, x=0.01, ha="left", size=14, weight="bold", color=INK)
     for column, kind in enumerate(KINDS):
-        highest = max((kind.per_round(phase) for _, own in found for phase in own), default=0.0)
-        for row, (name, own) in enumerate(found):
+        per_round = [kind.per_round(phase) for _, run_phases in by_run for phase in run_phases]
+        highest = max(per_round, default=0.0)
+        for row, (name, run_phases) in enumerate(by_run):
             axes = grid[row, column]
             axes.set_xlim(0.5, rounds + 0.5)
             axes.set_ylim(0, highest or 1.0)
-            draw_phases(axes, kind, own, rounds)
-            whole = with_prefix(sum(phase[key] for phase in own for key, _ in kind.parts), kind.unit)
+            draw_phases(axes, kind, run_phases, rounds)
+            total = with_prefix(sum(phase[key] for phase in run_phases for key, _ in kind.parts), kind.unit)
             head = (
                 f"{kind.name}\nheight: at most {with_prefix(highest, kind.unit)} a round\n\n"
                 if not row
                 else ""
             )
             axes.set_title(
-                f"{head}{name if not column else ''}\n{whole} in all", loc="left", size=10.5, color=INK
+                f"{head}{name if not column else ''}\n{total} in all", loc="left", size=10.5, color=INK
             )
     return figure
 
 
-def draw_phases(axes: "Axes", kind: Kind, own: Sequence[Phase], rounds: int) -> None:
-    """The bars of one run and one kind of cost, with ticks at the first round of phases."""
-    starts = [phase["first_round"] - 0.5 for phase in own]
-    widths = [phase["rounds"] for phase in own]
-    bottom = [0.0] * len(own)
+def draw_phases(axes: "Axes", kind: Kind, run_phases: Sequence[Phase], rounds: int) -> None:
+    """Draw the bars of one run and one kind of cost, with ticks at the first rounds of its phases."""
+    starts = [phase["first_round"] - 0.5 for phase in run_phases]
+    widths = [phase["rounds"] for phase in run_phases]
+    bottom = [0.0] * len(run_phases)
     for key, color in kind.parts:
-        heights = [phase[key] / phase["rounds"] for phase in own]
+        heights = [phase[key] / phase["rounds"] for phase in run_phases]
         axes.bar(starts, heights, widths, bottom, align="edge", color=color)
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     axes.vlines(starts[1:], 0, axes.get_ylim()[1], color="white", linewidth=1)
     ticks: dict[int, str] = {}
-    for start in (phase["first_round"] for phase in own):
+    for start in (phase["first_round"] for phase in run_phases):
         if not ticks or start - max(ticks) >= TICK_DISTANCE * rounds:
             ticks[start] = str(start)
-    last = own[-1]["last_round"] if own else 0
+    last = run_phases[-1]["last_round"] if run_phases else 0
     if last - max(ticks, default=last) >= 2 * TICK_DISTANCE * rounds:
         ticks[last] = f"round {last}"
     for tick in axes.set_xticks(list(ticks), list(ticks.values())):
@@ -97,7 +98,7 @@ def draw_phases(axes: "Axes", kind: Kind, own: Sequence[Phase], rounds: int) -> 
 
 
 def cost_png(runs: Sequence[Run]) -> bytes | None:
-    """The figure of runs as a PNG, with the first of several seeds; None if no history has costs."""
+    """The cost figure of runs as a PNG, with the first seed of each group; None if no history has costs."""
     groups = seed_groups(runs)
     if not any("cost" in line for group in groups for line in group[0].history):
         return None

@@ -31,59 +31,59 @@ class Panel:
 
     def shown(self, groups: Sequence[Group]) -> str | None:
         """The first of its metrics that a run has, or None."""
-        every = (run for group in groups for run in group)
-        available = {m for run in every for m in self.metrics if run.curve(m) and is_informative(run, m)}
+        runs = (run for group in groups for run in group)
+        available = {m for run in runs for m in self.metrics if run.curve(m) and is_informative(run, m)}
         return next((metric for metric in self.metrics if metric in available), None)
 
 
 def is_informative(run: Run, metric: str) -> bool:
-    """False for a probe that equals the round's own drift, because all clients took part."""
+    """Whether a metric is more than a copy: a probe equals the round's drift if all clients take part."""
     if not metric.startswith("probe."):
         return True
-    twin = f"drift.{metric.removeprefix('probe.')}"
-    return any(line[metric] != line.get(twin) for line in run.history if metric in line)
+    drift = f"drift.{metric.removeprefix('probe.')}"
+    return any(line[metric] != line.get(drift) for line in run.history if metric in line)
 
 
 def curves(panels: Sequence[Panel], runs: Sequence[Run]) -> bytes | None:
     """A PNG of the panels for which a run has a value, or None."""
     groups = seed_groups(runs)
-    found = [(panel, metric) for panel in panels if (metric := panel.shown(groups))]
+    shown = [(panel, metric) for panel in panels if (metric := panel.shown(groups))]
 
-    def fill(axes: "Sequence[Axes]") -> None:
-        for one, (panel, metric) in zip(axes, found, strict=True):
+    def fill(panel_axes: "Sequence[Axes]") -> None:
+        for axes, (panel, metric) in zip(panel_axes, shown, strict=True):
             for number, group in enumerate(groups):
-                draw_line(one, number, names(groups)[number], [dict(run.curve(metric)) for run in group])
-            one.set_xlabel("round")
-            one.set_ylabel(panel.label, fontsize=9)
-            one.set_title(metric, fontsize=9)
+                draw_line(axes, number, names(groups)[number], [dict(run.curve(metric)) for run in group])
+            axes.set_xlabel("round")
+            axes.set_ylabel(panel.label, fontsize=9)
+            axes.set_title(metric, fontsize=9)
             if panel.log:
-                one.set_yscale("log")
-                one.yaxis.set_major_formatter("{x:g}")
-                one.yaxis.set_minor_formatter(minor_label(one))
+                axes.set_yscale("log")
+                axes.yaxis.set_major_formatter("{x:g}")
+                axes.yaxis.set_minor_formatter(minor_label(axes))
 
-    return panels_png(len(found), fill) if found else None
+    return panels_png(len(shown), fill) if shown else None
 
 
 def draw_line(axes: "Axes", number: int, name: str, seeds: Sequence[Points]) -> None:
-    """Draw the mean of a method and the range over its seeds, where all seeds have a value."""
+    """Draw the mean of a method and the range over its seeds, at each x that all seeds have a value for."""
     known = [points for points in seeds if points]
-    places = sorted(set.intersection(*(set(points) for points in known))) if known else []
-    if not places:
+    xs = sorted(set.intersection(*(set(points) for points in known))) if known else []
+    if not xs:
         return
-    values = [[points[x] for points in known] for x in places]
+    values = [[points[x] for points in known] for x in xs]
     color = METHODS[number % len(METHODS)]
-    dot = "o" if len(places) < 20 else None
+    marker = "o" if len(xs) < 20 else None
     means = [sum(column) / len(column) for column in values]
-    axes.plot(places, means, "-", color=color, label=name, linewidth=1.6, marker=dot, markersize=3.5)
+    axes.plot(xs, means, "-", color=color, label=name, linewidth=1.6, marker=marker, markersize=3.5)
     if len(known) > 1:
         low, high = [min(column) for column in values], [max(column) for column in values]
-        axes.fill_between(places, low, high, color=color, alpha=0.15)
+        axes.fill_between(xs, low, high, color=color, alpha=0.15)
 
 
 def minor_label(axes: "Axes") -> Callable[[float, float], str]:
     """A formatter of minor ticks that labels them only if the axis spans few powers of ten."""
 
-    def label(value: float, place: float) -> str:
+    def label(value: float, position: float) -> str:
         low, high = axes.get_ylim()
         return f"{value:g}" if high < 20 * low else ""
 
@@ -91,12 +91,12 @@ def minor_label(axes: "Axes") -> Callable[[float, float], str]:
 
 
 def names(groups: Sequence[Group]) -> list[str]:
-    """The names of the methods; folders for methods of equal name."""
+    """The name of each group: its method, or its folder if several groups have the same method."""
     labels = [label_of(group) for group in groups]
 
     def folder(group: Group) -> str:
-        own = group[0].folder
-        return (own.parent if len(group) > 1 and own.name.startswith("seed") else own).name
+        first = group[0].folder
+        return (first.parent if len(group) > 1 and first.name.startswith("seed") else first).name
 
     return [
         folder(group) if labels.count(label) > 1 else label
@@ -110,14 +110,14 @@ def panels_png(count: int, fill: "Callable[[Sequence[Axes]], None]") -> bytes:
     from matplotlib.ticker import MaxNLocator
 
     figure = new_figure(0.8 + 4.4 * count, 3.8, dpi=110)
-    axes = [figure.add_subplot(1, count, number + 1) for number in range(count)]
-    fill(axes)
+    panel_axes = [figure.add_subplot(1, count, number + 1) for number in range(count)]
+    fill(panel_axes)
     entries: dict[str, Any] = {}
-    for one in axes:
-        one.grid(alpha=0.25)
-        one.spines[["top", "right"]].set_visible(False)
-        one.xaxis.set_major_locator(MaxNLocator(integer=True))
-        handles, labels = one.get_legend_handles_labels()
+    for axes in panel_axes:
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        handles, labels = axes.get_legend_handles_labels()
         entries |= {
             label: handle for label, handle in zip(labels, handles, strict=True) if label not in entries
         }
@@ -131,17 +131,18 @@ def panels_png(count: int, fill: "Callable[[Sequence[Axes]], None]") -> bytes:
 def single(
     runs: Sequence[Run], points: Callable[[Run], Points], x_label: str, y_label: str, title: str
 ) -> bytes | None:
-    """A PNG of one plot of `points` of every run, or None if no run has any."""
+    """A PNG of one plot of `points` of every run, or None if no run has points."""
     groups = seed_groups(runs)
-    found = [[points(run) for run in group] for group in groups]
-    if not any(one for group in found for one in group):
+    by_group = [[points(run) for run in group] for group in groups]
+    if not any(run_points for group in by_group for run_points in group):
         return None
 
-    def fill(axes: "Sequence[Axes]") -> None:
-        for number, seeds in enumerate(found):
-            draw_line(axes[0], number, names(groups)[number], seeds)
-        axes[0].set_xlabel(x_label)
-        axes[0].set_ylabel(y_label, fontsize=9)
-        axes[0].set_title(title, fontsize=9)
+    def fill(panel_axes: "Sequence[Axes]") -> None:
+        (axes,) = panel_axes
+        for number, seeds in enumerate(by_group):
+            draw_line(axes, number, names(groups)[number], seeds)
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(y_label, fontsize=9)
+        axes.set_title(title, fontsize=9)
 
     return panels_png(1, fill)

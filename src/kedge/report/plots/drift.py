@@ -53,10 +53,10 @@ def by_unit(prefix: str, label: str, runs: Sequence[Run]) -> bytes | None:
 
 def last_by_unit(prefix: str, run: Run) -> Points:
     """Unit number -> last value of prefix.unit0, prefix.unit1, …"""
-    found = {k for entry in run.history for k in entry if k.startswith(f"{prefix}.unit")}
+    metrics = {k for line in run.history for k in line if k.startswith(f"{prefix}.unit")}
     return {
         float(name.removeprefix(f"{prefix}.unit")): points[-1][1]
-        for name in found
+        for name in metrics
         if (points := run.curve(name))
     }
 
@@ -93,8 +93,8 @@ def last_clients(run: Run) -> dict[str, Any]:
 
 def ranked(metric: str, run: Run) -> Points:
     """Rank -> accuracy in percent, best first; clients without a test are left out."""
-    values = [one for one in last_clients(run).get(metric, []) if one is not None]
-    return {float(place): 100 * value for place, value in enumerate(sorted(values, reverse=True), 1)}
+    values = [value for value in last_clients(run).get(metric, []) if value is not None]
+    return {float(rank): 100 * value for rank, value in enumerate(sorted(values, reverse=True), 1)}
 
 
 FIGURES = (

@@ -53,7 +53,7 @@ def partition_figure(partition: PartitionStatistics) -> "Figure":
 
 
 def draw_cells(axes: "Axes", rows: Rows) -> None:
-    """Bubbles or a heat map of the classes of each client."""
+    """Draw bubbles or a heat map of the classes of each client."""
     from matplotlib.collections import EllipseCollection
     from matplotlib.ticker import MaxNLocator
 
@@ -80,8 +80,8 @@ def draw_cells(axes: "Axes", rows: Rows) -> None:
         shares = np.ma.masked_equal(rows.shares, 0)
         axes.pcolormesh(np.arange(classes + 1) - 0.5, edges, shares, **scale())
     axes.xaxis.set_major_locator(MaxNLocator(min(classes, 20), integer=True, steps=[1, 2, 5, 10]))
-    most = 40 if rows.few else 12
-    axes.yaxis.set_major_locator(MaxNLocator(min(bottom, most), integer=True, steps=[1, 2, 5, 10]))
+    max_ticks = 40 if rows.few else 12
+    axes.yaxis.set_major_locator(MaxNLocator(min(bottom, max_ticks), integer=True, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(lambda value, _: with_commas(value))
     axes.set_xlabel("class", color=INK)
     axes.set_ylabel(rows.axis, color=INK)
@@ -91,7 +91,7 @@ def draw_cells(axes: "Axes", rows: Rows) -> None:
 
 
 def draw_totals(axes: "Axes", partition: PartitionStatistics) -> None:
-    """Bars of the samples of each class."""
+    """Draw a bar for the samples of each class."""
     totals = partition.counts.sum(axis=0)
     axes.bar(range(partition.classes), totals, width=2 / 3, color=TOTAL)
     axes.text(-0.012, 0.5, "all", transform=axes.transAxes, ha="right", va="center", color=DIM)
@@ -99,7 +99,7 @@ def draw_totals(axes: "Axes", partition: PartitionStatistics) -> None:
 
 
 def draw_sizes(axes: "Axes", rows: Rows) -> None:
-    """Bars of the clients' sizes; for many clients the curve of sizes from the largest down."""
+    """Draw bars of the clients' sizes, or for many clients the curve of sizes from the largest down."""
     axes.set_xlabel(rows.sizes_axis, color=INK)
     axes.tick_params(length=0, colors=DIM)
     axes.tick_params(left=False, labelleft=False)
@@ -117,7 +117,7 @@ def draw_sizes(axes: "Axes", rows: Rows) -> None:
 
 
 def draw_legend(axes: "Axes", rows: Rows) -> None:
-    """The color bar, and the meaning of colors and areas beside it."""
+    """Draw the color bar, and the meaning of colors and areas beside it."""
     from matplotlib.cm import ScalarMappable
 
     bar = axes.figure.colorbar(ScalarMappable(**scale()), cax=axes, orientation="horizontal", ticks=TICKS)

@@ -1,4 +1,4 @@
-"""Matplotlib figures as PNG files. Needs the extra `plot`."""
+"""Make matplotlib figures and encode them as PNG. Needs the extra `plot`."""
 
 from importlib.util import find_spec
 from io import BytesIO
@@ -13,7 +13,7 @@ COLORS = 255  # of the palette; plots have few colors
 
 
 def require_matplotlib(otherwise: str = "The page needs no matplotlib: --html FILE.") -> None:
-    """Raise if matplotlib is missing; `otherwise` names what works without it."""
+    """Raise if matplotlib is missing; the sentence `otherwise` names an alternative that needs none."""
     if find_spec("matplotlib") is None:
         raise RequestError(
             f"a PNG needs matplotlib, which is not installed: pip install 'kedge[plot]'. {otherwise}"
@@ -32,11 +32,11 @@ def new_figure(width: float, height: float, dpi: int = 120, constrained: bool = 
 
 
 def png(figure: "Figure") -> bytes:
-    """The content of a PNG file with a palette."""
+    """The figure as the content of a PNG file with a palette, which is smaller."""
     from PIL import Image
 
     full, file = BytesIO(), BytesIO()
     figure.savefig(full, format="png")
-    few = Image.open(full).convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
-    few.save(file, "png", optimize=True)
+    quantized = Image.open(full).convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
+    quantized.save(file, "png", optimize=True)
     return file.getvalue()

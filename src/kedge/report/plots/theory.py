@@ -6,7 +6,7 @@ against its ratio with FedAvg.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kedge.report.plots.colors import DIM, INK, LINE, METHODS
 from kedge.report.plots.png import new_figure, png, require_matplotlib
@@ -25,7 +25,7 @@ LOWEST, HIGHEST = 1e-24, 1e12  # limits of the loss: smaller values are rounding
 
 
 def theory_png(result: Mapping[str, Any]) -> bytes:
-    """The content of the PNG file."""
+    """The figure of `result` as the content of a PNG file."""
     require_matplotlib(OTHERWISE)
     figure = new_figure(13.2, 5.2)
     figure.set_layout_engine("constrained", w_pad=0.14, h_pad=0.08)
@@ -42,7 +42,7 @@ def theory_png(result: Mapping[str, Any]) -> bytes:
         axes.set_axisbelow(True)
     figure.suptitle(headline(result), fontsize=10, color=DIM)
     lines = panels[1].get_lines()
-    names = [one["method"] + wins(one) for one in methods]
+    names = [method["method"] + wins(method) for method in methods]
     figure.legend(lines, names, loc="outside lower center", ncols=len(names), **LEGEND)
     return png(figure)
 
@@ -52,24 +52,34 @@ def wins(method: Mapping[str, Any]) -> str:
     return f": faster in {win_text(method['faster'])}" if method["faster"] else ""
 
 
-def color(method: Mapping[str, Any], place: int) -> str:
-    """The color of a method; FedBABU, the limit of FedBug, is gray."""
-    return GRAY if method["frozen"] is None else METHODS[place % (len(METHODS) - 1)]
+def color(method: Mapping[str, Any], index: int) -> str:
+    """The color of the method number `index`; FedBABU, the limit of FedBug, is gray."""
+    return GRAY if method["frozen"] is None else METHODS[index % (len(METHODS) - 1)]
+
+
+class Dot(NamedTuple):
+    """A dot of panel a: the ratios of one round of one seed."""
+
+    theory: float
+    printed: float
+    ratio: float
+    round: int
 
 
 def theory_panel(axes: "Axes", method: Mapping[str, Any]) -> None:
-    """Panel a, with different dots for the first round, which is the farthest from the minimum."""
+    """Draw panel a, with different dots for the first round, which is the farthest from the minimum."""
     rounds = method["by_round"]
-    each = [
-        (theory, printed, ratio, number)
+    dots = [
+        Dot(theory, printed, ratio, number)
         for seed in zip(rounds["theory"], rounds["printed"], rounds["ratio"], strict=True)
         for number, (theory, printed, ratio) in enumerate(zip(*seed, strict=True))
         if ratio is not None and theory is not None
     ]
-    seen = [one for one in each if max(one[0], one[2]) <= LIMIT]
-    if any(abs(printed - theory) > SAME for theory, printed, _, _ in seen):
-        axes.scatter([k[1] for k in seen], [k[2] for k in seen], 7, PRINTED, label="by the printed formula")
-    later, first = [k for k in seen if k[3]], [k for k in seen if not k[3]]
+    shown = [dot for dot in dots if max(dot.theory, dot.ratio) <= LIMIT]
+    if any(abs(dot.printed - dot.theory) > SAME for dot in shown):
+        printed_xs, ys = [dot.printed for dot in shown], [dot.ratio for dot in shown]
+        axes.scatter(printed_xs, ys, 7, PRINTED, label="by the printed formula")
+    later, first = [dot for dot in shown if dot.round], [dot for dot in shown if not dot.round]
     filled: dict[str, Any] = {"c": METHODS[0], "alpha": 0.4, "linewidths": 0, "s": 9, "label": "later rounds"}
     hollow: dict[str, Any] = {
         "c": "none",
@@ -78,50 +88,50 @@ def theory_panel(axes: "Axes", method: Mapping[str, Any]) -> None:
         "s": 20,
         "label": "first round",
     }
-    for chosen, marks in ((later, filled), (first, hollow)):
-        axes.scatter([k[0] for k in chosen], [k[2] for k in chosen], **marks)
+    for group, marks in ((later, filled), (first, hollow)):
+        axes.scatter([dot.theory for dot in group], [dot.ratio for dot in group], **marks)
     correlation = method["correlation"]
     names = {"rounds": "correlation", "first_round": "first round"}
     lines = [f"{name} {correlation[key]:.3f}" for key, name in names.items() if correlation[key] is not None]
-    add_note(axes, 0.03, 0.97, "\n".join(lines + omission(len(each) - len(seen))), "left")
-    draw_diagonal(axes, [k[place] for k in seen for place in (0, 2)])
+    add_note(axes, 0.03, 0.97, "\n".join(lines + omission(len(dots) - len(shown))), "left")
+    draw_diagonal(axes, [value for dot in shown for value in (dot.theory, dot.ratio)])
     title = f"a   {method['method']}: theory and simulation"
     set_labels(axes, title, "theoretical contraction ratio", "simulated contraction ratio")
     axes.legend(loc="best", **LEGEND)
 
 
 def loss_panel(axes: "Axes", methods: Sequence[Mapping[str, Any]]) -> None:
-    """Panel b, with quartiles of the first method and of the FedBug with the most frozen steps."""
-    most = max(methods, key=lambda one: -1 if one["frozen"] is None else one["frozen"])
-    for place, one in enumerate(methods):
-        lower, median, upper = (drawable(one["loss"][name]) for name in ("lower", "median", "upper"))
-        rounds, shade = range(len(median)), color(one, place)
-        style = (0, (4, 1.5)) if one["frozen"] is None else "-"
+    """Draw panel b, with quartiles of the first method and of the FedBug with the most frozen steps."""
+    most_frozen = max(methods, key=lambda method: -1 if method["frozen"] is None else method["frozen"])
+    for index, method in enumerate(methods):
+        lower, median, upper = (drawable(method["loss"][name]) for name in ("lower", "median", "upper"))
+        rounds, shade = range(len(median)), color(method, index)
+        style = (0, (4, 1.5)) if method["frozen"] is None else "-"
         axes.plot(rounds, median, color=shade, linewidth=1.8, linestyle=style)
-        if place == 0 or one is most:
+        if index == 0 or method is most_frozen:
             axes.fill_between(rounds, lower, upper, color=shade, alpha=0.14, linewidth=0)
     axes.set_yscale("log")
     axes.set_ylim(bottom=max(LOWEST, axes.get_ylim()[0]))
     set_labels(axes, "b   Training loss, median of the seeds", "round", "mean (f − 1)² of the clients")
-    names = methods[0]["method"] + ("" if most is methods[0] else f" and {most['method']}")
+    names = methods[0]["method"] + ("" if most_frozen is methods[0] else f" and {most_frozen['method']}")
     add_note(axes, 0.97, 0.97, f"shaded: quartiles of\n{names}", "right")
 
 
 def seeds_panel(axes: "Axes", methods: Sequence[Mapping[str, Any]]) -> None:
-    """Panel c: ratios of the seeds against those with the first method."""
+    """Draw panel c: ratios of the seeds against those with the first method."""
     first, *others = methods
-    places, omitted = [], 0
-    for place, one in enumerate(others, 1):
-        pairs = zip(first["by_seed"]["ratio"], one["by_seed"]["ratio"], strict=True)
-        both = [(x, y) for x, y in pairs if x is not None and y is not None]
-        seen = [pair for pair in both if max(pair) <= LIMIT]
-        omitted += len(both) - len(seen)
-        places += [value for pair in seen for value in pair]
-        marks: dict[str, Any] = {"c": color(one, place), "alpha": 0.8, "linewidths": 0, "s": 18}
-        if one["frozen"] is None:
+    values, omitted = [], 0
+    for index, method in enumerate(others, 1):
+        pairs = zip(first["by_seed"]["ratio"], method["by_seed"]["ratio"], strict=True)
+        complete = [(x, y) for x, y in pairs if x is not None and y is not None]
+        shown = [pair for pair in complete if max(pair) <= LIMIT]
+        omitted += len(complete) - len(shown)
+        values += [value for pair in shown for value in pair]
+        marks: dict[str, Any] = {"c": color(method, index), "alpha": 0.8, "linewidths": 0, "s": 18}
+        if method["frozen"] is None:
             marks = {"c": "none", "edgecolors": GRAY, "linewidths": 1.0, "marker": "D", "s": 15}
-        axes.scatter([x for x, _ in seen], [y for _, y in seen], **marks)
-    draw_diagonal(axes, places)
+        axes.scatter([x for x, _ in shown], [y for _, y in shown], **marks)
+    draw_diagonal(axes, values)
     name = f"ratio under {first['method']}"
     set_labels(axes, "c   Contraction of every seed", name, "ratio under the other methods")
     lines = ["below the line:", f"faster than {first['method']}", *omission(omitted)]
