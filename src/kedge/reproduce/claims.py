@@ -56,7 +56,7 @@ class Judgment:
     @property
     def measured(self) -> list[Comparison]:
         """The comparisons that have a number."""
-        return [one for one in self.comparisons if one.difference is not None]
+        return [comparison for comparison in self.comparisons if comparison.difference is not None]
 
     @property
     def label(self) -> str:
@@ -70,51 +70,53 @@ def judge_claims(measured: Measured) -> list[Judgment]:
     return [judge(claim, tuple(comparisons(claim, measured))) for claim in measured.paper.claims]
 
 
-def judge(claim: Claim, every: tuple[Comparison, ...]) -> Judgment:
+def judge(claim: Claim, comparisons: tuple[Comparison, ...]) -> Judgment:
     """The verdict on a claim by its comparisons."""
-    found = [one for one in every if one.difference is not None]
-    if not found:
-        return Judgment(claim, "not measured", every, None, evidence(every, None, []))
-    test = mean_test(found)
-    opposite = [one for one in found if is_opposite(one, len(found))]
+    measured = [comparison for comparison in comparisons if comparison.difference is not None]
+    if not measured:
+        return Judgment(claim, "not measured", comparisons, None, evidence(comparisons, None, []))
+    test = mean_test(measured)
+    opposite = [comparison for comparison in measured if is_opposite(comparison, len(measured))]
     if opposite or is_significant(test.opposite_p):
         verdict: Verdict = "not held"
-    elif all(size(one) > 0 for one in found) and is_significant(test.p):
+    elif all(size(comparison) > 0 for comparison in measured) and is_significant(test.p):
         verdict = "held"
     else:
         verdict = "within noise"
-    return Judgment(claim, verdict, every, test, evidence(every, test, opposite))
+    return Judgment(claim, verdict, comparisons, test, evidence(comparisons, test, opposite))
 
 
-def mean_test(found: Sequence[Comparison]) -> MeanTest:
+def mean_test(measured: Sequence[Comparison]) -> MeanTest:
     """The paired t-test over seeds if all comparisons share two seeds, otherwise the sign test."""
-    seeds = sorted(set.intersection(*(set(one.by_seed) for one in found)))
-    if len(seeds) > 1 and len({one.unit for one in found}) == 1:
-        means = [mean(one.by_seed[seed] for one in found) for seed in seeds]
+    seeds = sorted(set.intersection(*(set(comparison.by_seed) for comparison in measured)))
+    if len(seeds) > 1 and len({comparison.unit for comparison in measured}) == 1:
+        means = [mean(comparison.by_seed[seed] for comparison in measured) for seed in seeds]
         name = f"paired t-test over {len(seeds)} seeds"
         return MeanTest(name, paired_p(means), paired_p([-value for value in means]))
-    signs = [sign for sign in map(group_sign, groups(found)) if sign]
+    signs = [sign for sign in map(group_sign, groups(measured)) if sign]
     shared = "one seed" if len(seeds) == 1 else "several units" if seeds else "no seed in common"
     name = f"{shared}: sign test over {len(signs)} group{'s' * (len(signs) != 1)} of runs"
     return MeanTest(name, sign_p(signs.count(1), len(signs)), sign_p(signs.count(-1), len(signs)))
 
 
-def groups(found: Sequence[Comparison]) -> list[list[Comparison]]:
-    """The comparisons in groups that share no run."""
-    parts: list[tuple[set[str], list[Comparison]]] = []
-    for one in found:
-        cells, members = {one.first.cell, one.second.cell}, [one]
-        for part in [part for part in parts if part[0] & cells]:
-            parts.remove(part)
-            cells, members = cells | part[0], part[1] + members
-        parts.append((cells, members))
-    return [members for _, members in parts]
+def groups(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
+    """The comparisons in groups: comparisons of different groups share no run."""
+    found: list[tuple[set[str], list[Comparison]]] = []  # cells of a group, and its comparisons
+    for comparison in comparisons:
+        cells, members = {comparison.first.cell, comparison.second.cell}, [comparison]
+        for group in [group for group in found if group[0] & cells]:
+            found.remove(group)
+            cells, members = cells | group[0], group[1] + members
+        found.append((cells, members))
+    return [members for _, members in found]
 
 
-def group_sign(members: Sequence[Comparison]) -> int:
+def group_sign(group: Sequence[Comparison]) -> int:
     """The sign of a group's mean difference, or of its mean sign if units differ."""
-    same = len({one.unit for one in members}) == 1
-    total = sum(size(one) if same else math.copysign(size(one) != 0, size(one)) for one in members)
+    differences = [size(comparison) for comparison in group]
+    if len({comparison.unit for comparison in group}) > 1:
+        differences = [math.copysign(difference != 0, difference) for difference in differences]
+    total = sum(differences)
     return (total > 0) - (total < 0)
 
 
@@ -123,35 +125,39 @@ def is_significant(p: float | None, count: int = 1) -> bool:
     return p is not None and p < LEVEL / count
 
 
-def is_opposite(one: Comparison, count: int) -> bool:
+def is_opposite(comparison: Comparison, count: int) -> bool:
     """Whether this comparison, one of `count`, is significantly opposite to the claim."""
-    return is_significant(paired_p([-value for value in one.by_seed.values()]), count)
+    return is_significant(paired_p([-value for value in comparison.by_seed.values()]), count)
 
 
-def evidence(every: Sequence[Comparison], test: MeanTest | None, opposite: Sequence[Comparison]) -> str:
+def evidence(comparisons: Sequence[Comparison], test: MeanTest | None, opposite: Sequence[Comparison]) -> str:
     """The sentences that explain a verdict."""
-    printed = [one.printed for one in every if one.printed is not None]
+    printed = [comparison.printed for comparison in comparisons if comparison.printed is not None]
     if test is None and not printed:
         return "The paper prints no numbers of it either."
     if test is None:
         return f"In print, {sum(printed)} of {len(printed)} comparisons have the claimed sign."
-    found = [one for one in every if one.difference is not None]
-    right = sum(size(one) > 0 for one in found)
-    also = f" (in print: {sum(printed)} of {len(printed)})" if printed else ""
-    said = [f"{right} of {len(found)} comparisons have the claimed sign{also}.", test_sentence(found, test)]
-    least = min(found, key=size)
+    measured = [comparison for comparison in comparisons if comparison.difference is not None]
+    agreeing = sum(size(comparison) > 0 for comparison in measured)
+    in_print = f" (in print: {sum(printed)} of {len(printed)})" if printed else ""
+    sentences = [
+        f"{agreeing} of {len(measured)} comparisons have the claimed sign{in_print}.",
+        test_sentence(measured, test),
+    ]
+    smallest = min(measured, key=size)
     if opposite:
-        said.append(f"Significantly opposite (p < {LEVEL} / {len(found)}): {comparison_list(opposite)}.")
-    elif size(least) <= 0 and len(found) > 1:
-        said.append(f"Furthest from it: {comparison_list([least])}.")
-    diverged = sum(one.diverged for one in every)
-    return " ".join(said + ([f"A run of {diverged} more comparisons diverged."] if diverged else []))
+        level = f"p < {LEVEL} / {len(measured)}"
+        sentences.append(f"Significantly opposite ({level}): {comparison_list(opposite)}.")
+    elif size(smallest) <= 0 and len(measured) > 1:
+        sentences.append(f"Furthest from it: {comparison_list([smallest])}.")
+    diverged = sum(comparison.diverged for comparison in comparisons)
+    return " ".join(sentences + ([f"A run of {diverged} more comparisons diverged."] if diverged else []))
 
 
-def test_sentence(found: Sequence[Comparison], test: MeanTest) -> str:
+def test_sentence(measured: Sequence[Comparison], test: MeanTest) -> str:
     """The mean of the comparisons and the test of it."""
-    units = {one.unit for one in found}
-    average = mean(size(one) for one in found)
+    units = {comparison.unit for comparison in measured}
+    average = mean(size(comparison) for comparison in measured)
     start = f"Mean difference {signed(average)} {units.pop()}; {test.name}" if len(units) == 1 else test.name
     if test.p is None or test.opposite_p is None:
         return f"{start}: all seeds have the same difference, so there is no noise to test against."
@@ -160,11 +166,11 @@ def test_sentence(found: Sequence[Comparison], test: MeanTest) -> str:
     return f"{start}, {sign} zero with p {'< 0.001' if low < 0.001 else f'= {low:.3f}'}."
 
 
-def comparison_list(found: Sequence[Comparison], most: int = 3) -> str:
-    """Comparisons with their differences, the most opposite first."""
-    worst = sorted(found, key=size)
-    texts = [f"{one.name}, {signed(size(one))}" for one in worst[:most]]
-    return "; ".join(texts + ([f"and {len(worst) - most} more"] if len(worst) > most else []))
+def comparison_list(comparisons: Sequence[Comparison], limit: int = 3) -> str:
+    """At most `limit` comparisons with their differences, the most opposite first."""
+    by_size = sorted(comparisons, key=size)
+    texts = [f"{comparison.name}, {signed(size(comparison))}" for comparison in by_size[:limit]]
+    return "; ".join(texts + ([f"and {len(by_size) - limit} more"] if len(by_size) > limit else []))
 
 
 def signed(value: float) -> str:

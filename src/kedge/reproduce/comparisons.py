@@ -27,24 +27,24 @@ class Comparison:
     @property
     def name(self) -> str:
         """The compared places: "FedBug (10 %) over Vanilla in FedAvg, IID"."""
-        one, other = self.first.entry, self.second.entry
+        first, second = self.first.entry, self.second.entry
         relation = "under" if self.lower else "over"
-        if one.column == other.column:
-            text = f"{one.row} {relation} {other.row} in {one.column}"
+        if first.column == second.column:
+            text = f"{first.row} {relation} {second.row} in {first.column}"
         else:
-            text = f"{one.column} {relation} {other.column} in {one.row}"
-        return f"{text} ({one.block})" if one.block else text
+            text = f"{first.column} {relation} {second.column} in {first.row}"
+        return f"{text} ({first.block})" if first.block else text
 
     @property
     def by_seed(self) -> dict[int, float]:
         """The difference with every seed that both places have; empty if one of these runs diverged."""
-        found = {}
+        differences = {}
         for seed in sorted(self.first.by_seed.keys() & self.second.by_seed.keys()):
-            pair = number_of(self.first, seed), number_of(self.second, seed)
-            if pair[0] is None or pair[1] is None:
+            first, second = number_of(self.first, seed), number_of(self.second, seed)
+            if first is None or second is None:
                 return {}
-            found[seed] = (pair[1] - pair[0]) if self.lower else (pair[0] - pair[1])
-        return found
+            differences[seed] = (second - first) if self.lower else (first - second)
+        return differences
 
     @property
     def difference(self) -> float | None:
@@ -77,16 +77,17 @@ def comparisons(claim: Claim, measured: Measured) -> Iterator[Comparison]:
     paper = measured.paper
     for block in claim.blocks or paper.blocks:
         for within in claim.within or (paper.columns if claim.rows else paper.rows):
-            for one, other in claim.rows or claim.columns:
-                names = ((one, within), (other, within)) if claim.rows else ((within, one), (within, other))
+            for left, right in claim.rows or claim.columns:
+                # (row, column) of both places
+                names = ((left, within), (right, within)) if claim.rows else ((within, left), (within, right))
                 first, second = (measured.place(block, *name) for name in names)
                 if first and second:
                     yield Comparison(first, second, claim.lower)
 
 
-def size(one: Comparison) -> float:
+def size(comparison: Comparison) -> float:
     """The mean difference of a comparison that is measured."""
-    return one.difference or 0.0
+    return comparison.difference or 0.0
 
 
 def number_of(place: Place, seed: int) -> float | None:
@@ -96,7 +97,7 @@ def number_of(place: Place, seed: int) -> float | None:
 
 
 def printed_range(entry: Entry) -> tuple[float, float]:
-    """The range of values that a printed text allows; for a number, the number itself."""
+    """The lowest and the highest value that a printed text allows; equal if the text is a number."""
     if entry.value is not None:
         return entry.value, entry.value
     if not entry.bound:

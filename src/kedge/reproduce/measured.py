@@ -1,4 +1,4 @@
-"""A published table with the measured number of every place."""
+"""A published table with the measured numbers of all its places, a place being one number of the table."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,9 +20,8 @@ class Place:
     by_seed: Mapping[int, float | None]  # None: the run did not reach the target, or diverged
     cell: str = ""  # the name of the grid's cell that was trained
     at: str = ""  # the round used instead of entry.at in a run with fewer rounds; "": entry.at
-    rounds: Mapping[int, int] = field(
-        default_factory=dict
-    )  # seed -> rounds of the run, if it did not diverge
+    # Seed -> rounds of the run, for runs that did not diverge.
+    rounds: Mapping[int, int] = field(default_factory=dict)
     comparable: bool = True  # whether measured and printed number have the same meaning
 
     @property
@@ -61,17 +60,17 @@ class Measured:
     @cached_property
     def by_name(self) -> dict[tuple[str, str, str], Place]:
         """The places by block, row and column."""
-        return {(one.entry.block, one.entry.row, one.entry.column): one for one in self.places}
+        return {(place.entry.block, place.entry.row, place.entry.column): place for place in self.places}
 
     def place(self, block: str, row: str, column: str) -> Place | None:
-        """The number of a block, a row and a column."""
+        """The place with these names, or None."""
         return self.by_name.get((block, row, column))
 
     @property
     def differences(self) -> list[float]:
         """Measured minus printed of all places with both, in percentage points."""
-        found = [place.difference for place in self.places if place.entry.percent]
-        return [value for value in found if value is not None]
+        values = [place.difference for place in self.places if place.entry.percent]
+        return [value for value in values if value is not None]
 
     @property
     def mean_absolute_difference(self) -> float | None:
@@ -86,7 +85,7 @@ class Measured:
 
 def measured_table(
     paper: Paper,
-    every: list[Cell],
+    cells: list[Cell],
     records: Iterable[Record],
     scale: str,
     identities: Mapping[str, str],
@@ -94,20 +93,20 @@ def measured_table(
 ) -> Measured:
     """The table with the numbers of all runs at this scale, or of the runs with `seeds`.
 
-    `every` are the cells of the grid with the paper's number of rounds. `identities` are the identities of
+    `cells` are the cells of the grid with the paper's number of rounds. `identities` are the identities of
     their runs at this scale, by name of the cell. A record belongs to the cell with the same identity.
     """
     runs: dict[str, list[Record]] = {}
-    for record in sorted(records, key=lambda one: one.seed):
+    for record in sorted(records, key=lambda record: record.seed):
         if record.scale == scale and (seeds is None or record.seed in seeds):
             runs.setdefault(record.identity, []).append(record)
     places: list[Place] = []
     used: dict[tuple[str, int], Record] = {}
     for entry in paper.entries:
-        cell = cell_of(entry, every)
-        found = [one for one in runs.get(identities[cell.name], []) if is_measured(entry, one)]
-        places.append(place_of(entry, cell, found, scale))
-        used |= {one.key: one for one in found}
+        cell = cell_of(entry, cells)
+        measured = [run for run in runs.get(identities[cell.name], []) if is_measured(entry, run)]
+        places.append(place_of(entry, cell, measured, scale))
+        used |= {run.key: run for run in measured}
     return Measured(paper, scale, tuple(places), tuple(used.values()))
 
 
@@ -138,8 +137,8 @@ def scaled_at(entry: Entry, record: Record, rounds: int) -> str:
     if not entry.at.isdigit() or not evaluated:
         return entry.at
     scaled = int(entry.at) * record.rounds / rounds
-    found = max((round for round in evaluated if round <= scaled), default=evaluated[0])
-    return "last" if found == evaluated[-1] else str(found)
+    round = max((earlier for earlier in evaluated if earlier <= scaled), default=evaluated[0])
+    return "last" if round == evaluated[-1] else str(round)
 
 
 def value_of(entry: Entry, record: Record, at: str | None = None) -> float | None:
@@ -151,9 +150,9 @@ def value_of(entry: Entry, record: Record, at: str | None = None) -> float | Non
     if record.diverged or not curve:
         return None
     if at == "best":
-        found: float | None = (min if ".loss" in entry.metric else max)(value for _, value in curve)
+        number: float | None = (min if ".loss" in entry.metric else max)(value for _, value in curve)
     elif at == "last":
-        found = curve[-1][1]
+        number = curve[-1][1]
     else:
-        found = dict(curve).get(int(at))
-    return None if found is None else found * 100 if entry.percent else found
+        number = dict(curve).get(int(at))
+    return None if number is None else number * 100 if entry.percent else number

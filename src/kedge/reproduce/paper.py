@@ -117,7 +117,7 @@ class Paper:
     @cached_property
     def places(self) -> dict[tuple[str, str, str], Entry]:
         """The entries by block, row and column."""
-        return {(one.block, one.row, one.column): one for one in self.entries}
+        return {(entry.block, entry.row, entry.column): entry for entry in self.entries}
 
 
 def names() -> list[str]:
@@ -165,13 +165,13 @@ def entries_of(name: str, metric: str, at: str) -> tuple[Entry, ...]:
     """The printed numbers of a table; lines that begin with # are comments."""
     path = PUBLISHED / f"{name}.csv"
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line and line[0] != "#"]
-    found = []
+    entries = []
     for number, line in enumerate(csv.DictReader(lines, strict=True), 1):
         try:
-            found.append(entry_of(line, metric, at))
+            entries.append(entry_of(line, metric, at))
         except (KeyError, ValueError) as error:
             raise DataError(f"{path}, entry {number}: {error!r}.") from error
-    return tuple(found)
+    return tuple(entries)
 
 
 def entry_of(line: Mapping[str, str], metric: str, at: str) -> Entry:
@@ -195,27 +195,26 @@ def entry_of(line: Mapping[str, str], metric: str, at: str) -> Entry:
 
 def check_claim(paper: Paper, claim: Claim) -> None:
     """Raise if a claim names a row or a column that the table does not have."""
-    for names, known, also in (
+    for pairs, known, known_within in (
         (claim.rows, paper.rows, paper.columns),
         (claim.columns, paper.columns, paper.rows),
     ):
-        wrong = [one for pair in names for one in pair if one not in known]
-        wrong += [one for one in claim.within if names and one not in also]
-        wrong += [one for one in claim.blocks if one not in paper.blocks]
+        wrong = [name for pair in pairs for name in pair if name not in known]
+        wrong += [name for name in claim.within if pairs and name not in known_within]
+        wrong += [name for name in claim.blocks if name not in paper.blocks]
         if wrong:
-            raise DataError(
-                f"{paper.name}, claim {claim.says!r}: no {wrong[0]!r}.{nearest(wrong[0], [*known, *also])}"
-            )
+            suggestion = nearest(wrong[0], [*known, *known_within])
+            raise DataError(f"{paper.name}, claim {claim.says!r}: no {wrong[0]!r}.{suggestion}")
     if bool(claim.rows) == bool(claim.columns):
         raise DataError(f"{paper.name}, claim {claim.says!r}: give either rows or columns.")
 
 
-def cell_of(entry: Entry, every: list[Cell]) -> Cell:
+def cell_of(entry: Entry, cells: list[Cell]) -> Cell:
     """The cell of the grid that gives an entry's number."""
-    found = [cell for cell in every if entry.selects(cell.settings)]
-    if len(found) != 1:
+    selected = [cell for cell in cells if entry.selects(cell.settings)]
+    if len(selected) != 1:
         raise DataError(
-            f"{entry.row}, {entry.column}: {len(found)} cells of the grid have "
+            f"{entry.row}, {entry.column}: {len(selected)} cells of the grid have "
             f"{', '.join(f'{key}={value}' for key, value in entry.where)}; one should."
         )
-    return found[0]
+    return selected[0]

@@ -50,7 +50,7 @@ class Run(NamedTuple):
 
 
 def table_of(name: str, settings: Mapping[str, Any]) -> Table:
-    """The table `name`; `settings` override keys of the config that do not change its numbers."""
+    """The table `name`, with `settings` for keys of the config that do not change its numbers."""
     document = document_of(name)
     table = Table(paper_of(document), cells(override(document, settings)))
     entries_by_cell(table)  # raises if a printed number belongs to no cell, or to several
@@ -67,8 +67,8 @@ def at_scale(cell: Cell, scale: Scale, synthetic: Path) -> Experiment:
 
 def identity_of(experiment: Experiment) -> str:
     """The sha256 of everything that determines a run's numbers, except its seed."""
-    found = experiment_identity(experiment) | {"rounds": experiment.rounds}
-    return digest({key: value for key, value in found.items() if key not in IGNORED_KEYS})
+    identity = experiment_identity(experiment) | {"rounds": experiment.rounds}
+    return digest({key: value for key, value in identity.items() if key not in IGNORED_KEYS})
 
 
 def runs_of(table: Table, scale: Scale, seeds: Iterable[int], synthetic: Path) -> list[Run]:
@@ -111,20 +111,22 @@ def one_run_per_program(runs: Iterable[Run]) -> list[Run]:
 def without_numbers(value: Any) -> Any:
     """A value of a config in which every number is None."""
     if isinstance(value, Mapping):
-        return {key: without_numbers(own) for key, own in value.items()}
+        return {key: without_numbers(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [without_numbers(own) for own in value]
+        return [without_numbers(inner) for inner in value]
     return None if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def select_cells(table: Table, filters: Sequence[str]) -> Table:
     """The table with only the cells that match all `filters` KEY=VALUE."""
     patterns = [parse_filter(text, table) for text in filters]
-    where = entries_by_cell(table)
-    found = [cell for cell in table.cells if all(is_selected(cell, where, *one) for one in patterns)]
-    if not found:
+    entries = entries_by_cell(table)
+    selected = [
+        cell for cell in table.cells if all(is_selected(cell, entries, key, text) for key, text in patterns)
+    ]
+    if not selected:
         raise RequestError(f"--cells {' '.join(filters)}: no cell of {table.paper.name} is selected.")
-    return table._replace(cells=found)
+    return table._replace(cells=selected)
 
 
 def parse_filter(text: str, table: Table) -> tuple[str, str]:
@@ -147,10 +149,10 @@ def entries_by_cell(table: Table) -> dict[str, list[Any]]:
     return found
 
 
-def is_selected(cell: Cell, where: Mapping[str, Collection[Any]], key: str, pattern: str) -> bool:
-    """Whether a setting of a cell, or a name of one of its printed numbers, matches `pattern`."""
+def is_selected(cell: Cell, entries: Mapping[str, Collection[Any]], key: str, pattern: str) -> bool:
+    """Whether the setting `key` of a cell, or this name of one of its `entries`, matches `pattern`."""
     if key in PRINTED:
-        texts = [getattr(entry, key) for entry in where.get(cell.name, ())]
+        texts = [getattr(entry, key) for entry in entries.get(cell.name, ())]
     else:
         texts = [as_text(cell.settings[key])]
     # In a pattern only * and ? are special.

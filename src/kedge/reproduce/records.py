@@ -48,18 +48,18 @@ class Record:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Equal for two records of the same run."""
+        """Identity and seed, which are equal for two records of the same run."""
         return self.identity, self.seed
 
 
 def curves_of(history: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
-    """The accuracies and losses of a history, by metric; six digits are kept."""
-    found: dict[str, list[tuple[int, float]]] = {}
+    """The accuracies, losses and feature metrics of a history, by metric, rounded to six digits."""
+    curves: dict[str, list[tuple[int, float]]] = {}
     for line in history:
         for name, value in line.items():
             if (parse_cell(name) or name.startswith("features.")) and isinstance(value, int | float):
-                found.setdefault(name, []).append((int(line["round"]), float(f"{value:.6g}")))
-    return found
+                curves.setdefault(name, []).append((int(line["round"]), float(f"{value:.6g}")))
+    return curves
 
 
 def new_file_name(sitting: Sitting) -> str:

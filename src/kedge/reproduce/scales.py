@@ -97,21 +97,21 @@ def with_rounds(experiment: Experiment, rounds: int) -> Experiment:
 
 def stage_starts(experiment: Experiment, rounds: int) -> list[int | float | None]:
     """The starts of the later stages in a run of `rounds` rounds, increasing and before its end."""
-    found: list[int | float | None] = []
-    least = 1
+    starts: list[int | float | None] = []
+    earliest = 1
     for number, row in enumerate(experiment.then):
         at = row["at"]
         if at is not None:
-            start = round(experiment.start(at) * rounds / experiment.rounds)
-            allowed = min(max(start, least), rounds - len(experiment.then) + number)
-            least = allowed + 1
-            at = at if at < 1 and allowed == round(at * rounds) else allowed
-        found.append(at)
-    return found
+            scaled = round(experiment.start(at) * rounds / experiment.rounds)
+            start = min(max(scaled, earliest), rounds - len(experiment.then) + number)
+            earliest = start + 1
+            at = at if at < 1 and start == round(at * rounds) else start
+        starts.append(at)
+    return starts
 
 
 def with_thaw(schedule: Mapping[str, Any], factor: float) -> dict[str, Any]:
-    """A schedule whose layers thaw after fewer rounds."""
+    """The table [schedule] with the rounds in `thaw` times `factor`."""
     if "thaw" not in schedule:
         return dict(schedule)
     return {**schedule, "thaw": tuple(round(start * factor) for start in schedule["thaw"])}

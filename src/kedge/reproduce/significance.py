@@ -1,4 +1,4 @@
-"""The two tests behind the verdicts: the paired t-test over seeds, and the sign test over comparisons."""
+"""p-values of the tests that decide verdicts: the paired t-test over seeds, the sign test over groups."""
 
 import math
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def t_tail(t: float, freedom: int) -> float:
     return tail if t >= 0 else 1 - tail
 
 
-def sign_p(right: int, count: int) -> float:
-    """The probability of at least `right` heads in `count` throws of a fair coin."""
-    favorable = sum(math.comb(count, k) for k in range(right, count + 1))
+def sign_p(heads: int, count: int) -> float:
+    """The probability of at least `heads` heads in `count` throws of a fair coin."""
+    favorable = sum(math.comb(count, k) for k in range(heads, count + 1))
     return float(favorable / 2**count)

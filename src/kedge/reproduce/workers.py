@@ -57,26 +57,25 @@ def train_in_processes(
     context = multiprocessing.get_context("spawn")
     messages: Any = context.Queue()
     stopping = context.Event()
-    unfinished = {member.folder for job in jobs for member in job}
+    unfinished = {request.folder for job in jobs for request in job}
     pool = ProcessPoolExecutor(
         min(workers, len(jobs)), context, prepare_worker, (messages, stopping, os.getpid())
     )
     try:
         with interrupts_blocked():
             running = [pool.submit(train_job, list(job), pack) for job in jobs]
-        while unfinished and not all(one.done() for one in running):
+        while unfinished and not all(future.done() for future in running):
             if stop():
                 stopping.set()
-                for one in running:
-                    one.cancel()
+                for future in running:
+                    future.cancel()
             yield from read_messages(messages, unfinished, say, INTERVAL)
             on_check()
         wait(running)
         yield from read_messages(messages, unfinished, say, 0)
         pool.shutdown()
-        yield from read_messages(
-            messages, unfinished, say, 0
-        )  # a process sends its last messages when it exits
+        # A process sends its last messages when it exits.
+        yield from read_messages(messages, unfinished, say, 0)
     except BaseException:  # the runs are abandoned, and their folders are removed
         for process in multiprocessing.active_children():
             process.kill()
@@ -104,7 +103,7 @@ def interrupts_blocked() -> Iterator[None]:
 def read_messages(
     messages: Any, unfinished: set[Path], say: Callable[[str], None], timeout: float
 ) -> Iterator[RunEnd]:
-    """Read the queue for `timeout` seconds: yield ends of runs, and update `unfinished`; `say` messages."""
+    """Read the queue for `timeout` seconds: yield ends of runs, drop them from `unfinished`, say messages."""
     until = time.monotonic() + timeout
     while True:
         try:
@@ -120,14 +119,14 @@ def read_messages(
 
 def failure_of(running: Sequence[Future[None]]) -> str:
     """The reason why runs did not end, as text."""
-    errors = [one.exception() for one in running if not one.cancelled()]
-    found = next((error for error in errors if error), None)
-    if isinstance(found, BrokenProcessPool):
+    errors = [future.exception() for future in running if not future.cancelled()]
+    first = next((error for error in errors if error), None)
+    if isinstance(first, BrokenProcessPool):
         return (
             "a process that trained ended suddenly; the system may have had too little memory for it. "
             "Try again with fewer: --workers N"
         )
-    return f"{type(found).__name__}: {found}" if found else "the run did not end"
+    return f"{type(first).__name__}: {first}" if first else "the run did not end"
 
 
 # Globals of a worker process: its queue, and the event that stops it.
@@ -144,17 +143,17 @@ def prepare_worker(messages: Any, stopping: Event, parent: int) -> None:
 
 
 def exit_with(parent: int) -> None:
-    """Exit this process when its parent has exited."""
+    """Wait until the process `parent` has exited, then exit this process."""
     while os.getppid() == parent:
         time.sleep(INTERVAL)
     os._exit(1)
 
 
-def train_job(members: Sequence[RunRequest], pack: int) -> None:
+def train_job(requests: Sequence[RunRequest], pack: int) -> None:
     """Train a pack of runs in this process, and send the end of each run."""
     assert STOPPING is not None
     try:
-        for outcome in run_all(members, pack, False, MESSAGES.put, STOPPING.is_set):
+        for outcome in run_all(requests, pack, False, MESSAGES.put, STOPPING.is_set):
             MESSAGES.put(run_end(outcome))
     except Interrupted:
         return

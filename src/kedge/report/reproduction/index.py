@@ -35,10 +35,10 @@ TIME_NOTE = (
 
 def results_index(rows: Iterable[Mapping[str, Any]]) -> str:
     """The README.md of a folder of results: its purpose, how to add results, and the list of all tables."""
-    every = list(rows)
-    scales = dict.fromkeys(row["scale"] for row in every if row["scale"] != FULL)
+    listed = list(rows)
+    scales = dict.fromkeys(row["scale"] for row in listed if row["scale"] != FULL)
     short = [f"Scale {scale}: the runs are shorter than the papers'." for scale in scales]
-    paragraphs = [HEAD, ABOUT, ADDING, *short, f"{HEADS_NOTE} {TIME_NOTE}", overview_page(every)]
+    paragraphs = [HEAD, ABOUT, ADDING, *short, f"{HEADS_NOTE} {TIME_NOTE}", overview_page(listed)]
     return "\n\n".join(paragraphs)
 
 
@@ -59,16 +59,16 @@ def write_pages(folder: Path, tables: Iterable[tuple[Measured, Sequence[Judgment
     """
     check_pages(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    every = list(tables)
-    rows = overview(every)
-    for (measured, judgments), row in zip(every, rows, strict=True):
+    listed = list(tables)
+    rows = overview(listed)
+    for (measured, judgments), row in zip(listed, rows, strict=True):
         if row["measured"]:
             write_changed(folder / f"{row['name']}.md", page(measured, judgments))
     write_changed(folder / INDEX, results_index(rows))
 
 
 def write_changed(file: Path, text: str) -> None:
-    """Write a text atomically unless the file has it already."""
+    """Write `text` atomically, unless the file already has this text."""
     content = text.encode()
     if not file.is_file() or file.read_bytes() != content:
         write(file, content)

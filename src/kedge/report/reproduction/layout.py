@@ -1,7 +1,7 @@
-"""A published table in parts that fit a width: which columns are side by side, and the lines of every row.
+"""Divide a published table into parts that fit a width: columns side by side, and the lines of every row.
 
-A row of a published table has up to three lines: printed, measured, difference. Lines in which no column of
-the part has anything are left out.
+A row of a published table has up to three lines: printed, measured, difference. Lines that are empty in all
+columns of the part are left out.
 """
 
 import math
@@ -20,7 +20,7 @@ NARROW = 11  # characters of a line of a heading, if it can be broken there
 HARD_SPACE = "\N{NO-BREAK SPACE}"
 OUTSIDE = r"(?![^(]*\))"  # not inside parentheses
 
-Texts = tuple[str, str, str]  # of a place, one for each of LINES
+Texts = tuple[str, str, str]  # the texts of a place of the table, one for each of LINES
 
 
 class Line(NamedTuple):
@@ -42,7 +42,7 @@ def parts(measured: Measured, block: str, seeds: int, width: int) -> Iterator[Pa
     """The parts of a block, each at most `width` characters wide if a single column is not wider."""
     paper = measured.paper
     rows = [row for row in paper.rows if any(key[:2] == (block, row) for key in measured.by_name)]
-    columns = [one for one in paper.columns if any((block, row, one) in measured.by_name for row in rows)]
+    columns = [name for name in paper.columns if any((block, row, name) in measured.by_name for row in rows)]
     texts = {
         (row, column): place_texts(measured.place(block, row, column), seeds)
         for row in rows
@@ -55,7 +55,7 @@ def parts(measured: Measured, block: str, seeds: int, width: int) -> Iterator[Pa
     }
     for group in side_by_side(columns, widths, width - label_width(rows) + GAP):
         yield Part(
-            group, [line for row in rows for line in lines_of(row, [texts[row, one] for one in group])]
+            group, [line for row in rows for line in lines_of(row, [texts[row, name] for name in group])]
         )
 
 
@@ -73,15 +73,15 @@ def place_texts(place: Place | None, seeds: int) -> Texts:
 
 def lines_of(row: str, cells: Sequence[Texts]) -> Iterator[Line]:
     """The lines of a row that have a text; the measured line if none has."""
-    found = [
+    lines = [
         Line(row, name, list(texts)) for name, texts in zip(LINES, zip(*cells, strict=True), strict=True)
     ]
-    if any(any(line.texts) for line in found):
-        yield from [line for line in found if set(line.texts) - {"", NOTHING}] or found[1:2]
+    if any(any(line.texts) for line in lines):
+        yield from [line for line in lines if set(line.texts) - {"", NOTHING}] or lines[1:2]
 
 
 def side_by_side(columns: Sequence[str], widths: Mapping[str, int], room: int) -> Iterator[list[str]]:
-    """The columns in groups that fit into `room` characters; families stay together where they can."""
+    """The columns in groups that fit into `room` characters; a family stays in one group if it fits."""
     group: list[str] = []
     for family in families(columns):
         for piece in pieces(family, widths, room):
@@ -102,14 +102,14 @@ def families(columns: Sequence[str]) -> list[list[str]]:
 
 
 def pieces(family: Sequence[str], widths: Mapping[str, int], room: int) -> list[list[str]]:
-    """A family as a whole, or in as few pieces of nearly equal length as fit."""
-    found: list[list[str]] = []
+    """A family in the smallest number of pieces of nearly equal length that fit into `room` characters."""
+    divided: list[list[str]] = []
     for count in range(1, len(family) + 1):
         length = math.ceil(len(family) / count)
-        found = [list(family[start : start + length]) for start in range(0, len(family), length)]
-        if all(sum(widths[name] for name in piece) <= room for piece in found):
+        divided = [list(family[start : start + length]) for start in range(0, len(family), length)]
+        if all(sum(widths[name] for name in piece) <= room for piece in divided):
             break
-    return found
+    return divided
 
 
 def heading_parts(name: str) -> list[str]:
@@ -119,9 +119,9 @@ def heading_parts(name: str) -> list[str]:
 
 def heading(name: str) -> list[str]:
     """A column's name in short lines; "α = 0.3" and "(0, 100, 200)" are not broken."""
-    found: list[str] = []
+    lines: list[str] = []
     for part in re.split(rf"(?<=,)\s+{OUTSIDE}", name):
         joined = part.replace(" = ", f"{HARD_SPACE}={HARD_SPACE}").replace(" %", f"{HARD_SPACE}%")
         joined = re.sub(r"\([^)]*\)", lambda match: match[0].replace(" ", HARD_SPACE), joined)
-        found += textwrap.wrap(joined, NARROW, break_long_words=False, break_on_hyphens=False)
-    return found
+        lines += textwrap.wrap(joined, NARROW, break_long_words=False, break_on_hyphens=False)
+    return lines

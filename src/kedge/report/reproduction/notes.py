@@ -18,16 +18,16 @@ DATA = {"global": "the common test set", "local": "the clients' own tests"}
 
 def legend(measured: Measured, seeds: int) -> list[tuple[str, str]]:
     """The meaning of the lines printed, measured and difference."""
-    found = [("printed", printed_meaning(measured)), ("measured", measured_meaning(measured, seeds))]
-    shown = any(place.difference is not None for place in measured.places)
-    return [*found, ("difference", difference_meaning(measured))] if shown else found
+    meanings = [("printed", printed_meaning(measured)), ("measured", measured_meaning(measured, seeds))]
+    has_difference = any(place.difference is not None for place in measured.places)
+    return [*meanings, ("difference", difference_meaning(measured))] if has_difference else meanings
 
 
 def printed_meaning(measured: Measured) -> str:
     """The meaning of printed numbers."""
     runs = measured.paper.runs
     text = "the paper's number" + (f", the mean of {plural(runs, 'run')}" if runs > 1 else "")
-    missing = [one for one in measured.paper.entries if one.value is None and not one.bound]
+    missing = [entry for entry in measured.paper.entries if entry.value is None and not entry.bound]
     if len(missing) == len(measured.paper.entries):
         return "the paper prints no numbers."
     return text + ("; – where it has none." if missing else ".")
@@ -36,10 +36,10 @@ def printed_meaning(measured: Measured) -> str:
 def measured_meaning(measured: Measured, seeds: int) -> str:
     """The meaning of measured numbers: number of seeds, metric, round."""
     counts = {len(place.by_seed) for place in measured.places if place.by_seed}
-    kind = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed" if seeds else ""
+    statistic = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed" if seeds else ""
     if len(counts) > 1:
-        kind += " (a number in parentheses: how many seeds, where it is another number)"
-    text = "; ".join(reading for reading in (kind, *readings(measured.paper.entries)) if reading)
+        statistic += " (a number in parentheses: how many seeds, where it is another number)"
+    text = "; ".join(reading for reading in (statistic, *readings(measured.paper.entries)) if reading)
     return f"{text}."
 
 
@@ -61,11 +61,11 @@ def readings(entries: Iterable[Entry]) -> list[str]:
             rounds.setdefault(entry.metric, []).append(entry.at)
         else:
             targets.setdefault(entry.metric, []).append(target_text(entry))
-    found = [f"{metric_words(metric)} in {rounds_words(every)}" for metric, every in rounds.items()]
-    for metric, every in targets.items():
-        reached = " or ".join(dict.fromkeys(every)) if len(set(every)) < 3 else "its target"
-        found.append(f"the first round in which {metric_words(metric)} reaches {reached}")
-    return found
+    texts = [f"{metric_words(metric)} in {rounds_words(read)}" for metric, read in rounds.items()]
+    for metric, values in targets.items():
+        reached = " or ".join(dict.fromkeys(values)) if len(set(values)) < 3 else "its target"
+        texts.append(f"the first round in which {metric_words(metric)} reaches {reached}")
+    return texts
 
 
 def target_text(entry: Entry) -> str:
@@ -84,11 +84,11 @@ def metric_words(metric: str) -> str:
     return f"{cell.kind} of {model}{tuned} on {DATA[cell.data]} ({metric})"
 
 
-def rounds_words(every: Iterable[str]) -> str:
-    """The rounds that are read: "the last round", "round 100, 200 or 300"."""
-    known = dict.fromkeys(every)
-    numbers = sorted((at for at in known if at.isdigit()), key=int)
-    words = [f"the {at} round" for at in known if not at.isdigit()]
+def rounds_words(rounds: Iterable[str]) -> str:
+    """Values of `Entry.at` in words: "the last round", "round 100, 200 or 300"."""
+    distinct = dict.fromkeys(rounds)
+    numbers = sorted((at for at in distinct if at.isdigit()), key=int)
+    words = [f"the {at} round" for at in distinct if not at.isdigit()]
     if numbers:
         before = f"{', '.join(numbers[:-1])} or " if len(numbers) > 1 else ""
         words.insert(0, f"round {before}{numbers[-1]}")
@@ -97,28 +97,30 @@ def rounds_words(every: Iterable[str]) -> str:
 
 def notes(measured: Measured) -> list[str]:
     """Sentences on limits of the comparison: short runs, failed runs."""
-    found = scale_notes(measured) if measured.scale != FULL else []
+    sentences = scale_notes(measured) if measured.scale != FULL else []
     places = [place for place in measured.places if place.by_seed and place.mean is None]
     if any(place.entry.target is None for place in places):
-        found.append("Diverged: the loss of the run became infinite or not a number. 1/3: one of three runs.")
+        sentences.append("Diverged: the loss of the run became infinite or not a number. 1/3: one of three runs.")
     if any(place.entry.target is not None for place in places):
-        found.append("Not reached: the run ended before it reached the target. 1/3: one of three runs.")
-    return found
+        sentences.append("Not reached: the run ended before it reached the target. 1/3: one of three runs.")
+    return sentences
 
 
 def scale_notes(measured: Measured) -> list[str]:
-    """Differences between shortened runs and the paper's."""
-    found = [
+    """Sentences on the differences between shortened runs and the paper's runs."""
+    sentences = [
         f"Scale {measured.scale}: these runs are shorter than the paper's, so their numbers are not expected "
         "to agree with the print."
     ]
     moved = list(dict.fromkeys((int(place.entry.at), place.at) for place in measured.places if place.at))
     if moved:
         pairs = ", ".join(f"{at} → {read}" for at, read in sorted(moved))
-        found.append(f"Rounds of the paper, and the rounds of these runs that are read instead: {pairs}.")
+        sentences.append(
+            f"Rounds of the paper, and the rounds of these runs that are read instead: {pairs}."
+        )
     if any(is_incomparable(place) for place in measured.places):
-        found.append("Numbers of rounds have no difference at this scale.")
-    return found
+        sentences.append("Numbers of rounds have no difference at this scale.")
+    return sentences
 
 
 def is_incomparable(place: Place) -> bool:

@@ -46,7 +46,9 @@ def lines(measured: Measured, judgments: Sequence[Judgment]) -> Iterator[str]:
         for part in parts(measured, block, seeds, WIDTH):
             yield from (*numbers(part), "")
     if judgments:
-        rows = [(cell(one.claim.says), verdict(one), cell(one.evidence)) for one in judgments]
+        rows = [
+            (cell(judgment.claim.says), verdict(judgment), cell(judgment.evidence)) for judgment in judgments
+        ]
         yield from ("## Claims of the paper", "", RULES, "")
         yield from (*table(("claim", "verdict", "evidence"), rows), "")
     if paper.notes:
@@ -58,30 +60,30 @@ def lines(measured: Measured, judgments: Sequence[Judgment]) -> Iterator[str]:
 
 
 def numbers(part: Part) -> Iterator[str]:
-    """A part of the table; a row of it is one row in Markdown, whose lines are broken within the cells."""
+    """The lines of a part in Markdown; the lines of a row are in the same cells, divided by BREAK."""
     rows = []
     for row, group in groupby(part.lines, key=lambda line: line.row):
-        found = list(group)
-        texts = zip(*(map(emphasized, [line] * len(line.texts), line.texts) for line in found), strict=True)
-        rows.append((cell(row), BREAK.join(line.name for line in found), *map(BREAK.join, texts)))
+        lines = list(group)
+        texts = zip(*(map(emphasized, [line] * len(line.texts), line.texts) for line in lines), strict=True)
+        rows.append((cell(row), BREAK.join(line.name for line in lines), *map(BREAK.join, texts)))
     heads = (BREAK.join(map(cell, heading(name))) for name in part.columns)
     return table(("", "", *heads), rows, right=True)
 
 
 def emphasized(line: Line, text: str) -> str:
-    """A number that is never wrapped; bold if it is a measured one."""
-    found = cell(text).replace(" ", HARD_SPACE)
-    return f"**{found}**" if line.name == "measured" and text not in ("", NOTHING) else found
+    """The text of a number without line breaks, in bold if the number is measured."""
+    unbroken = cell(text).replace(" ", HARD_SPACE)
+    return f"**{unbroken}**" if line.name == "measured" and text not in ("", NOTHING) else unbroken
 
 
 def verdict(judgment: Judgment) -> str:
-    """A verdict with its sign; the sign is not left alone at the end of a line."""
+    """A verdict after its sign, without a line break between them."""
     return verdict_text(judgment).replace(" ", HARD_SPACE, 1)
 
 
 def record_links(measured: Measured) -> str:
     """Links to the folders with the records of the runs."""
-    return ", ".join(f"[{name}/]({name}/)" for name in sorted({one.table for one in measured.records}))
+    return ", ".join(f"[{name}/]({name}/)" for name in sorted({record.table for record in measured.records}))
 
 
 def sitting_row(sitting: Mapping[str, Any]) -> tuple[str, ...]:
@@ -99,12 +101,12 @@ def sitting_row(sitting: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def overview_page(rows: Iterable[Mapping[str, Any]]) -> str:
-    """The list of all tables in Markdown, by paper; the name of a measured one is a link to its page."""
+    """The list of all tables in Markdown, by paper; the name of a measured table is a link to its page."""
     heads = ("table", "what", *map(cell, HEADS), "time", "hardware")
-    found: list[str] = []
+    text_lines: list[str] = []
     for paper, group in groupby(rows, key=paper_of):
-        found += [f"## {paper}", "", *table(heads, map(overview_row_cells, group)), ""]
-    return "\n".join(found).rstrip("\n") + "\n"
+        text_lines += [f"## {paper}", "", *table(heads, map(overview_row_cells, group)), ""]
+    return "\n".join(text_lines).rstrip("\n") + "\n"
 
 
 def overview_row_cells(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -55,29 +55,29 @@ def table_report(measured: Measured, judgments: Sequence[Judgment], width: int) 
         yield Text(RULES, "dim")
     if measured.records:
         yield Text("\nSittings", "bold")
-        yield from (Text(sitting_line(one), "dim") for one in sittings(measured))
+        yield from (Text(sitting_line(sitting), "dim") for sitting in sittings(measured))
 
 
 def table(part: Part) -> Table:
-    """A part of the table; the name of a row is in its first line."""
-    found = plain_table(GAP)
-    found.add_column("", no_wrap=True)
-    found.add_column("", no_wrap=True)
+    """A part of the published table; the name of a row is in its first line."""
+    part_table = plain_table(GAP)
+    part_table.add_column("", no_wrap=True)
+    part_table.add_column("", no_wrap=True)
     for name in part.columns:
-        found.add_column("\n".join(heading(name)), justify="right", vertical="bottom", no_wrap=True)
-    known = ""
+        part_table.add_column("\n".join(heading(name)), justify="right", vertical="bottom", no_wrap=True)
+    previous = ""
     for line in part.lines:
-        row = Text(line.row if line.row != known else "", "bold")
-        found.add_row(row, line.name, *line.texts, style=STYLES[line.name])
-        known = line.row
-    return found
+        row = Text(line.row if line.row != previous else "", "bold")
+        part_table.add_row(row, line.name, *line.texts, style=STYLES[line.name])
+        previous = line.row
+    return part_table
 
 
 def claim(judgment: Judgment) -> RenderableType:
     """A verdict, the claim and the evidence below."""
     verdict = Text(verdict_text(judgment), f"bold {VERDICTS[judgment.verdict]}")
-    said = Text.assemble(verdict, f"  “{judgment.claim.says}”")
-    return Group(said, Padding(Text(judgment.evidence, "dim"), (0, 0, 0, 2)))
+    headline = Text.assemble(verdict, f"  “{judgment.claim.says}”")
+    return Group(headline, Padding(Text(judgment.evidence, "dim"), (0, 0, 0, 2)))
 
 
 def sitting_line(sitting: Mapping[str, Any]) -> str:
@@ -92,18 +92,18 @@ def overview_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     """The tables that can be reproduced, by paper: name and numbers, and the title in the line below."""
     cells = [[row["name"], *overview_cells(row)] for row in rows]
     widths = [max(map(len, column)) for column in zip(("table", *HEADS), *cells, strict=True)]
-    found: list[RenderableType] = [Text(columns(("table", *HEADS), widths), "bold")]
+    lines: list[RenderableType] = [Text(columns(("table", *HEADS), widths), "bold")]
     paper = ""
     for row, texts in zip(rows, cells, strict=True):
         if paper_of(row) != paper:
             paper = paper_of(row)
-            found.append(Text(f"\n{paper}", "italic"))
-        found.append(Text(columns(texts, widths)))
-        found.append(Padding(Text(row["title"], "dim"), (0, 0, 0, GAP)))
-    return Group(*found, Text(f"\n{HEADS_NOTE}", "dim"))
+            lines.append(Text(f"\n{paper}", "italic"))
+        lines.append(Text(columns(texts, widths)))
+        lines.append(Padding(Text(row["title"], "dim"), (0, 0, 0, GAP)))
+    return Group(*lines, Text(f"\n{HEADS_NOTE}", "dim"))
 
 
 def columns(texts: Sequence[str], widths: Sequence[int]) -> str:
-    """Texts in columns, the first to the left and the others to the right."""
+    """One line of texts in columns of `widths` characters; all but the first are aligned to the right."""
     first, *others = [text.rjust(width) for text, width in zip(texts, widths, strict=True)]
     return (" " * GAP).join((texts[0].ljust(len(first)), *others))

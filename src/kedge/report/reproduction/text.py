@@ -1,4 +1,4 @@
-"""The numbers of a published table and of its measurements as text."""
+"""Format the numbers of a published table and of its measurements as text."""
 
 import re
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ def printed_text(entry: Entry) -> str:
 
 
 def measured_text(place: Place, seeds: int) -> str:
-    """Mean ± standard deviation; then the number of seeds in parentheses if it is not `seeds`."""
+    """Mean ± standard deviation of a place, and the number of seeds in parentheses if it is not `seeds`."""
     count = len(place.by_seed)
     if not count:
         return NOTHING
@@ -71,10 +71,14 @@ def summary(row: Mapping[str, Any]) -> str:
     missing = f" Not measured: {row['unavailable']}" if row["unavailable"] else ""
     if not row["measured"]:
         return missing.strip() or f"Nothing is measured at scale {row['scale']} yet."
-    said = f"{row['measured']} of {row['places']} numbers measured, {seed_range(row)}."
-    far = row["mean_absolute_difference"]
-    mean = "" if far is None else f" Mean absolute difference from the print: {far:.2f} percentage points."
-    return said + mean + (missing if row["measured"] < row["places"] else "")
+    measured = f"{row['measured']} of {row['places']} numbers measured, {seed_range(row)}."
+    error = row["mean_absolute_difference"]
+    mean = (
+        f" Mean absolute difference from the print: {error:.2f} percentage points."
+        if error is not None
+        else ""
+    )
+    return measured + mean + (missing if row["measured"] < row["places"] else "")
 
 
 def verdict_text(judgment: Judgment) -> str:
@@ -83,7 +87,7 @@ def verdict_text(judgment: Judgment) -> str:
 
 
 def most_seeds(measured: Measured) -> int:
-    """The number of seeds of most places that have any."""
+    """The most frequent number of seeds of the measured places."""
     counts = [len(place.by_seed) for place in measured.places if place.by_seed]
     return max(counts, key=counts.count, default=0)
 
@@ -115,12 +119,12 @@ def paper_of(row: Mapping[str, Any]) -> str:
 
 def overview_cells(row: Mapping[str, Any]) -> list[str]:
     """The values of HEADS: numbers measured, seeds, mean absolute difference in points, verdicts."""
-    far = row["mean_absolute_difference"]
+    error = row["mean_absolute_difference"]
     return [
         "unavailable"
         if row["unavailable"] and not row["measured"]
         else f"{row['measured']} of {row['places']}",
         seed_range(row).rpartition(" ")[0] or NOTHING,
-        NOTHING if far is None else f"{far:.2f}",
+        NOTHING if error is None else f"{error:.2f}",
         verdict_counts(row) if row["measured"] and row["verdicts"] else NOTHING,
     ]

@@ -18,7 +18,7 @@ def as_dict(measured: Measured, judgments: Sequence[Judgment]) -> dict[str, Any]
         "printed_runs": paper.runs,
         "notes": list(paper.notes),
         "table": [place_dict(place) for place in measured.places],
-        "claims": [claim_dict(one) for one in judgments],
+        "claims": [claim_dict(judgment) for judgment in judgments],
         "sittings": sittings(measured),
     }
 
@@ -30,7 +30,7 @@ def overview(tables: Iterable[tuple[Measured, Sequence[Judgment]]]) -> list[dict
 
 def overview_row(measured: Measured, judgments: Sequence[Judgment]) -> dict[str, Any]:
     """The summary of a table."""
-    verdicts = [one.verdict for one in judgments]
+    verdicts = [judgment.verdict for judgment in judgments]
     seconds = sitting_seconds(measured.records)
     return {
         "name": measured.paper.name,
@@ -85,36 +85,36 @@ def claim_dict(judgment: Judgment) -> dict[str, Any]:
         "test": test and test.name,
         "p": test and test.p,
         "opposite_p": test and test.opposite_p,
-        "comparisons": [comparison_dict(one) for one in judgment.comparisons],
+        "comparisons": [comparison_dict(comparison) for comparison in judgment.comparisons],
     }
 
 
-def comparison_dict(one: Comparison) -> dict[str, Any]:
+def comparison_dict(comparison: Comparison) -> dict[str, Any]:
     """A comparison; a difference is positive if it agrees with the claim."""
     return {
-        "name": one.name,
-        "unit": one.unit,
-        "printed": one.printed,
-        "difference": one.difference,
-        "diverged": one.diverged,
-        "by_seed": {str(seed): value for seed, value in one.by_seed.items()},
+        "name": comparison.name,
+        "unit": comparison.unit,
+        "printed": comparison.printed,
+        "difference": comparison.difference,
+        "diverged": comparison.diverged,
+        "by_seed": {str(seed): value for seed, value in comparison.by_seed.items()},
     }
 
 
 def sittings(measured: Measured) -> list[dict[str, Any]]:
     """The commands that trained the runs, the oldest first."""
     seconds = sitting_seconds(measured.records)
-    runs = {sitting: [one for one in measured.records if one.sitting == sitting] for sitting in seconds}
+    runs = {sitting: [run for run in measured.records if run.sitting == sitting] for sitting in seconds}
     return [
         {
             "started": sitting.started,
             "command": sitting.command,
             "hardware": sitting.hardware,
-            "precisions": sorted({one.precision for one in runs[sitting]}),
+            "precisions": sorted({run.precision for run in runs[sitting]}),
             "kedge": sitting.kedge,
             "torch": sitting.torch,
             "seconds": seconds[sitting],
             "runs": len(runs[sitting]),
         }
-        for sitting in sorted(seconds, key=lambda one: one.started)
+        for sitting in sorted(seconds, key=lambda sitting: sitting.started)
     ]

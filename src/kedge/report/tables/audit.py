@@ -48,24 +48,24 @@ def audit_table(methods: Sequence[Mapping[str, Any]], width: int) -> Table:
 
 def table_in(layout: Layout, methods: Sequence[Mapping[str, Any]]) -> Table:
     """The table in one layout."""
-    found = [found for method in methods for found in method["kinds"].values() if found]
-    digits = max(len(str(one["checks"])) for one in found)
+    summaries = [summary for method in methods for summary in method["kinds"].values() if summary]
+    digits = max(len(str(summary["checks"])) for summary in summaries)
     table = plain_table(layout.gap)
     table.add_column("method", no_wrap=True)
     for kind in methods[0]["kinds"]:
         table.add_column(kind[: layout.heading], no_wrap=True)
     for method in methods:
         name = Text(cut_start(method["method"], layout.name), "" if method["passed"] else "bold red")
-        table.add_row(name, *(cell(found, layout.errors, digits) for found in method["kinds"].values()))
+        table.add_row(name, *(cell(summary, layout.errors, digits) for summary in method["kinds"].values()))
     return table
 
 
-def cell(found: Mapping[str, Any] | None, errors: bool, digits: int) -> Text:
-    """The number of checks, whether they pass, and the largest error."""
-    if found is None:
+def cell(summary: Mapping[str, Any] | None, errors: bool, digits: int) -> Text:
+    """The number of checks, whether they pass, and with `errors` the largest error."""
+    if summary is None:
         return Text("–".rjust(digits), "dim")
-    failed, error = found["failed"], found["error"]
-    count = f"{failed}/{found['checks']} ✗" if failed else f"{found['checks']:>{digits}} ✓"
+    failed, error = summary["failed"], summary["error"]
+    count = f"{failed}/{summary['checks']} ✗" if failed else f"{summary['checks']:>{digits}} ✓"
     text = f"{count} {short_error(error)}" if errors and error is not None else count
     return Text(text, "bold red" if failed else "green")
 

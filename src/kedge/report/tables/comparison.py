@@ -29,11 +29,9 @@ def row_of(group: list[Run], labels: list[str], target: float | None, metric: st
     measured = [run for run in group if run.curve(metric)]
     curves = [run.curve(metric) for run in measured]
     cells = {name: cell_of(group, name) for name in matrix_order(n for run in group for n in run.accuracies)}
-    shown = cells.get(metric or "", NO_CELL)
+    cell = cells.get(metric or "", NO_CELL)
     label = label_of(group)
-    if (
-        labels.count(label) > 1
-    ):  # methods of equal name are named by folder; the seeds of a run have folders below its own
+    if labels.count(label) > 1:  # several groups have the same method: name them by folder
         folder = group[0].folder
         label = (folder.parent if len(group) > 1 and folder.name.startswith("seed") else folder).name
     row: dict[str, Any] = {
@@ -44,11 +42,11 @@ def row_of(group: list[Run], labels: list[str], target: float | None, metric: st
         "complete": all(run.complete for run in group),
         "diverged": any(run.diverged for run in group),
         "metric": metric,
-        "accuracy": shown["last"],
-        "accuracy_std": shown["last_std"],
-        "best": shown["best"],
-        "best_std": shown["best_std"],
-        "partial": shown["partial"],
+        "accuracy": cell["last"],
+        "accuracy_std": cell["last_std"],
+        "best": cell["best"],
+        "best_std": cell["best_std"],
+        "partial": cell["partial"],
         "seconds": mean(
             sum(line["time"]["seconds"] for line in run.history if "time" in line) for run in group
         ),
@@ -56,7 +54,7 @@ def row_of(group: list[Run], labels: list[str], target: float | None, metric: st
         "accuracies": [curve[-1][1] for curve in curves],
         "cells": cells,
         "reports": list(cells_of(label_of(group))),
-        **efficiency([run.history for run in group], shown["last"]),
+        **efficiency([run.history for run in group], cell["last"]),
     }
     if target is not None:
         reached = [next((r for r, value in curve if value >= target), None) for curve in curves]
@@ -65,21 +63,22 @@ def row_of(group: list[Run], labels: list[str], target: float | None, metric: st
 
 
 def label_of(group: Sequence[Run]) -> str:
-    """The methods of the run with the most stages: a rule may end a stage for one seed only."""
+    """The methods of the run with the most stages: a rule may end a stage in the run of one seed only."""
     return max((run.label for run in group), key=lambda label: label.count("->"))
 
 
 def cell_of(group: Sequence[Run], name: str) -> dict[str, Any]:
     """Last and best value over the seeds; `partial` if a run lacks the cell in its last evaluation."""
-    found = [(cell_summary(run.history, name), run) for run in group if name in run.accuracies]
-    last, best = [one.last for one, _ in found], [one.best for one, _ in found]
+    by_run = [(cell_summary(run.history, name), run) for run in group if name in run.accuracies]
+    last, best = [summary.last for summary, _ in by_run], [summary.best for summary, _ in by_run]
+    late = all(summary.last_round >= run.last_evaluation for summary, run in by_run)
     return {
         "last": mean(last),
         "last_std": stdev(last) if len(last) > 1 else None,
         "best": mean(best),
         "best_std": stdev(best) if len(best) > 1 else None,
-        "runs": len(found),
-        "partial": len(found) < len(group) or any(one.last_round < run.last_evaluation for one, run in found),
+        "runs": len(by_run),
+        "partial": len(by_run) < len(group) or not late,
     }
 
 

@@ -40,19 +40,17 @@ def round_range(phase: Mapping[str, Any]) -> str:
 
 def cells(name: str, parameters: int | None, cost: Mapping[str, Any]) -> list[str]:
     """A row of the table of phases."""
-    each = cost["macs"] / cost["samples"] if cost["samples"] else None
-    found = [
+    macs_per_sample = cost["macs"] / cost["samples"] if cost["samples"] else None
+    texts = [
         name,
         "" if parameters is None else f"{parameters:,}",
         with_prefix(cost["updates"]),
-        with_prefix(each, digits=4),
-    ]
-    found += [
+        with_prefix(macs_per_sample, digits=4),
         with_prefix(cost["macs"]),
         with_prefix(cost["bytes_down"], "B"),
         with_prefix(cost["bytes_up"], "B"),
     ]
-    return found + ([with_prefix(cost["papers_count"], digits=6)] if "papers_count" in cost else [])
+    return texts + ([with_prefix(cost["papers_count"], digits=6)] if "papers_count" in cost else [])
 
 
 def run_table(rows: Sequence[Mapping[str, Any]]) -> Table:

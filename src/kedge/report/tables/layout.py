@@ -1,4 +1,4 @@
-"""The layout of tables for a terminal: no borders, bold headings; widths, and columns in blocks that fit."""
+"""Make tables for a terminal, without borders, and divide columns into blocks that fit its width."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -42,11 +42,11 @@ def column_blocks(
 
 
 def cut_middle(text: str, width: int) -> str:
-    """The text, with … for its middle if it is longer than `width`."""
+    """The text; if it is longer than `width`, … replaces its middle."""
     kept = (width - 1) // 2
     return text if len(text) <= width else f"{text[:kept]}…{text[-kept:]}"
 
 
 def cut_start(text: str, width: int) -> str:
-    """The text, with … for its start if it is longer than `width`."""
+    """The text; if it is longer than `width`, … replaces its start."""
     return text if len(text) <= width else "…" + text[1 - width :]

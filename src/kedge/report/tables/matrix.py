@@ -33,7 +33,7 @@ def matrix_tables(rows: Rows, width: int, which: Which = "last") -> Iterator[Tab
 
 
 def is_shown(name: str, cell: dict[str, Any]) -> bool:
-    """Whether a cell has a column: .seen and .unseen only while there are unseen clients at the end."""
+    """Whether a cell has a column: .seen and .unseen have one only if some clients are unseen at the end."""
     return not (cell["partial"] and name.endswith("seen"))
 
 
@@ -73,10 +73,10 @@ def heading_words(name: str) -> list[str]:
 
 def value_text(row: dict[str, Any], name: str, which: Which) -> str:
     """A cell's value, with a star if the method's paper reports this cell."""
-    found = row["cells"].get(name)
-    if found is None:
+    cell = row["cells"].get(name)
+    if cell is None:
         return "– "
-    text = percent(found[which], found[f"{which}_std"], found["partial"])
+    text = percent(cell[which], cell[f"{which}_std"], cell["partial"])
     return text + ("*" if name in row["reports"] else " ")
 
 
@@ -107,10 +107,10 @@ def reported_cells(rows: Rows) -> str:
     for row in rows:
         groups.setdefault(tuple(row["reports"]), []).append(row)
     texts = []
-    for cells, members in groups.items():
-        missing = [row for row in members if not any(cell in row["cells"] for cell in cells)]
-        remedy = f" (not measured{measuring_settings(cells[0], members)})" if missing else ""
-        methods = ", ".join(dict.fromkeys(row["label"] for row in members))
+    for cells, group in groups.items():
+        missing = [row for row in group if not any(cell in row["cells"] for cell in cells)]
+        remedy = f" (not measured{measuring_settings(cells[0], group)})" if missing else ""
+        methods = ", ".join(dict.fromkeys(row["label"] for row in group))
         texts.append(f"{methods}: {' or '.join(cells)}{remedy}")
     return "; ".join(texts)
 

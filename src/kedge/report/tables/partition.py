@@ -21,8 +21,8 @@ def partition_table(partition: PartitionStatistics) -> Table:
     if partition.clients > ALL:
         shown = shown[:ENDS] + shown[-ENDS:]
     values = list(zip(*(column.tolist() for column in partition.columns.values()), strict=True))
-    for place, client in enumerate(shown):
-        if partition.clients > ALL and place == ENDS:
+    for number, client in enumerate(shown):
+        if partition.clients > ALL and number == ENDS:
             table.add_row("…", style="dim")
         size, classes, largest, share, distance, test = values[client]
         cells = (
@@ -36,12 +36,12 @@ def partition_table(partition: PartitionStatistics) -> Table:
     table.add_row()
     columns = {name: partition.quantiles(name) for name in partition.columns}
     for name in QUANTILES:
-        at = {column: values[name] for column, values in columns.items()}
+        row = {column: values[name] for column, values in columns.items()}
         cells = (
-            with_commas(at["samples"]), with_commas(at["classes"]), "", f"{100 * at['largest_share']:.1f}",
-            f"{at['distance']:.3f}",
+            with_commas(row["samples"]), with_commas(row["classes"]), "", f"{100 * row['largest_share']:.1f}",
+            f"{row['distance']:.3f}",
         )  # fmt: skip
-        table.add_row(name, *cells, *((with_commas(at["local_test"]),) if tested else ()), style="dim")
+        table.add_row(name, *cells, *((with_commas(row["local_test"]),) if tested else ()), style="dim")
     return table
 
 
@@ -66,9 +66,9 @@ def amounts(partition: PartitionStatistics) -> str:
 
 def verdict(partition: PartitionStatistics) -> tuple[str, str]:
     """The heterogeneity, and the distances it is computed from."""
-    found = partition.heterogeneity
+    value, distance, chance, most = partition.heterogeneity
     return (
-        f"heterogeneity {fixed(found.value, 3)} (0: random partition, 1: one class per client)",
-        f"mean distance of clients' classes from the overall distribution {found.distance:.3f}; "
-        f"random partition {found.chance:.3f}, one class per client {found.most:.3f}",
+        f"heterogeneity {fixed(value, 3)} (0: random partition, 1: one class per client)",
+        f"mean distance of clients' classes from the overall distribution {distance:.3f}; "
+        f"random partition {chance:.3f}, one class per client {most:.3f}",
     )

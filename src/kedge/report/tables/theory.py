@@ -21,11 +21,11 @@ def theory_table(methods: Sequence[Mapping[str, Any]], width: int) -> Table:
     """One row per method; columns on the first round and on errors only if `width` allows."""
     table = plain_table()
     rows = [columns(method) for method in methods]
-    shown = [place for place, (_, always, _) in enumerate(rows[0]) if always or width >= WIDE]
-    for place in shown:
-        table.add_column(rows[0][place][0], justify="right" if place else "left", no_wrap=True)
+    shown = [index for index, (_, always, _) in enumerate(rows[0]) if always or width >= WIDE]
+    for index in shown:
+        table.add_column(rows[0][index][0], justify="right" if index else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*(row[place][2] for place in shown))
+        table.add_row(*(row[index][2] for index in shown))
     return table
 
 
