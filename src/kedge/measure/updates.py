@@ -72,9 +72,9 @@ class Updates(Correction):
             "square": square,
             "length": length,
             "there": nonzero,
-            "cosine": torch.where(
-                lengths > 0, product / torch.where(lengths > 0, lengths, 1.0), 0.0
-            ).clamp(-1, 1),
+            "cosine": torch.where(lengths > 0, product / torch.where(lengths > 0, lengths, 1.0), 0.0).clamp(
+                -1, 1
+            ),
             "met": (lengths > 0).to(square.dtype),
         }
         return {"last": delta, "square": square}, upload
@@ -97,7 +97,7 @@ class Updates(Correction):
             "cosine.rounds": torch.where(state["met"] > 0, state["cosine"] / state["met"], torch.nan),
         }
         names = ["", *(f".{name}" for name, _ in self.units)]
-        metrics = {}
+        metrics: dict[str, Tensor] = {}
         for kind, numbers in values.items():
             if_all_zero = 0.0 if kind in ("norm", "moved") else torch.nan
             numbers = torch.where(any_nonzero, numbers, if_all_zero)

@@ -30,8 +30,8 @@ def check_methods(methods: str, sets: list[str]) -> None:
     replaced = [key for key in parsed_settings(sets) if key.partition(".")[0] in BY_METHOD]
     if methods and replaced:
         raise RequestError(
-            f"--set {replaced[0]}=… has no effect, because --methods replaces method, schedule and later "
-            f"stages. Leave it out, and name a schedule as in --methods 'fedbug(ratio=0.4)+feddyn(alpha=0.1)'."
+            f"--set {replaced[0]}=… has no effect, because --methods replaces method, schedule and "
+            "later stages. Leave it out, and name a schedule as in --methods 'fedbug(ratio=0.4)+feddyn(alpha=0.1)'."
         )
 
 

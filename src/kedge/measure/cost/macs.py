@@ -34,7 +34,7 @@ def convolution_backward(  # noqa: PLR0913  # torch's signature
     output_mask: Sequence[bool],
     out_val: Any = None,
 ) -> int:
-    """FLOPs of the gradients in `output_mask`; each, by input or weight, takes as many as the forward pass."""
+    """FLOPs of the gradients in `output_mask`, by input or weight: each takes those of the forward pass."""
     positions = x if transposed else grad
     return 2 * len(positions) * prod(positions.shape[2:]) * weight.numel() * sum(output_mask[:2])
 

@@ -100,7 +100,9 @@ def notes(measured: Measured) -> list[str]:
     sentences = scale_notes(measured) if measured.scale != FULL else []
     places = [place for place in measured.places if place.by_seed and place.mean is None]
     if any(place.entry.target is None for place in places):
-        sentences.append("Diverged: the loss of the run became infinite or not a number. 1/3: one of three runs.")
+        sentences.append(
+            "Diverged: the loss of the run became infinite or not a number. 1/3: one of three runs."
+        )
     if any(place.entry.target is not None for place in places):
         sentences.append("Not reached: the run ended before it reached the target. 1/3: one of three runs.")
     return sentences
@@ -115,9 +117,7 @@ def scale_notes(measured: Measured) -> list[str]:
     moved = list(dict.fromkeys((int(place.entry.at), place.at) for place in measured.places if place.at))
     if moved:
         pairs = ", ".join(f"{at} → {read}" for at, read in sorted(moved))
-        sentences.append(
-            f"Rounds of the paper, and the rounds of these runs that are read instead: {pairs}."
-        )
+        sentences.append(f"Rounds of the paper, and the rounds of these runs that are read instead: {pairs}.")
     if any(is_incomparable(place) for place in measured.places):
         sentences.append("Numbers of rounds have no difference at this scale.")
     return sentences
