@@ -31,7 +31,8 @@ def check_methods(methods: str, sets: list[str]) -> None:
     if methods and replaced:
         raise RequestError(
             f"--set {replaced[0]}=… has no effect, because --methods replaces method, schedule and "
-            "later stages. Leave it out, and name a schedule as in --methods 'fedbug(ratio=0.4)+feddyn(alpha=0.1)'."
+            "later stages. Leave it out, and name a schedule as in --methods "
+            "'fedbug(ratio=0.4)+feddyn(alpha=0.1)'."
         )
 
 
