@@ -21,7 +21,7 @@ class AuditPlan(NamedTuple):
 
 
 def plan_audit(methods: Sequence[str] | None = None, objective: str | None = None) -> AuditPlan:
-    """The checks of `methods`: names of kedge's methods and files of the user's own. Default: all of kedge's.
+    """The checks of `methods`, kedge's by name and the user's own by file; by default of all of kedge's.
 
     `objective` names a function that computes the local objective of the user's method.
     """
@@ -30,13 +30,16 @@ def plan_audit(methods: Sequence[str] | None = None, objective: str | None = Non
     built_in = [name for name in names if not is_own_method(name)]
     checks = checks_of(built_in) if built_in or not names else []
     formulas = {check.method: formula(check.method) for check in checks}
-    for own in own_methods:
-        checks, formulas = [*checks, *own.checks], {**formulas, own.name: own.formula}
-    return AuditPlan(checks, formulas, [own.note for own in own_methods if own.note])
+    for method in own_methods:
+        checks, formulas = [*checks, *method.checks], {**formulas, method.name: method.formula}
+    return AuditPlan(checks, formulas, [method.note for method in own_methods if method.note])
 
 
 def checks_of(methods: Sequence[str] | None) -> list[Check]:
-    """The checks of these methods of kedge; None: all. `fedbug` includes the methods under its schedule."""
+    """The checks of kedge's methods with the names `methods`, or of all methods.
+
+    The name of a schedule, such as `fedbug`, includes the methods under this schedule.
+    """
     checks = sort_by_method(all_checks())
     if not methods:
         return checks
@@ -51,7 +54,7 @@ def checks_of(methods: Sequence[str] | None) -> list[Check]:
 
 
 def sort_by_method(checks: Sequence[Check]) -> list[Check]:
-    """Methods in the registry's order, schedules, schedules over methods, and last the measurements."""
+    """The checks sorted: methods in the registry's order, schedules, schedules over methods, measurements."""
     order = list(dict.fromkeys([*AUDITED, *(check.method for check in checks)]))
 
     def position(check: Check) -> tuple[bool, bool, int]:

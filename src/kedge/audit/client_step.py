@@ -1,6 +1,6 @@
-"""One kernel step of a client in the middle of a run.
+"""Take one kernel step of a client in the middle of a run, to read the gradient that the kernel used.
 
-With a learning rate of 1, the gradient that the kernel used is the difference of the parameters.
+With a learning rate of 1, this gradient is the difference of the parameters before and after the step.
 """
 
 from typing import Any, NamedTuple

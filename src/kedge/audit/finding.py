@@ -34,7 +34,7 @@ class Pair(NamedTuple):
 
 
 def compare_numbers(pairs: Iterable[Pair], tolerance: float) -> Finding:
-    """Whether every pair agrees within the absolute `tolerance`. The detail names the worst pair."""
+    """Compare the two numbers of each pair with the absolute `tolerance`. The detail names the worst pair."""
     pairs = list(pairs)
     worst = max(pairs, key=lambda pair: pair.error)
     return Finding(
@@ -46,7 +46,7 @@ def compare_numbers(pairs: Iterable[Pair], tolerance: float) -> Finding:
 
 
 def compare_trees(expected: Tree, actual: Tree, scale: Tree, tolerance: float) -> Finding:
-    """Whether two trees agree within `tolerance`, relative to the largest number of `scale`."""
+    """Compare two trees with `tolerance`, relative to the largest number in the tree `scale`."""
     left, right = flatten(expected), flatten(actual)
     if set(left) != set(right):
         return Finding(False, None, f"names differ: {sorted(set(left) ^ set(right))}")

@@ -30,10 +30,10 @@ def formula(method: str) -> str:
 
 
 def formula_of_factory(factory: Callable[..., Any]) -> str:
-    """The formula in the docstring of the factory's module, or in its own if factories share the module."""
-    own, shared = inspect.getdoc(factory), inspect.getdoc(sys.modules[factory.__module__])
-    alone = [other.__module__ for other in FACTORIES.values()].count(factory.__module__) < 2
-    return first_formula((alone and shared) or own or "")
+    """The formula in the docstring of the factory's module, or of the factory if others share its module."""
+    factory_text, module_text = inspect.getdoc(factory), inspect.getdoc(sys.modules[factory.__module__])
+    is_only = [other.__module__ for other in FACTORIES.values()].count(factory.__module__) < 2
+    return first_formula((is_only and module_text) or factory_text or "")
 
 
 def first_formula(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The checks of a user's own method: all checks that need no knowledge of its paper."""
+"""Load a user's own method, and list its checks: all checks that need no knowledge of its paper."""
 
 import inspect
 from collections.abc import Sequence
@@ -43,8 +43,10 @@ def load_own_methods(paths: Sequence[str], objective: str | None) -> list[OwnMet
             f"--objective {objective} is of type {type(function).__name__}: need a function "
             "objective(f, w, anchor, known) that returns the local objective."
         )
-    short = [short_name(path) for path in paths]
-    names = [path if short.count(name) > 1 else name for path, name in zip(paths, short, strict=True)]
+    short_names = [short_name(path) for path in paths]
+    names = [
+        path if short_names.count(name) > 1 else name for path, name in zip(paths, short_names, strict=True)
+    ]
     return [load_own_method(path, name, function) for path, name in zip(paths, names, strict=True)]
 
 
@@ -68,12 +70,12 @@ def load_own_method(path: str, name: str, objective: objectives.Objective | None
 
 def formula_of(path: str) -> str:
     """The formula in the docstring of the method's module, or else of the function at `path`."""
-    own = import_object(path)
-    home = (inspect.getmodule(own) if callable(own) else None) or load_module(path)
-    return first_formula(home.__doc__ or (callable(own) and inspect.getdoc(own)) or "")
+    method = import_object(path)
+    module = (inspect.getmodule(method) if callable(method) else None) or load_module(path)
+    return first_formula(module.__doc__ or (callable(method) and inspect.getdoc(method)) or "")
 
 
 def short_name(path: str) -> str:
-    """The path without folders."""
-    place, _, attribute = path.rpartition(":")
-    return f"{Path(place).name}:{attribute}" if place.endswith(".py") else path
+    """The path without folders: method.py:factory."""
+    file, _, attribute = path.rpartition(":")
+    return f"{Path(file).name}:{attribute}" if file.endswith(".py") else path

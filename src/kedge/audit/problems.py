@@ -23,7 +23,7 @@ SOME_CLIENTS: Sequence[Sequence[int]] = ((1, 3), (0, 2, 3), (0, 3))
 def federation(
     sizes: Sequence[int] = SIZES, shape: Sequence[int] = (6,), dtype: torch.dtype = torch.float64
 ) -> Federation:
-    """Gaussian classes, split among clients with `sizes` samples. Without a test set."""
+    """Samples of Gaussian classes, split among clients with `sizes` samples, without a test set."""
     source = synthetic(sum(sizes) * 5 // 4 + 5, CLASSES, shape)
     ends = np.cumsum(sizes)
     clients = tuple(np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True))

@@ -18,7 +18,10 @@ from kedge.core.model import Batch, Output
 
 
 def step_with_outputs(local: Output, sent: Output, y: Sequence[int], real: int) -> Step:
-    """A step in which a loss term receives these outputs. Rows after the first `real` are padding."""
+    """A step in which the client's model has the output `local` and the server's model the output `sent`.
+
+    Rows after the first `real` are padding.
+    """
     weight = (torch.arange(len(y)) < real).double()
     batch = Batch(local.logits, torch.tensor(y), weight, torch.zeros(2, dtype=torch.int64))
     return Step({}, {}, batch, local, lambda leaves: sent, {}, {}, {}, torch.tensor(0))
@@ -58,11 +61,11 @@ def fedntd(algorithm: Algorithm, case: str) -> Finding:
     given, expected = ORACLES["fedntd"]["inputs"], ORACLES["fedntd"]["expected"]
     pairs = []
     for padding in (0, 2):
-        here = torch.tensor([given["local_logits"]] + [[9.0, -9.0, 9.0]] * padding, dtype=torch.float64)
-        there = torch.tensor([given["global_logits"]] + [[-9.0, 9.0, 5.0]] * padding, dtype=torch.float64)
-        here.requires_grad_()
+        local = torch.tensor([given["local_logits"]] + [[9.0, -9.0, 9.0]] * padding, dtype=torch.float64)
+        sent = torch.tensor([given["global_logits"]] + [[-9.0, 9.0, 5.0]] * padding, dtype=torch.float64)
+        local.requires_grad_()
         step = step_with_outputs(
-            Output(here, here), Output(there, there), [given["true_class"]] + [2] * padding, 1
+            Output(local, local), Output(sent, sent), [given["true_class"]] + [2] * padding, 1
         )
         value = loss_term(algorithm, step)
         total = cross_entropy(step) + value
@@ -70,7 +73,7 @@ def fedntd(algorithm: Algorithm, case: str) -> Finding:
         pairs.append(Pair(f"{where}, term", expected[case], float(value.detach())))
         if case == "ntd_tau1":
             pairs.append(Pair(f"{where}, sum", expected["total_tau1"], float(total.detach())))
-            slopes = torch.autograd.grad(value, here)[0]
+            slopes = torch.autograd.grad(value, local)[0]
             pairs += [
                 Pair(f"{where}, slope of logit {number}", target, float(actual))
                 for number, (target, actual) in enumerate(

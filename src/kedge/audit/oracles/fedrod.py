@@ -22,8 +22,11 @@ from kedge.core.optimizers import SGD
 from kedge.core.tree import Leaves, sub
 from kedge.nn.from_module import from_module
 
-WAYS: dict[str, Differentiate] = {"transform": gradient_by_transform, "autograd": gradient_by_autograd}
-CERTAIN = 1e3  # logits ± this have a cross-entropy of 0
+DIFFERENTIATE: dict[str, Differentiate] = {
+    "transform": gradient_by_transform,
+    "autograd": gradient_by_autograd,
+}
+CERTAIN = 1e3  # logits of ±CERTAIN have a cross-entropy of 0
 
 
 def classifier(values: Sequence[float]) -> Tensor:
@@ -75,10 +78,10 @@ def fedrod(algorithm: Algorithm) -> Finding:
     # Personal logits that leave the sum of both heads unchanged if the generic logits are `sure`.
     shifted = [p + logit - s for p, logit, s in zip(psi, a, sure, strict=True)]
     pairs = []
-    for name, way in WAYS.items():
-        total, slopes = loss_and_slopes(algorithm, a, psi, counts, y, way)
-        generic_alone, _ = loss_and_slopes(algorithm, a, sure, counts, y, way)
-        personal_alone, _ = loss_and_slopes(algorithm, sure, shifted, counts, y, way)
+    for name, differentiate in DIFFERENTIATE.items():
+        total, slopes = loss_and_slopes(algorithm, a, psi, counts, y, differentiate)
+        generic_alone, _ = loss_and_slopes(algorithm, a, sure, counts, y, differentiate)
+        personal_alone, _ = loss_and_slopes(algorithm, sure, shifted, counts, y, differentiate)
         pairs += [
             Pair(f"{name}, both losses", generic + personal, total),
             Pair(f"{name}, generic loss", generic, generic_alone),
@@ -102,8 +105,9 @@ def absent_class(algorithm: Algorithm) -> Finding:
     """
     odds = 1e-9 * math.exp(2.0) / (9 * math.exp(1.0))
     pairs = []
-    for name, way in WAYS.items():
-        loss, slopes = loss_and_slopes(algorithm, [1.0, 2.0], [CERTAIN, -CERTAIN], [9.0, 0.0], 0, way)
+    for name, differentiate in DIFFERENTIATE.items():
+        personal = [CERTAIN, -CERTAIN]
+        loss, slopes = loss_and_slopes(algorithm, [1.0, 2.0], personal, [9.0, 0.0], 0, differentiate)
         pairs.append(Pair(f"{name}, loss", math.log1p(odds), loss))
         for c, sign in enumerate((-1, 1)):
             expected = sign * odds / (1 + odds)

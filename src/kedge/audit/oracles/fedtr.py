@@ -196,9 +196,10 @@ def centroids(algorithm: Algorithm) -> Finding:
     clients = [client_of_classes(given[client].values()) for client in ("client1", "client2")]
     data = federation_from_datasets(clients, None).to("cpu", torch.float64)
     model = from_module(nn.Linear(2, 2).double())
-    own, nothing = given["client2"]["class0"]["c"], [0.0, 0.0]
-    both = [expected["C_class0"], expected["C_class1"]]
-    rounds = [([1], [own, nothing], [1, 0]), ([0, 1], both, [1, 1]), ([1], [own, both[1]], [1, 1])]
+    c_20, no_mean = given["client2"]["class0"]["c"], [0.0, 0.0]
+    c_0, c_1 = expected["C_class0"], expected["C_class1"]
+    # Participants, centroids of both classes, and whether they are known.
+    rounds = [([1], [c_20, no_mean], [1, 0]), ([0, 1], [c_0, c_1], [1, 1]), ([1], [c_20, c_1], [1, 1])]
     participation = FixedCohorts(cohorts=tuple(tuple(cohort) for cohort, _, _ in rounds))
     pairs = []
     for name, engine in ENGINES.items():

@@ -27,14 +27,14 @@ Features = Sequence[Sequence[float]]
 
 def step_with_features(z: Tensor, sent: Features, previous_model: Features, known: float = 1.0) -> Step:
     """A step in which the correction receives these features. Rows after the first are padding."""
-    shown = [torch.tensor(rows, dtype=z.dtype) for rows in (sent, previous_model)]
+    by_model = [torch.tensor(rows, dtype=z.dtype) for rows in (sent, previous_model)]
     weight = (torch.arange(len(z)) < 1).to(z.dtype)
     zeros = torch.zeros(len(z), dtype=torch.int64)
     batch = Batch(z, zeros, weight, torch.zeros(2, dtype=torch.int64))
     state = {"previous": {"model": torch.tensor(1)}, "known": torch.tensor(known, dtype=z.dtype)}
 
     def at(leaves: Leaves) -> Output:
-        return Output(shown[int(leaves["model"])], z)
+        return Output(by_model[int(leaves["model"])], z)
 
     return Step({}, {"model": torch.tensor(0)}, batch, Output(z, z), at, state, {}, {}, torch.tensor(0))
 
@@ -105,11 +105,12 @@ def previous_model(algorithm: Algorithm) -> Finding:
             run(Task((stage,), model, data, FixedCohorts(cohorts=cohorts)), trainer)
             memories = trainer.save()
             participants = {str(client) for cohort in cohorts[:rounds] for client in cohort}
-            difference = participants ^ set(memories)
-            pairs.append(Pair(f"{name}, round {rounds}, clients without a memory", 0, len(difference)))
+            mismatches = participants ^ set(memories)
+            pairs.append(Pair(f"{name}, round {rounds}, clients without a memory", 0, len(mismatches)))
             for client, memory in memories.items():
-                own, where = memory["slots"]["contrast"], f"{name}, round {rounds}, client {client}"
-                gap = max(max_difference(own["previous"][k], v) for k, v in last_model(memory).items())
-                pairs.append(Pair(f"{where}, from its last model", 0.0, gap))
-                pairs.append(Pair(f"{where}, has a previous model", 1.0, float(own["known"])))
+                state, where = memory["slots"]["contrast"], f"{name}, round {rounds}, client {client}"
+                previous = state["previous"]
+                difference = max(max_difference(previous[k], v) for k, v in last_model(memory).items())
+                pairs.append(Pair(f"{where}, from its last model", 0.0, difference))
+                pairs.append(Pair(f"{where}, has a previous model", 1.0, float(state["known"])))
     return compare_numbers(pairs, 0.0)

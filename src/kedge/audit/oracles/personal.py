@@ -119,8 +119,8 @@ def fedper_tuned(algorithm: Algorithm) -> Finding:
     """FedPer's fine-tuning from the newest body and the client's head: s − η(ps − y)p, p − η(ps − y)s."""
     s, after = EXPECTED["fedper"]["server_s"], []
     for client, p in zip(("client1", "client2"), EXPECTED["fedper"]["local_heads_p"], strict=True):
-        push = GIVEN["lr"] * (p * s - GIVEN[client]["y"])
-        after.append((s - push * p, p - push * s))
+        factor = GIVEN["lr"] * (p * s - GIVEN[client]["y"])
+        after.append((s - factor * p, p - factor * s))
     return compare_tuned(algorithm, "all", by_leaf(after))
 
 
@@ -155,6 +155,7 @@ def train_cohorts(
 
 def kept_leaf_waits(algorithm: Algorithm, kept: str) -> Finding:
     """A client keeps its leaf `kept` between its rounds. Before its first round it has the initial leaf.
+
     With one participant, the server takes its whole step: s ← s − η(ps − y)p and p ← p − η(ps − y)s.
     """
     cohorts, problem = [[0], [1], [0]], bed(("client1", "client2", "client2"))
@@ -163,10 +164,10 @@ def kept_leaf_waits(algorithm: Algorithm, kept: str) -> Finding:
     pairs = []
     for number, (participant,) in enumerate(cohorts, 1):
         s, p = models[participant]["s"], models[participant]["p"]
-        push = GIVEN["lr"] * (p * s - y[participant])
-        moved = {"s": s - push * p, "p": p - push * s}
+        factor = GIVEN["lr"] * (p * s - y[participant])
+        trained = {"s": s - factor * p, "p": p - factor * s}
         for client, model in enumerate(models):
-            model |= {k: v for k, v in moved.items() if k != kept or client == participant}
+            model |= {k: v for k, v in trained.items() if k != kept or client == participant}
         for name, engine in ENGINES.items():
             order, trainer = train_cohorts(algorithm, problem, cohorts[:number], engine)
             for client, model in enumerate(models):

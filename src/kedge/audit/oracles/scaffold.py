@@ -66,6 +66,7 @@ def fedpvr(algorithm: Algorithm) -> Finding:
 
 def mean_gradient(algorithm: Algorithm, corrected: Sequence[str] = ("s", "t")) -> Finding:
     """c_i is the mean of the plain gradients over the steps in which a leaf trained.
+
     x − w_i = η_t Σ_k (∇f_i(w_k) − c_i + c), so c_i⁺ = c_i − c + (x − w_i)/(K η_t) = (1/K) Σ_k ∇f_i(w_k),
     where K counts the steps in which the leaf trained.
     """

@@ -40,11 +40,11 @@ def has_objective(algorithm: Algorithm) -> bool:
 def gradient_matches_slopes(algorithm: Algorithm) -> Finding:
     """The gradients by transform and by autograd match the slopes, with two and with all three units open."""
     at = step_arguments(algorithm)
-    compared: list[tuple[float, str]] = []  # error, place
+    compared: list[tuple[float, str]] = []  # error, and the text of its comparison
     for opened in (2, 3):
         leaves = leaves_of_first_units(at.model, opened)
-        ways = directions(only(at.w, leaves))
-        slopes = slopes_along(algorithm, at, leaves, ways)
+        unit_vectors = directions(only(at.w, leaves))
+        slopes = slopes_along(algorithm, at, leaves, unit_vectors)
         largest = max(map(abs, slopes.values())) or 1.0
         for differentiate in (gradient_by_transform, gradient_by_autograd):
             after = take_step(algorithm, at, leaves, differentiate)["params"]
@@ -52,14 +52,14 @@ def gradient_matches_slopes(algorithm: Algorithm) -> Finding:
             if moved:
                 return no_violations("leaves that do not train", moved, "with a gradient")
             gradient = sub(at.w, after)
-            for name, way in ways.items():
-                actual = float(dot(way, gradient))
+            for name, direction in unit_vectors.items():
+                actual = float(dot(direction, gradient))
                 difference = abs(actual - slopes[name])
                 error = difference / largest if math.isfinite(difference) else math.inf
                 values = f"finite differences give {slopes[name]:.9g}, the method used {actual:.9g}"
                 compared.append((error, f"along {name} with {opened} units open: {values}"))
-    error, place = max(compared)
-    detail = f"{len(compared)} slopes, tolerance {TOLERANCE:.0e} of the largest; worst {place}"
+    error, text = max(compared)
+    detail = f"{len(compared)} slopes, tolerance {TOLERANCE:.0e} of the largest; worst {text}"
     if error <= TOLERANCE:
         return Finding(True, error, detail)
     return Finding(False, error, f"{detail}. If a term is a constant on purpose, pass --objective")
@@ -67,28 +67,32 @@ def gradient_matches_slopes(algorithm: Algorithm) -> Finding:
 
 def directions(leaves: Leaves) -> dict[str, Leaves]:
     """Random directions of length 1, in each leaf alone and in all leaves together."""
-    found = {k: only(random_leaves(leaves, 5), [k]) for k in leaves}
+    vectors = {k: only(random_leaves(leaves, 5), [k]) for k in leaves}
     for number in range(JOINT_DIRECTIONS):
-        found[f"direction {number + 1}"] = random_leaves(leaves, 6 + number)
-    return {k: scale(1 / sqnorm(way).sqrt(), way) for k, way in found.items()}
+        vectors[f"direction {number + 1}"] = random_leaves(leaves, 6 + number)
+    return {k: scale(1 / sqnorm(vector).sqrt(), vector) for k, vector in vectors.items()}
 
 
 def slopes_along(
-    algorithm: Algorithm, at: StepArguments, leaves: tuple[str, ...], ways: dict[str, Leaves]
+    algorithm: Algorithm, at: StepArguments, leaves: tuple[str, ...], unit_vectors: dict[str, Leaves]
 ) -> dict[str, float]:
-    """The slope of the objective along each direction."""
+    """The slope of the objective along each of `unit_vectors`."""
     outputs: list[Output] = []
     objective_value(algorithm, at._replace(model=recording_model(at.model, outputs)), leaves)
-    return {name: slope(algorithm, at, outputs, leaves, way) for name, way in ways.items()}
+    return {name: slope(algorithm, at, outputs, leaves, vector) for name, vector in unit_vectors.items()}
 
 
 def slope(
-    algorithm: Algorithm, at: StepArguments, outputs: Sequence[Output], leaves: tuple[str, ...], way: Leaves
+    algorithm: Algorithm,
+    at: StepArguments,
+    outputs: Sequence[Output],
+    leaves: tuple[str, ...],
+    direction: Leaves,
 ) -> float:
-    """The slope along one direction."""
+    """The slope along `direction`, in which `Step.at` replays `outputs`."""
 
     def value_at(distance: float) -> float:
-        w = {**at.w, **axpy(distance, way, only(at.w, way))}
+        w = {**at.w, **axpy(distance, direction, only(at.w, direction))}
         return objective_value(algorithm, at._replace(model=replaying_model(at.model, outputs), w=w), leaves)
 
     near = value_at(STEP) - value_at(-STEP)
@@ -105,19 +109,19 @@ def recording_model(model: Model, outputs: list[Output]) -> Model:
     """The model, with an `apply` that appends its outputs in evaluation mode to `outputs`."""
 
     def apply(params: Leaves, buffers: Leaves, batch: Batch, train: bool) -> tuple[Output, Leaves]:
-        out, moved = model.apply(params, buffers, batch, train)
+        out, new_buffers = model.apply(params, buffers, batch, train)
         if not train:
             outputs.append(out)
-        return out, moved
+        return out, new_buffers
 
     return replace(model, apply=apply)
 
 
 def replaying_model(model: Model, outputs: Sequence[Output]) -> Model:
     """The model, with an `apply` that returns `outputs`, call by call, in evaluation mode."""
-    rest = list(outputs)
+    remaining = list(outputs)
 
     def apply(params: Leaves, buffers: Leaves, batch: Batch, train: bool) -> tuple[Output, Leaves]:
-        return model.apply(params, buffers, batch, train) if train else (rest.pop(0), buffers)
+        return model.apply(params, buffers, batch, train) if train else (remaining.pop(0), buffers)
 
     return replace(model, apply=apply)

@@ -37,11 +37,11 @@ def modules() -> tuple[Layers, Layers]:
     """The layers without a backbone, and the same layers with a frozen backbone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        alone = Layers().double()
+        layers = Layers().double()
         backbone = nn.Sequential(nn.Flatten(), nn.Linear(16, 6), nn.Tanh()).requires_grad_(False)
-        whole = Layers(backbone).double()
-        whole.load_state_dict({**whole.state_dict(), **alone.state_dict()})
-        return alone, whole
+        network = Layers(backbone).double()
+        network.load_state_dict({**network.state_dict(), **layers.state_dict()})
+        return layers, network
 
 
 def model_of(algorithm: Algorithm, module: nn.Module) -> Model:
@@ -54,21 +54,21 @@ def with_and_without_backbone(
     algorithm: Algorithm,
 ) -> tuple[tuple[Model, Federation], tuple[Model, Federation]]:
     """The layers with the backbone's outputs as data, and the whole network with the images as data."""
-    alone, whole = modules()
-    data = federation(shape=IMAGE)
+    layers, network = modules()
+    images = federation(shape=IMAGE)
     with torch.no_grad():
-        features = whole.backbone(data.prepare(data.pool.x))
-    on_features = replace(data, pool=Dataset(features, data.pool.y))
-    return (model_of(algorithm, alone), on_features), (model_of(algorithm, whole), data)
+        outputs = network.backbone(images.prepare(images.pool.x))
+    features = replace(images, pool=Dataset(outputs, images.pool.y))
+    return (model_of(algorithm, layers), features), (model_of(algorithm, network), images)
 
 
 def backbone_is_data(algorithm: Algorithm) -> Finding:
     """Both runs end in the same state: no server, upload or memory contains a frozen parameter."""
     findings = []
     for engine in ENGINES.values():
-        on_features, whole = (
+        on_features, on_images = (
             state_after(algorithm, LOCAL, engine(model, data), model, data, SOME_CLIENTS)
             for model, data in with_and_without_backbone(algorithm)
         )
-        findings.append(compare_trees(on_features, whole, on_features["server"]["shared"], TOLERANCE))
+        findings.append(compare_trees(on_features, on_images, on_features["server"]["shared"], TOLERANCE))
     return worst_finding(*findings)

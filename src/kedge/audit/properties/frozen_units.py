@@ -50,7 +50,7 @@ def open_all_from_second_round(clock: Clock, units: int) -> Mask:
 def closed_units_keep_their_bits(algorithm: Algorithm) -> Finding:
     """Units that never train keep every bit, on the server, on clients and in all memories.
 
-    With momentum, if the method allows it.
+    The optimizer has momentum if the method allows it.
     """
     model, data = perceptron(algorithm), federation()
     momentum = 0.9 if takes_momentum(algorithm) else 0.0
@@ -83,10 +83,10 @@ def all_models(server: Server, engine: Engine) -> list[Leaves]:
 
 
 def unchanged(before: Mapping[str, Any], after: Mapping[str, Any], leaf: str, start: Tensor) -> bool:
-    """Whether every entry of `leaf` in the memories is as before, or a copy of the leaf's first value."""
-    now = flatten(after)
+    """Whether each entry of `leaf` in `after` equals the entry in `before`, or the initial leaf `start`."""
+    new = flatten(after)
     return all(
-        torch.equal(now[k], v) or torch.equal(now[k], start)
+        torch.equal(new[k], v) or torch.equal(new[k], start)
         for k, v in flatten(before).items()
         if k.endswith("/" + leaf)
     )

@@ -70,10 +70,10 @@ def arguments(correction: Correction, dtype: torch.dtype) -> Arguments:
     data, model = federation(dtype=dtype), perceptron()
     start = tree_to(model.init(0)[0], dtype)
     params, anchor, grads = (random_like(start, seed) for seed in (1, 2, 3))
-    known = reached_leaves(correction, model, anchor, {})
+    leaves = reached_leaves(correction, model, anchor, {})
     state, server = (
-        random_like(correction.init_client(known), 4),
-        random_like(correction.init_server(known), 5),
+        random_like(correction.init_client(leaves), 4),
+        random_like(correction.init_server(leaves), 5),
     )
     facts = {k: v[2] for k, v in data.facts().items()}
     rows = torch.arange(4)
@@ -103,28 +103,31 @@ class Returned(NamedTuple):
     required: Layout
 
 
-def call_hooks(correction: Correction, given: Arguments) -> list[Returned]:
+def call_hooks(correction: Correction, args: Arguments) -> list[Returned]:
     """Call every hook that returns trees."""
-    shared, delta = layout(given.anchor), layout(given.end.delta)
-    some = dict(list(given.grads.items())[:2])  # a schedule may leave few leaves to train
-    unclipped = correction.unclipped_gradient(given.step)
-    memory, upload = correction.finish(given.end)
-    cohort = Cohort(0, 2, len(SIZES), given.anchor)
-    update, server = correction.server(given.end.delta, upload, given.server, cohort)
-    views = correction.views(given.anchor, given.server)
+    shared, delta = layout(args.anchor), layout(args.end.delta)
+    first_two = dict(list(args.grads.items())[:2])  # a schedule may leave few leaves to train
+    unclipped = correction.unclipped_gradient(args.step)
+    memory, upload = correction.finish(args.end)
+    cohort = Cohort(0, 2, len(SIZES), args.anchor)
+    update, server = correction.server(args.end.delta, upload, args.server, cohort)
+    views = correction.views(args.anchor, args.server)
     return [
-        *(Returned("gradient", correction.gradient(g, given.step), layout(g)) for g in (given.grads, some)),
+        *(
+            Returned("gradient", correction.gradient(grads, args.step), layout(grads))
+            for grads in (args.grads, first_two)
+        ),
         Returned(
             "unclipped_gradient",
             unclipped,
-            {k: v for k, v in layout(given.params).items() if k in unclipped},
+            {k: v for k, v in layout(args.params).items() if k in unclipped},
         ),
-        Returned("advance", correction.advance(given.step), layout(given.state)),
-        Returned("finish", memory, layout(given.state)),
-        Returned("send", correction.send(given.end.delta, given.end), delta),
-        Returned("broadcast", correction.broadcast(given.server), layout(given.end.broadcast)),
+        Returned("advance", correction.advance(args.step), layout(args.state)),
+        Returned("finish", memory, layout(args.state)),
+        Returned("send", correction.send(args.end.delta, args.end), delta),
+        Returned("broadcast", correction.broadcast(args.server), layout(args.end.broadcast)),
         Returned("server", update, delta),
-        Returned("server", server, layout(given.server)),
+        Returned("server", server, layout(args.server)),
         *(Returned("views", leaves, shared) for leaves in views.values()),
     ]
 
@@ -134,14 +137,16 @@ def hooks_keep_layout(algorithm: Algorithm) -> Finding:
     wrong: list[str] = []
     for correction in algorithm.corrections:
         for dtype in (torch.float32, torch.float64):
-            given = arguments(correction, dtype)
-            returned = call_hooks(correction, given)
-            wrong += [f"{correction.name}.{hook}" for hook, tree, need in returned if layout(tree) != need]
-            loss = correction.loss(given.step)
+            args = arguments(correction, dtype)
+            returned = call_hooks(correction, args)
+            wrong += [
+                f"{correction.name}.{hook}" for hook, tree, required in returned if layout(tree) != required
+            ]
+            loss = correction.loss(args.step)
             if isinstance(loss, torch.Tensor) and (loss.shape, loss.dtype) != ((), dtype):
                 wrong.append(f"{correction.name}.loss")
-            upload = layout(correction.finish(given.end)[1])
-            if not {kind for _, kind in upload.values()} <= {dtype}:
+            upload = layout(correction.finish(args.end)[1])
+            if not {uploaded_dtype for _, uploaded_dtype in upload.values()} <= {dtype}:
                 wrong.append(f"{correction.name}.finish, upload")
     return no_violations(hook_count(algorithm), wrong)
 
@@ -155,11 +160,11 @@ def hooks_modify_nothing(algorithm: Algorithm) -> Finding:
     """A call of every hook of a correction changes no bit of the arguments."""
     wrong = []
     for correction in algorithm.corrections:
-        given = arguments(correction, torch.float64)
-        before = {k: v.clone() for k, v in given.tensors().items()}
-        correction.loss(given.step)
-        call_hooks(correction, given)
-        after = given.tensors()
+        args = arguments(correction, torch.float64)
+        before = {k: v.clone() for k, v in args.tensors().items()}
+        correction.loss(args.step)
+        call_hooks(correction, args)
+        after = args.tensors()
         wrong += [f"{correction.name}: {k}" for k, v in before.items() if not torch.equal(v, after[k])]
     return no_violations(hook_count(algorithm), wrong, "modified")
 
@@ -191,18 +196,18 @@ def rounds_modify_nothing(algorithm: Algorithm) -> Finding:
         engine.begin(Stage(algorithm, 3, LOCAL), params, frozenset())
         for round in range(3):
             order = Order(round, round, 0, server.shared, server.buffers, broadcast(algorithm, server))
-            given = {
+            state = {
                 "server": server._asdict(),
                 "memories": engine.save(),
                 "params": params,
                 "pool": {"x": data.pool.x},
                 "facts": engine.facts,
             }
-            before = copy_of(given)
+            before = copy_of(state)
             reply = engine.train(order, [0, 2, 3]).reply()
             mean = copy_of(reply.mean)
             after = server_update(algorithm, server, reply, len(SIZES), round)
-            wrong += [f"{name}, {k}" for k, v in flatten(given).items() if not torch.equal(v, before[k])]
+            wrong += [f"{name}, {k}" for k, v in flatten(state).items() if not torch.equal(v, before[k])]
             wrong += [f"{name}, {k}" for k, v in flatten(reply.mean).items() if not torch.equal(v, mean[k])]
             server = after
     return no_violations("three rounds on both engines", wrong, "modified")

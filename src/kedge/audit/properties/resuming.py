@@ -28,7 +28,7 @@ ROUNDS, STOP = 4, 2
 LOCAL = LocalTraining(2, 4, SGD(0.1, weight_decay=1e-2, decay=0.9), clip=0.5)
 PARTICIPATION = Participation("bernoulli", share=0.6)
 MODELS = ("model.safetensors", "average.safetensors")
-Kind = type[Sequential] | type[Stacked]
+EngineClass = type[Sequential] | type[Stacked]
 
 
 class Ending(NamedTuple):
@@ -46,35 +46,35 @@ def resumed_run_is_equal(algorithm: Algorithm) -> Finding:
     """
     compared, wrong, error = 0, [], 0.0
     for name, engine in ENGINES.items():
-        whole, resumed = run_both(algorithm, engine)
-        different, largest = differences(whole, resumed)
-        wrong += [f"{name}: {place}" for place in different]
+        uninterrupted, resumed = run_both(algorithm, engine)
+        different, largest = differences(uninterrupted, resumed)
+        wrong += [f"{name}: {difference}" for difference in different]
         error = max(error, largest)
-        compared += len({*whole.tensors, *resumed.tensors})
+        compared += len({*uninterrupted.tensors, *resumed.tensors})
     scope = f"{ROUNDS} rounds, stopped after {STOP}: {compared} tensors and the history, bit for bit"
     finding = no_violations(scope, wrong, "different")._replace(error=error)
     hint = "" if finding.passed else ". Does it keep state on itself or in its module, outside its states?"
     return finding._replace(detail=finding.detail + hint)
 
 
-def differences(whole: Ending, resumed: Ending) -> tuple[list[str], float]:
-    """The places where two runs differ, and the largest difference of their tensors."""
-    places, error = [], 0.0
-    for k in sorted({*whole.tensors, *resumed.tensors}, reverse=True):  # the server's first
-        left, right = whole.tensors.get(k), resumed.tensors.get(k)
+def differences(uninterrupted: Ending, resumed: Ending) -> tuple[list[str], float]:
+    """Tensors, history lines and files in which two runs differ, and the largest difference of tensors."""
+    found, error = [], 0.0
+    for k in sorted({*uninterrupted.tensors, *resumed.tensors}, reverse=True):  # the server's first
+        left, right = uninterrupted.tensors.get(k), resumed.tensors.get(k)
         if left is None or right is None:
-            places.append(f"{k} is in one run only")
+            found.append(f"{k} is in one run only")
         elif left.numpy().tobytes() != right.numpy().tobytes():
-            places.append(k)
+            found.append(k)
             error = max(error, max_difference(left, right))
-    lines = zip(whole.history, resumed.history, strict=True)
-    places += [f"history of round {line['round']}" for line, again in lines if line != again]
-    places += [file for file in MODELS if whole.models[file] != resumed.models[file]]
-    return places, error
+    lines = zip(uninterrupted.history, resumed.history, strict=True)
+    found += [f"history of round {line['round']}" for line, resumed_line in lines if line != resumed_line]
+    found += [file for file in MODELS if uninterrupted.models[file] != resumed.models[file]]
+    return found, error
 
 
-def run_both(algorithm: Algorithm, engine: Kind) -> tuple[Ending, Ending]:
-    """Run without interruption, and run, stop and resume."""
+def run_both(algorithm: Algorithm, engine: EngineClass) -> tuple[Ending, Ending]:
+    """Run once without interruption, and once with a stop in the middle; return both endings."""
     copies = [deepcopy(algorithm) for _ in range(3)]
     with TemporaryDirectory(prefix="kedge-audit-") as parent:
         whole, stopped = Path(parent, "whole"), Path(parent, "stopped")
@@ -90,7 +90,7 @@ def run_both(algorithm: Algorithm, engine: Kind) -> tuple[Ending, Ending]:
     raise RuntimeError("the run continued although its observer stopped it")
 
 
-def run_in(folder: Path, algorithm: Algorithm, engine: Kind, observer: Observer) -> Ending:
+def run_in(folder: Path, algorithm: Algorithm, engine: EngineClass, observer: Observer) -> Ending:
     """Run the task in `folder`, or resume the run that is in it."""
     model, data = convolutional(algorithm, statistics="local"), federation(shape=IMAGE)
     trainer = engine(model, data)

@@ -10,7 +10,7 @@ from kedge.core.optimizers import SGD
 
 def is_value(algorithm: Algorithm) -> Finding:
     """A pickled copy equals the algorithm, and its text has every hyper-parameter."""
-    again = pickle.loads(pickle.dumps(algorithm))
+    copy = pickle.loads(pickle.dumps(algorithm))
     text = repr(algorithm)
     printed = [
         f"{field.name}={getattr(part, field.name)!r}"
@@ -19,10 +19,10 @@ def is_value(algorithm: Algorithm) -> Finding:
         for field in fields(part)
     ]
     missing = [entry for entry in printed if entry not in text]
-    if not (again == algorithm and hash(again) == hash(algorithm) and repr(again) == text):
+    if not (copy == algorithm and hash(copy) == hash(algorithm) and repr(copy) == text):
         return Finding(False, None, "a pickled copy is another value: make its parts frozen dataclasses")
     stage = Stage(algorithm, 3, LocalTraining(2, 10, SGD(0.05, weight_decay=1e-3), clip=10.0))
-    stage_again = pickle.loads(pickle.dumps(stage))
-    if not (stage_again == stage and hash(stage_again) == hash(stage)):
+    stage_copy = pickle.loads(pickle.dumps(stage))
+    if not (stage_copy == stage and hash(stage_copy) == hash(stage)):
         return Finding(False, None, "a pickled copy of its stage is another value")
     return no_violations(f"prints {', '.join(printed) or 'no hyper-parameters'}", missing, "missing")

@@ -27,8 +27,8 @@ def fedtr(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor
     """FedTR: f + λ_R · mean ‖φ(x_j) − C_{y_j}‖² + λ_G · ‖d_i + w − wᵗ‖², or only one of the two terms."""
     parts, x, y = known["corrections"], known["x"], known["y"]
     if "centroids" in parts:
-        away = features(w, x) - known["broadcasts"]["centroids"]["mean"][y]
-        f = f + parts["centroids"].strength * (away**2).sum() / len(y)
+        differences = features(w, x) - known["broadcasts"]["centroids"]["mean"][y]
+        f = f + parts["centroids"].strength * (differences**2).sum() / len(y)
     if "released-drift" in parts:
         d = known["states"]["released-drift"]["d"]
         f = f + parts["released-drift"].strength * sum(((d[k] + w[k] - anchor[k]) ** 2).sum() for k in d)

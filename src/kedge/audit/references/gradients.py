@@ -14,7 +14,7 @@ TOLERANCE = 1e-12
 
 
 def local_gradient(algorithm: Algorithm, objective: Objective, opened: int) -> Finding:
-    """The first `opened` units have the gradient of `objective`; frozen units have exactly 0."""
+    """Compare the gradient of the first `opened` units with that of `objective`; frozen units must have 0."""
     at = step_arguments(algorithm)
     leaves = leaves_of_first_units(at.model, opened)
     used = sub(at.w, take_step(algorithm, at, leaves)["params"])
@@ -35,6 +35,6 @@ def local_gradient(algorithm: Algorithm, objective: Objective, opened: int) -> F
     f = F.cross_entropy(logits(point, at.batch.x), at.batch.y)
     total = objective(f, point, at.fixed["anchor"], known)
     grads = torch.autograd.grad(total, list(point.values()), allow_unused=True, materialize_grads=True)
-    written = dict(zip(point, grads, strict=True))
-    expected = {k: g if k in leaves else torch.zeros_like(g) for k, g in written.items()}
-    return compare_trees(expected, used, written, TOLERANCE)
+    by_leaf = dict(zip(point, grads, strict=True))
+    expected = {k: g if k in leaves else torch.zeros_like(g) for k, g in by_leaf.items()}
+    return compare_trees(expected, used, by_leaf, TOLERANCE)

@@ -88,18 +88,24 @@ def fedtr_gradient(algorithm: Algorithm) -> Finding:
 
 
 def fedtr_gradient_limit(centers: Sequence[float]) -> Tensor:
-    """The limit of one unit. A round multiplies (δ, d, w, 1) by the K-th power of a step's matrix."""
+    """The limit of one unit, in which Σ n_i (δ + d_i) = slope · w + offset is 0.
+
+    A round multiplies the vector (δ, d, w, 1) by the K-th power of a step's matrix.
+    """
     eta, slope, offset = FASTER.optimizer.rate(0), torch.zeros(()).double(), torch.zeros(()).double()
     for a, b, n in zip(CURVATURES, centers, SIZES, strict=True):
-        move, learn = torch.eye(4, dtype=torch.float64), torch.eye(4, dtype=torch.float64)
-        pull = [1 - eta * (a + 2 * STRENGTH), -2 * eta * STRENGTH, -eta * a, eta * a * b]
-        move[0] = torch.tensor(pull, dtype=torch.float64)
+        step_delta, step_d = torch.eye(4, dtype=torch.float64), torch.eye(4, dtype=torch.float64)
+        row = [1 - eta * (a + 2 * STRENGTH), -2 * eta * STRENGTH, -eta * a, eta * a * b]
+        step_delta[0] = torch.tensor(row, dtype=torch.float64)
         rate = 2 * STRENGTH * DRIFT_RATE
-        learn[1] = torch.tensor([-rate, 1 - rate, 0.0, 0.0], dtype=torch.float64)
-        round_matrix = torch.linalg.matrix_power(learn @ move, FASTER.epochs)
-        (_, to_d, to_w, to_1), (_, back, d_w, d_1), *_ = round_matrix
-        per_w, constant = d_w / (1 - back), d_1 / (1 - back)  # the d that a round leaves unchanged
-        slope, offset = slope + n * ((1 + to_d) * per_w + to_w), offset + n * ((1 + to_d) * constant + to_1)
+        step_d[1] = torch.tensor([-rate, 1 - rate, 0.0, 0.0], dtype=torch.float64)
+        round_matrix = torch.linalg.matrix_power(step_d @ step_delta, FASTER.epochs)
+        # δ and d after a round as sums of d, w and 1, because δ = 0 at its start.
+        (_, delta_d, delta_w, delta_1), (_, d_d, d_w, d_1), *_ = round_matrix
+        # The d that a round leaves unchanged is per_w · w + constant.
+        per_w, constant = d_w / (1 - d_d), d_1 / (1 - d_d)
+        slope = slope + n * ((1 + delta_d) * per_w + delta_w)
+        offset = offset + n * ((1 + delta_d) * constant + delta_1)
     return -offset / slope
 
 

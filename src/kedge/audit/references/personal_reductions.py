@@ -69,13 +69,13 @@ def one_client_is_sgd(algorithm: Algorithm, opened: OpenUnits) -> Finding:
 def frozen_head_isolates_clients(algorithm: Algorithm) -> Finding:
     """If LG-FedAvg's shared head never trains, each client's model is as after training alone."""
     data = federation(RAGGED)
-    found = personal_models(replace(algorithm, schedule=FixLast(1)), PLAIN, data)
+    by_engine = personal_models(replace(algorithm, schedule=FixLast(1)), PLAIN, data)
     alone = [
         train_by_torch(PLAIN, 3, data, perceptron(), partial(proximal_loss, 0.0), open_body, client)
         for client in range(len(data.clients))
     ]
     expected = {str(client): model for client, model in enumerate(alone)}
-    actual = {name: {str(k): model for k, model in enumerate(models)} for name, models in found.items()}
+    actual = {name: {str(k): model for k, model in enumerate(models)} for name, models in by_engine.items()}
     return compare_trees(dict.fromkeys(actual, expected), actual, expected, TOLERANCE)
 
 
@@ -91,8 +91,7 @@ def two_head_loss(counts: Tensor, w: Leaves, start: Leaves, x: Tensor, y: Tensor
 def fedrod_of_one_client(algorithm: Algorithm) -> Finding:
     """A single client trains both heads as by torch.optim, with the class counts of all its samples.
 
-    Without a clip, because the kernel clips the personal head separately and `train_by_torch` clips all
-    leaves together.
+    There is no clip: the kernel clips the personal head separately, `train_by_torch` all leaves together.
     """
     local, data = replace(PLAIN, clip=None), federation([SIZE])
     counts = torch.bincount(data.pool.y[data.clients[0]], minlength=CLASSES).clamp(min=1e-9)

@@ -26,8 +26,8 @@ def open_bottom_up(percent: int, step: int, steps: int) -> Sequence[bool]:
 
 def proximal_loss(mu: float, w: Leaves, start: Leaves, x: Tensor, y: Tensor) -> Tensor:
     """Cross-entropy and μ/2 ‖w − wᵗ‖²."""
-    away = torch.stack([((v - start[k]) ** 2).sum() for k, v in w.items()]).sum()
-    return F.cross_entropy(logits(w, x), y) + mu / 2 * away
+    squared_distance = torch.stack([((v - start[k]) ** 2).sum() for k, v in w.items()]).sum()
+    return F.cross_entropy(logits(w, x), y) + mu / 2 * squared_distance
 
 
 def train_by_torch(  # noqa: PLR0913  # the whole reference in one call
@@ -40,7 +40,7 @@ def train_by_torch(  # noqa: PLR0913  # the whole reference in one call
     client: int = 0,
 ) -> Leaves:
     """Train one client alone by torch.optim. The gradients of frozen parameters are None."""
-    own_rows = data.clients[client]
+    samples = data.clients[client]
     params = {k: v.requires_grad_() for k, v in model.init(0)[0].items()}
     sgd = local.optimizer
     assert isinstance(sgd, SGD)
@@ -50,11 +50,11 @@ def train_by_torch(  # noqa: PLR0913  # the whole reference in one call
         )
         start = {k: v.detach().clone() for k, v in params.items()}
         settings = PlanSettings(local, fedavg().schedule, 1)
-        batches = plan([own_rows], [client], settings, RoundNumbers(0, round, round))
+        batches = plan([samples], [client], settings, RoundNumbers(0, round, round))
         for step, (rows, weight) in enumerate(zip(batches.index[:, 0], batches.weight[:, 0], strict=True), 1):
-            chosen = torch.from_numpy(rows[weight > 0])
+            batch = torch.from_numpy(rows[weight > 0])
             optimizer.zero_grad()
-            value = loss(params, start, data.prepare(data.pool.x[chosen]), data.pool.y[chosen])
+            value = loss(params, start, data.prepare(data.pool.x[batch]), data.pool.y[batch])
             value.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             for unit, is_open in zip(model.units, opened(step, len(batches.index)), strict=True):
                 for k in () if is_open else unit:

@@ -20,8 +20,8 @@ LAST = ("protocol", "drift", "features", "theory", "cost")  # rows of the audit 
 
 def all_checks() -> list[Check]:
     """Every check of every method: oracles, reductions, gradients and limits, properties."""
-    oracles = [entry for room in (*METHODS, *MEASUREMENTS) for entry in room.oracle_checks()]
-    reductions = [entry for room in METHODS for entry in room.reduction_checks()]
+    oracles = [entry for module in (*METHODS, *MEASUREMENTS) for entry in module.oracle_checks()]
+    reductions = [entry for module in METHODS for entry in module.reduction_checks()]
     return [
         *(Check(method, name, "oracle", run) for method, name, run in oracles),
         *(Check(method, name, "reduction", run) for method, name, run in reductions),

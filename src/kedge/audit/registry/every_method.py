@@ -1,4 +1,4 @@
-"""The properties that every method must have, a user's own method too.
+"""The properties that every method must have, kedge's and a user's own.
 
 The contract tests and the audit run the same properties. Each property gets its own copy of the algorithm, so
 that state that a method keeps on itself does not pass from one property to the next.

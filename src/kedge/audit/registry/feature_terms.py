@@ -21,7 +21,7 @@ from kedge.core.algorithm import Algorithm
 from kedge.core.schedules import OnlyLast
 from kedge.rules.proposition1 import Proposition1
 
-FREE = replace(reductions.LOCAL, clip=None)
+UNCLIPPED = replace(reductions.LOCAL, clip=None)
 DRIFT, ACCUMULATE = fedtr(0.0, 1.0), fedtr(0.0, 1.0, "accumulate")
 
 
@@ -90,8 +90,10 @@ def reduction_checks() -> Entries:
     same, drift = reductions.methods_agree, fedtr(0.0, 0.3, drift_rate=0.2)
     no_features = replace(drift, corrections=(TrackedFeatures(0.0), *drift.corrections))
     projected = replace(fedavg(), rebuild=Projected(4))
-    held, dyn = fedtr(0.0, 0.3, drift_rate=0.0), fedtr(0.0, 0.05, "accumulate", weights="uniform")
-    corrected, everywhere = (replace(one, schedule=OnlyLast(2)) for one in (fedpvr(2), scaffold()))
+    no_rate, like_feddyn = fedtr(0.0, 0.3, drift_rate=0.0), fedtr(0.0, 0.05, "accumulate", weights="uniform")
+    last_corrected, all_corrected = (
+        replace(method, schedule=OnlyLast(2)) for method in (fedpvr(2), scaffold())
+    )
     return [
         ("moon", "mu 0 is fedavg", partial(same, moon(0.0, projection=0), fedavg())),
         ("moon", "first round is fedavg", partial(same, moon(5.0, projection=0), fedavg(), 1)),
@@ -101,14 +103,14 @@ def reduction_checks() -> Entries:
         ("fedtr", "features of strength 0 are the drift alone", partial(same, no_features, drift)),
         ("fedtr", "first round is the drift alone", partial(same, fedtr(0.7, 0.3, drift_rate=0.2), drift, 1)),
         ("fedtr(features)", "first round is fedavg", partial(same, fedtr(0.7, 0.0), fedavg(), 1)),
-        ("fedtr(drift)", "rate 0 is fedprox(2λ)", partial(same, held, fedprox(0.6))),
+        ("fedtr(drift)", "rate 0 is fedprox(2λ)", partial(same, no_rate, fedprox(0.6))),
         (
             "fedtr(proof)",
             "all clients, no clip: feddyn(2λ)",
-            partial(same, dyn, feddyn(0.1), local=FREE),
+            partial(same, like_feddyn, feddyn(0.1), local=UNCLIPPED),
         ),
         ("fedpvr", "first round is fedavg", partial(reductions.scaffold_first_round, fedpvr())),
-        ("fedpvr", "other units frozen is scaffold", partial(same, corrected, everywhere)),
+        ("fedpvr", "other units frozen is scaffold", partial(same, last_corrected, all_corrected)),
         (
             "fedpvr",
             "first units are fedavg, last units scaffold",
