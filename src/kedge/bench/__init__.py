@@ -1,1 +1,1 @@
-"""Benchmarks: samples per second on this machine, each with the numbers to compare it with."""
+"""Benchmarks: samples per second of kedge on this machine, beside plain PyTorch and other frameworks."""

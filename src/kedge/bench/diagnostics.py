@@ -55,10 +55,10 @@ def overheads(work: Workload, timing: Timing) -> list[Overhead]:
 
 def ratio_to_neighbors(without: Round, measured: Round, device: str) -> float:
     """The time of a measured round, relative to the mean of the plain rounds before and after it."""
-    before, own, after = (
+    before, seconds, after = (
         round_seconds(round, WARM_UP_ROUNDS, device) for round in (without, measured, without)
     )
-    return 2 * own / (before + after)
+    return 2 * seconds / (before + after)
 
 
 def plain_rounds(work: Workload, algorithm: Algorithm, device: str) -> Round:

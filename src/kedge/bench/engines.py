@@ -56,8 +56,8 @@ def engine_speeds(work: Workload, timing: Timing) -> list[EngineSpeed]:
     timing.say(f"{work.name}: measuring")
     speeds: dict[str, list[float]] = {how: [] for how in warm}
     for _ in range(timing.repeats):
-        for how, one in warm.items():
-            speeds[how].append(block_speed(one.round, timing.device))
+        for how, ready in warm.items():
+            speeds[how].append(block_speed(ready.round, timing.device))
     return [
         EngineSpeed(
             work.name,
@@ -65,29 +65,29 @@ def engine_speeds(work: Workload, timing: Timing) -> list[EngineSpeed]:
             median(speeds[how]),
             median_ratio(speeds[how], speeds[PLAIN]),
             median_ratio(speeds[how], speeds[CENTRAL]),
-            one.seconds,
+            ready.seconds,
         )
-        for how, one in warm.items()
+        for how, ready in warm.items()
     ]
 
 
 def ways(work: Workload, task: Task, timing: Timing) -> dict[str, Callable[[], Round]]:
-    """The plain loop, the engines that this device has, and central training, each as a function."""
+    """The ways to do the workload, by name: plain loop, this device's engines, and central training."""
     model, data = task.model, task.federation
-    made: dict[str, Callable[[], Round]] = {
+    factories: dict[str, Callable[[], Round]] = {
         PLAIN: lambda: plain_loop(work, data),
         "sequential": lambda: rounds_of(task, Sequential(model, data)),
         "stacked": lambda: rounds_of(task, Stacked(model, data)),
     }
     if timing.compiled and timing.on_gpu:
-        made["captured"] = lambda: rounds_of(
+        factories["captured"] = lambda: rounds_of(
             task, captured_stack(model, data, participants=task.participants)
         )
     elif timing.compiled:
-        made["stacked, compiled"] = lambda: rounds_of(
+        factories["stacked, compiled"] = lambda: rounds_of(
             task, Stacked(model, data, backend=Direct(True, model.half))
         )
-    return made | {CENTRAL: lambda: central(work, data)}
+    return factories | {CENTRAL: lambda: central(work, data)}
 
 
 def prepare(make: Callable[[], Round], device: str) -> Warm:

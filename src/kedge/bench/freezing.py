@@ -1,4 +1,4 @@
-"""Whether freezing layers saves time: a round of every phase of FedBug, Vanilla and Anti beside FedAvg's.
+"""Measure the time that frozen layers save: a round of each phase of FedBug, Vanilla and Anti beside FedAvg.
 
 The same units train throughout a phase, so each phase is measured with a fixed mask. Phases of different
 schedules that train the same units are one program, which is measured once. The last phase of each schedule
@@ -55,11 +55,11 @@ class PhaseCost(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """The pairs of rows with different work, and how many of them agree: less work takes less time."""
+    """The number of pairs of rows in which less work takes less time."""
 
     precision: Precision
     agreeing: int
-    pairs: int
+    pairs: int  # of rows with different work
 
 
 def phase_costs(setting: Setting, precisions: Sequence[Precision], timing: Timing) -> list[PhaseCost]:
@@ -71,11 +71,11 @@ def phase_costs(setting: Setting, precisions: Sequence[Precision], timing: Timin
     rows: list[PhaseCost] = []
     for precision in precisions:
         turns = measure_turns(setting, data, listed, precision, timing)
-        for program, own_work in zip(listed, work, strict=True):
+        for program, program_work in zip(listed, work, strict=True):
             name = program.names[0]
             time = quartiles([turn[name] for turn in turns])
             bound = None if name == BASE else FREEZING_BOUND
-            rows.append(PhaseCost(*program, precision, own_work / work[0], time, bound))
+            rows.append(PhaseCost(*program, precision, program_work / work[0], time, bound))
     return rows
 
 
@@ -107,11 +107,11 @@ def programs(units: int) -> list[Program]:
         *((phase.name, phase.make().schedule(start, units)) for phase in expansion),
     ]
     masks = dict.fromkeys(mask for _, mask in named)
-    return [Program(tuple(name for name, own in named if own == mask), mask) for mask in masks]
+    return [Program(tuple(name for name, named_mask in named if named_mask == mask), mask) for mask in masks]
 
 
 def fastest_engine(task: Task, timing: Timing) -> Engine:
-    """Captured graphs on a GPU, else a stack, compiled if `timing` says so."""
+    """The captured engine on a GPU, otherwise the stacked engine, compiled if `timing.compiled`."""
     if timing.on_gpu:
         return captured_engine(task)
     return Stacked(task.model, task.federation, backend=Direct(timing.compiled, task.model.half))
@@ -119,10 +119,10 @@ def fastest_engine(task: Task, timing: Timing) -> Engine:
 
 def agreements(rows: Sequence[PhaseCost]) -> list[Agreement]:
     """Whether time falls with the multiply-adds, for each precision."""
-    found = []
+    result = []
     for precision in dict.fromkeys(row.precision for row in rows):
-        own = [row for row in rows if row.precision == precision]
-        pairs = [(a, b) for a, b in combinations(own, 2) if a.work != b.work]
+        same_precision = [row for row in rows if row.precision == precision]
+        pairs = [(a, b) for a, b in combinations(same_precision, 2) if a.work != b.work]
         agreeing = sum((a.work < b.work) == (a.time.middle < b.time.middle) for a, b in pairs)
-        found.append(Agreement(precision, agreeing, len(pairs)))
-    return found
+        result.append(Agreement(precision, agreeing, len(pairs)))
+    return result

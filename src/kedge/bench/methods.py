@@ -49,8 +49,8 @@ def method_costs(candidates: Sequence[Candidate], work: Workload, timing: Timing
             warm[candidate.name] = prepare(candidate, work, timing)
         except RequestError as error:
             reasons[candidate.name] = str(error)
-    uncompiled = {name: one.uncompiled for name, one in warm.items()}
-    compiled = {name: one.compiled for name, one in warm.items() if one.compiled}
+    uncompiled = {name: ready.uncompiled for name, ready in warm.items()}
+    compiled = {name: ready.compiled for name, ready in warm.items() if ready.compiled}
     turns, compiled_turns = [], []
     for number in range(1, timing.repeats + 1):
         timing.say(f"{work.name}: measuring, turn {number} of {timing.repeats}")

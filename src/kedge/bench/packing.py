@@ -67,7 +67,7 @@ def pack_speeds(
 def measure(
     setting: Setting, tasks: Sequence[Task], precision: Precision, streams: Sequence[int], timing: Timing
 ) -> list[PackSpeed]:
-    """Train half of the runs alone, then the packs, then the other half, as the machine may slow down."""
+    """Train half of the runs alone, then the packs, then the other half alone: the machine may slow down."""
     runs, rounds, half = len(tasks), WARM_UP_ROUNDS + timing.repeats, len(tasks) // 2
     timing.say(f"packing, {precision}: runs alone")
     alone = [run_alone(task, rounds, timing.device) for task in tasks[:half]]
@@ -78,12 +78,13 @@ def measure(
     timing.say(f"packing, {precision}: runs alone")
     alone += [run_alone(task, rounds, timing.device) for task in tasks[half:]]
     samples = setting.clients * setting.steps * BATCH  # of a run in a round
-    slow = samples / median(seconds for run in alone for seconds in run.seconds)
+    alone_speed = samples / median(seconds for run in alone for seconds in run.seconds)
     rows = []
     for count, packed in packs.items():
-        fast = runs * samples / median(packed[-1].seconds)
+        speed = runs * samples / median(packed[-1].seconds)
+        ratio = speed / alone_speed
         difference = max(distance(a.weights, b.weights) for a, b in zip(packed, alone, strict=True))
-        rows.append(PackSpeed(precision, runs, count, rounds, slow, fast, fast / slow, difference))
+        rows.append(PackSpeed(precision, runs, count, rounds, alone_speed, speed, ratio, difference))
     return rows
 
 

@@ -42,9 +42,9 @@ def ratios_to_base(rounds: Mapping[str, Round], device: str) -> dict[str, float]
     ratios = {}
     before = block_seconds(rounds[BASE], device)
     for name, round in rounds.items():
-        own = block_seconds(round, device)
+        seconds = block_seconds(round, device)
         after = block_seconds(rounds[BASE], device)
-        ratios[name] = 2 * own / (before + after)
+        ratios[name] = 2 * seconds / (before + after)
         before = after
     return ratios
 

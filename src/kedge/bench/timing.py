@@ -1,4 +1,4 @@
-"""Timing of rounds: warm-up, blocks of rounds, and ratios of speeds that were measured in turns."""
+"""Time rounds: warm-up, blocks of rounds, and ratios of speeds that were measured in turns."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ def synchronize(device: str) -> None:
 
 
 def warm_up(round: Round, device: str) -> Round:
-    """Train the first rounds, then return the function."""
+    """Train the first WARM_UP_ROUNDS rounds, which compile, and return `round`."""
     for number in range(WARM_UP_ROUNDS):
         round(number)
     synchronize(device)

@@ -1,4 +1,4 @@
-"""Memory of a measurement: PyTorch's allocations on a GPU, the growth of the process on a CPU.
+"""Measure memory: PyTorch's allocations on a GPU, the growth of the process on a CPU.
 
 The memory of a process is read from Linux's /proc. On other systems the functions return None.
 """

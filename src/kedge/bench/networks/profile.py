@@ -1,4 +1,4 @@
-"""Profile of a round: the largest kernels of a GPU, or operators of a CPU, for each local step.
+"""Profile a round: the kernels of a GPU, or operators of a CPU, that take the most time of a local step.
 
 A local step is a step of all clients, for every way to train, so that profiles can be compared. GPU times are
 the kernels' own and add up over streams, without waiting. CPU times are the operators' own; the time between
@@ -41,8 +41,8 @@ class Profile(NamedTuple):
 
 def profile_round(round: Round, device: str, steps: int) -> list[Kernel]:
     """Profile a warm round of `steps` local steps: its kernels, largest first."""
-    kind = ProfilerActivity.CUDA if device == "cuda" else ProfilerActivity.CPU
-    with profile(activities=[kind], acc_events=True) as profiler:  # without it torch warns of cleared events
+    activity = ProfilerActivity.CUDA if device == "cuda" else ProfilerActivity.CPU
+    with profile(activities=[activity], acc_events=True) as profiler:  # else torch warns of cleared events
         with record_function(BETWEEN):
             round(WARM_UP_ROUNDS)
         synchronize(device)

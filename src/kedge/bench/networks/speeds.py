@@ -78,7 +78,7 @@ class NetworkBench:
             if setting is not last:
                 self.warm_up(setting)
             # No variable of this function refers to a way: its memory is needed for the next setting.
-            yield from (profile_way(one, self.timing) for one in self.warm)
+            yield from (profile_way(warm, self.timing) for warm in self.warm)
 
     def in_order(self) -> list[Setting]:
         """The settings: first the setting of each network that has the plain loop."""
@@ -86,13 +86,13 @@ class NetworkBench:
 
     def has_plain_loop(self, setting: Setting) -> bool:
         """Whether the plain loop is timed in this setting, whose clients are nearest to USUAL_CLIENTS."""
-        same = [one for one in self.settings if one.network == setting.network]
-        return setting is min(same, key=lambda one: abs(one.clients - USUAL_CLIENTS))
+        same_network = [other for other in self.settings if other.network == setting.network]
+        return setting is min(same_network, key=lambda other: abs(other.clients - USUAL_CLIENTS))
 
     def sorted_rows(self) -> list[NetworkSpeed]:
         """The rows in the order of `settings`."""
-        places = {(one.network, one.clients): place for place, one in enumerate(self.settings)}
-        return sorted(self.rows, key=lambda row: places[row.network, row.clients])
+        positions = {(setting.network, setting.clients): n for n, setting in enumerate(self.settings)}
+        return sorted(self.rows, key=lambda row: positions[row.network, row.clients])
 
     def warm_up(self, setting: Setting) -> None:
         """Free the present ways, and warm up all ways of a setting that fit into memory."""
@@ -100,42 +100,42 @@ class NetworkBench:
         free_memory()
         timing, eager = self.timing, self.has_plain_loop(setting)
         for way in ways(setting, self.precisions, timing.device, eager, self.streams):
-            if one := warm_up_if_it_fits(way, self.rows, timing):
-                self.warm.append(one)
+            if warm := warm_up_if_it_fits(way, self.rows, timing):
+                self.warm.append(warm)
 
     def time_in_turns(self) -> list[NetworkSpeed]:
         """Time the warm ways in turns."""
         about = self.warm[0].way.about
-        speeds: Speeds = {one.way.key: [] for one in self.warm}
+        speeds: Speeds = {warm.way.key: [] for warm in self.warm}
         for turn in range(self.timing.repeats):
             self.timing.say(f"{about}: measuring, turn {turn + 1} of {self.timing.repeats}")
-            for one in self.warm:
-                speeds[one.way.key].append(round_speed(one, WARM_UP_ROUNDS + turn, self.timing.device))
-        return [self.row(one, speeds) for one in self.warm]
+            for warm in self.warm:
+                speeds[warm.way.key].append(round_speed(warm, WARM_UP_ROUNDS + turn, self.timing.device))
+        return [self.row(warm, speeds) for warm in self.warm]
 
     def row(self, warm: Warm, speeds: Speeds) -> NetworkSpeed:
         """The row of a way; ratios are taken within each turn, or to an earlier plain loop's median."""
-        way, own = warm.way, speeds[warm.way.key]
-        to_plain = median_ratio(own, speeds.get((PLAIN, "fp32"), []))
+        way, by_turn = warm.way, speeds[warm.way.key]
+        to_plain = median_ratio(by_turn, speeds.get((PLAIN, "fp32"), []))
         if to_plain is None and (plain := self.plain_speed(way.setting.network)):
-            to_plain = median(own) / plain
+            to_plain = median(by_turn) / plain
         return NetworkSpeed(
             way.setting.network,
             way.setting.clients,
             way.how,
             way.precision,
             way.streams,
-            median(own),
+            median(by_turn),
             to_plain,
-            median_ratio(own, speeds.get((CENTRAL, way.precision), [])),
+            median_ratio(by_turn, speeds.get((CENTRAL, way.precision), [])),
             warm.memory,
             warm.first_round_seconds,
         )
 
     def plain_speed(self, network: str) -> float | None:
         """Samples per second of a network's plain loop, if it was timed in another setting."""
-        found = (row for row in self.rows if (row.network, row.how) == (network, PLAIN))
-        return next((row.samples_per_second for row in found), None)
+        plain_rows = (row for row in self.rows if (row.network, row.how) == (network, PLAIN))
+        return next((row.samples_per_second for row in plain_rows), None)
 
 
 def round_speed(warm: Warm, number: int, device: str) -> float:
@@ -148,7 +148,7 @@ def round_speed(warm: Warm, number: int, device: str) -> float:
 
 
 def warm_up_if_it_fits(way: Way, rows: Sequence[NetworkSpeed], timing: Timing) -> Warm | None:
-    """Warm up a way. If memory runs out beside the others, say so and return None."""
+    """Warm up a way. If it does not fit into memory beside the warm ways, print a message and return None."""
     needed, free = expected_memory(way, rows), footprint.free_bytes(timing.device)
     if free is not None and needed > free:  # the kernel would end a process on a CPU without an exception
         reason = f"would need about {needed / 1e9:.0f} GB of memory, {free / 1e9:.0f} are free"
@@ -168,8 +168,8 @@ def expected_memory(way: Way, rows: Sequence[NetworkSpeed]) -> float:
     """Bytes that a way needs, extrapolated from its row with the most clients; 0 without a row."""
     name = way.setting.network, way.how, way.precision
     memory = {row.clients: row.memory or 0 for row in rows if (row.network, row.how, row.precision) == name}
-    most = max(memory, default=0)
-    return way.setting.clients / most * memory[most] if most else 0
+    most_clients = max(memory, default=0)
+    return way.setting.clients / most_clients * memory[most_clients] if most_clients else 0
 
 
 def warm_up_way(way: Way, timing: Timing) -> Warm:

@@ -46,20 +46,20 @@ def ways(
 ) -> list[Way]:
     """All ways to train a setting; with `eager` also the plain loop and, on a GPU, the uncompiled stack."""
     data, on_gpu = setting.federation(device), device == "cuda"
-    found = []
+    listed = []
     if eager:
-        found.append(Way(setting, PLAIN, "fp32", lambda: plain_loop(setting.work(), normalized(data))))
+        listed.append(Way(setting, PLAIN, "fp32", lambda: plain_loop(setting.work(), normalized(data))))
     if eager or not on_gpu:
         task = setting.task(data, "fp32")
-        found.append(Way(setting, "stacked", "fp32", partial(engine_rounds, task, stacked_engine)))
+        listed.append(Way(setting, "stacked", "fp32", partial(engine_rounds, task, stacked_engine)))
     for precision in precisions:
         for count in dividing(streams, setting.clients) if on_gpu else []:
             how = "captured" if count == 1 else f"captured, {count} streams"
             task, engine = setting.task(data, precision), partial(captured_engine, streams=count)
-            found.append(Way(setting, how, precision, partial(engine_rounds, task, engine), count))
+            listed.append(Way(setting, how, precision, partial(engine_rounds, task, engine), count))
         task = setting.task(data, precision)
-        found.append(Way(setting, CENTRAL, precision, partial(central_rounds, task, setting)))
-    return found
+        listed.append(Way(setting, CENTRAL, precision, partial(central_rounds, task, setting)))
+    return listed
 
 
 def engine_rounds(task: Task, make: Callable[[Task], Engine]) -> Round:

@@ -1,1 +1,1 @@
-"""Other frameworks that do the same work."""
+"""Other frameworks, timed on the same work."""

@@ -22,7 +22,7 @@ PROGRAM = "import sys; from kedge.bench.peers.flower_app import simulate; simula
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 ANSWER_SECONDS = 900.0  # then the simulation has failed; its start may take a minute
 END_SECONDS = 30.0  # then a simulation that should end is killed
-MOST_ON_A_GPU = 16  # processes that share a GPU
+MOST_ON_A_GPU = 16  # maximum number of processes that share a GPU
 
 
 class PeerFailed(RuntimeError):

@@ -64,7 +64,7 @@ def load_worker(folder: str) -> Worker:
         torch.from_numpy(np.load(Path(folder) / f"{name}.npy", mmap_mode="c")).to(plan.device)
         for name in ("x", "y")
     )
-    shares = [torch.from_numpy(own).to(plan.device) for own in clients]
+    shares = [torch.from_numpy(indices).to(plan.device) for indices in clients]
     return Worker(plan.work, plan.work.module().to(plan.device), x, y, shares)
 
 

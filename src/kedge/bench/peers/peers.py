@@ -123,7 +123,10 @@ def ways(work: Workload, task: Task, timing: Timing) -> list[Way]:
     return [
         Way(PLAIN, None, lambda: nullcontext(plain_loop(work, data))),
         Way(f"{how} (auto)", "fp32", partial(kedge_rounds, task, auto, "fp32")),
-        *(Way("kedge, captured", kind, partial(kedge_rounds, task, captured, kind)) for kind in rounded),
+        *(
+            Way("kedge, captured", precision, partial(kedge_rounds, task, captured, precision))
+            for precision in rounded
+        ),
         Way(CENTRAL, None, lambda: nullcontext(central(work, data))),
         Way(PFL, None, lambda: pfl_research(work, data), ("pfl",), "pfl"),
         Way(FLOWER, None, lambda: flower_rounds(work, data), ("flwr", "ray"), "'flwr[simulation]'"),
@@ -132,8 +135,8 @@ def ways(work: Workload, task: Task, timing: Timing) -> list[Way]:
 
 def kedge_rounds(task: Task, choice: Choice, precision: Precision) -> AbstractContextManager[Round]:
     """Rounds of kedge on an engine, in a precision."""
-    own = replace(task, model=in_precision(task.model, precision), precision=precision)
-    return nullcontext(rounds_of(own, build(choice, own.model, own.federation, own.participants)))
+    task = replace(task, model=in_precision(task.model, precision), precision=precision)
+    return nullcontext(rounds_of(task, build(choice, task.model, task.federation, task.participants)))
 
 
 @contextmanager
@@ -153,7 +156,7 @@ def time_in_turns(work: Workload, ways: Sequence[Way], timing: Timing) -> list[P
             timing.say(f"{work.name}: measuring, turn {turn} of {timing.repeats}")
             for measurement in measurements:
                 measurement.time_block(turn, timing.device)
-    return [row(work, one, measurements) for one in measurements]
+    return [row(work, measurement, measurements) for measurement in measurements]
 
 
 def row(work: Workload, measurement: Measurement, measurements: Sequence[Measurement]) -> PeerSpeed:

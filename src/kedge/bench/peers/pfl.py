@@ -76,8 +76,8 @@ def rounds(work: Workload, data: Federation) -> Round:
         local_optimizer_create=partial(torch.optim.SGD, weight_decay=work.weight_decay),
         central_optimizer=torch.optim.SGD(module.parameters(), lr=1.0),
     )
-    indices = [torch.from_numpy(own).to(data.pool.x.device) for own in data.clients]
-    users = {user: (data.pool.x[own], data.pool.y[own]) for user, own in enumerate(indices)}
+    clients = [torch.from_numpy(indices).to(data.pool.x.device) for indices in data.clients]
+    users = {user: (data.pool.x[indices], data.pool.y[indices]) for user, indices in enumerate(clients)}
     sampler = get_user_sampler("minimize_reuse", list(users))
     dataset = FederatedDataset.from_slices(users, sampler)
     backend = SimulatedBackend(dataset, dataset, postprocessors=[WeightByDatapoints()])
