@@ -27,20 +27,20 @@ def plain_loop(work: Workload, data: Federation) -> Round:
     device = data.pool.y.device
     server = work.module().to(device)
     local = copy.deepcopy(server)
-    indices = [torch.from_numpy(own).to(device) for own in data.clients]
+    indices = [torch.from_numpy(samples).to(device) for samples in data.clients]
 
     def round(number: int) -> int:
         mean = {name: torch.zeros_like(value) for name, value in server.state_dict().items()}
-        chosen = torch.randperm(work.clients)[: work.per_round].tolist()
-        for client in chosen:
+        cohort = torch.randperm(work.clients)[: work.per_round].tolist()
+        for client in cohort:
             local.load_state_dict(server.state_dict())
             optimizer = work.optimizer(local)
             order = indices[client][torch.randperm(work.samples, device=device)]
             for batch in torch.split(order, work.batch):
                 sgd_step(local, optimizer, work.clip, data.pool.x[batch], data.pool.y[batch])
             for name, value in local.state_dict().items():
-                counts = not value.is_floating_point()  # batches that batch norm has seen
-                mean[name] += value // len(chosen) if counts else value / len(chosen)
+                is_count = not value.is_floating_point()  # batch norm's num_batches_tracked
+                mean[name] += value // len(cohort) if is_count else value / len(cohort)
         server.load_state_dict(mean)
         return work.per_round * work.samples
 

@@ -25,17 +25,18 @@ def under_vmap() -> bool:
     return isinstance(top, CInterpreter) and coerce_cinterpreter(top).key() == TransformType.Vmap
 
 
-def call_with_autocast_first(function: Callable[[], T], like: Tensor) -> T:
+def call_with_autocast_first(function: Callable[[], T], reference: Tensor) -> T:
     """Call `function` so that autocast sees operators before vmap, as it does in a gradient transform.
 
     vmap decomposes composite operators such as conv2d before autocast sees them: a convolution would get an
     input in bfloat16 and a bias in float32. Inside a gradient transform autocast casts their arguments
-    first. So this takes the gradient of a constant, which records nothing.
+    first. Therefore `function` runs inside the gradient of a constant with the dtype and device of
+    `reference`; autograd records nothing.
     """
 
     def constant(zero: Tensor) -> tuple[Tensor, T]:
         with torch.no_grad():
             return zero, function()
 
-    result: T = grad(constant, has_aux=True)(like.new_zeros(()))[1]
+    result: T = grad(constant, has_aux=True)(reference.new_zeros(()))[1]
     return result

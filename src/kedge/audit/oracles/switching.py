@@ -56,16 +56,16 @@ def proposition1(rule: Proposition1) -> Finding:
     rule = replace(rule, threshold=zeta / eta)
     d = bounds(c, zeta, eta)
     pairs = [Pair(f"D_{t}", *both) for t, both in enumerate(zip(expected["D_1..D_7"], d, strict=True), 1)]
-    reached = rule.criterion(history_of(c))
-    pairs.append(Pair("values of T", len(expected[LHS]), len(reached)))
-    for t, (value, actual) in enumerate(zip(expected[LHS], reached, strict=False), 1):
+    left_sides = rule.criterion(history_of(c))
+    pairs.append(Pair("values of T", len(expected[LHS]), len(left_sides)))
+    for t, (value, actual) in enumerate(zip(expected[LHS], left_sides, strict=False), 1):
         pairs.append(Pair(f"T·η·(C_T − mean) at T = {t}", value, eta * actual))
     pairs.append(Pair("first T", expected[FIRST], first_round_met(rule, history_of(c))))
     return compare_numbers(pairs, TOLERANCE)
 
 
 def met_where_bound_rises(rule: Proposition1) -> Finding:
-    """For random C_t, and ζ and η of the oracle's example and others, the rule is met if D_T ≤ D_{T+1}."""
+    """The rule is met exactly if D_T ≤ D_{T+1}, for random C_t and multiples of the oracle's ζ."""
     example = ORACLE["constants_example"]
     given = example["inputs"]
     zeta, eta = constants(given["L"], given["alpha"], given["Phi0"], given["kappa0"])

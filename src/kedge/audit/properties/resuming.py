@@ -77,10 +77,10 @@ def run_both(algorithm: Algorithm, engine: EngineClass) -> tuple[Ending, Ending]
     """Run once without interruption, and once with a stop in the middle; return both endings."""
     copies = [deepcopy(algorithm) for _ in range(3)]
     with TemporaryDirectory(prefix="kedge-audit-") as parent:
-        whole, stopped = Path(parent, "whole"), Path(parent, "stopped")
-        whole.mkdir()
+        folder, stopped = Path(parent, "uninterrupted"), Path(parent, "stopped")
+        folder.mkdir()
         stopped.mkdir()
-        uninterrupted = run_in(whole, copies[0], engine, Observer())
+        uninterrupted = run_in(folder, copies[0], engine, Observer())
         try:
             run_in(stopped, copies[1], engine, stop_after(STOP))
         except Interrupted:

@@ -16,10 +16,10 @@ def moon(f: Tensor, w: Leaves, anchor: Leaves, known: dict[str, Any]) -> Tensor:
     mu: float = known["correction"].mu
     tau: float = known["correction"].temperature
     z, sent, before = (features(params, known["x"]) for params in (w, anchor, known["state"]["previous"]))
-    near, far = (
+    to_sent, to_previous = (
         ((z * other).sum(1) / (z.norm(dim=1) * other.norm(dim=1) * tau)).exp() for other in (sent, before)
     )
-    term: Tensor = (near / (near + far)).log().mean()
+    term: Tensor = (to_sent / (to_sent + to_previous)).log().mean()
     return f - mu * term
 
 

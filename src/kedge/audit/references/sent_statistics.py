@@ -1,10 +1,10 @@
-"""The statistics of batch norm with which a client evaluates the model that was sent, and its previous model.
+"""Check the batch norm statistics of the models with which FedNTD and MOON compare the training model.
 
-FedNTD and MOON compare a client's outputs with those of the sent model; MOON also with those of the client's
-previous model. Both comparison models are in evaluation mode and use the statistics that were sent, or the
-client's own if statistics stay with clients. These do not change during local training, unlike the statistics
-of the training model, which matters from the second local step on. The reference here is a federation of
-plain torch modules, trained by torch.optim.
+FedNTD compares a client's outputs with those of the sent model, MOON also with those of the client's previous
+model. Both models are in evaluation mode and use the statistics that the server sent, or the client's own if
+statistics stay with clients. The statistics of the training model change in every local step, theirs do not:
+a mistake shows from the second local step on. The reference is a federation of plain torch modules, trained
+by torch.optim.
 """
 
 import copy
@@ -41,8 +41,8 @@ def moon_term(now: Outputs, sent: Outputs, previous: Outputs | None, y: Tensor) 
     """MOON's term with μ = 0.7 and τ = 0.5."""
     if previous is None:
         return torch.zeros(())
-    near, far = ((F.cosine_similarity(now[0], out[0]) / 0.5).exp() for out in (sent, previous))
-    return -0.7 * (near / (near + far)).log().mean()
+    to_sent, to_previous = ((F.cosine_similarity(now[0], out[0]) / 0.5).exp() for out in (sent, previous))
+    return -0.7 * (to_sent / (to_sent + to_previous)).log().mean()
 
 
 def features_and_logits(network: nn.Module, x: Tensor) -> Outputs:

@@ -116,6 +116,6 @@ class DryRun:
 
     def run_end(self) -> dict[str, Any]:
         """Run the kernel's `finish`, and return the client's upload."""
-        one = torch.ones_like(self.fixed["lr"])
-        times = {k: one for k in self.carry["params"]}
-        return finish(self.algorithm, self.carry, self.fixed, one, times, self.means)[1]
+        steps = torch.ones_like(self.fixed["lr"])
+        lr_time = {k: steps for k in self.carry["params"]}
+        return finish(self.algorithm, self.carry, self.fixed, steps, lr_time, self.means)[1]

@@ -62,36 +62,36 @@ def verdict(result: Mapping[str, Any]) -> list[str]:
     """Agreement of theory and simulation, speed of FedBug, and seeds that diverged."""
     first, *others = result["methods"]
     lines = [agreement(first, result["seeds"])]
-    fedbugs = [one for one in others if one["frozen"] is not None and one["faster"]["of"]]
+    fedbugs = [method for method in others if method["frozen"] is not None and method["faster"]["of"]]
     if fedbugs:
-        each = ", ".join(f"{win_text(one['faster'])} ({one['method']})" for one in fedbugs)
-        start = ", ".join(win_text(one["faster_first_round"]) for one in fedbugs)
-        lines.append(f"fedbug contracts faster than fedavg in {each} seeds; in the first round in {start}")
+        wins = ", ".join(f"{win_text(method['faster'])} ({method['method']})" for method in fedbugs)
+        start = ", ".join(win_text(method["faster_first_round"]) for method in fedbugs)
+        lines.append(f"fedbug contracts faster than fedavg in {wins} seeds; in the first round in {start}")
     if flow := result["printed_flow"]:
         lines.append(
             f"the paper's local minimum has an extra ½ and n·v = {flow['product']:.2f}: with it, rounds "
             f"converge to a loss of {flow['final_loss']:.4f}, not 0"
         )
-    if diverged := {one["method"]: one["diverged"] for one in result["methods"] if one["diverged"]}:
-        each = ", ".join(f"{name} in {plural(count, 'seed')}" for name, count in diverged.items())
-        lines.append(f"diverged: {each}; try a smaller --lr")
+    if diverged := {row["method"]: row["diverged"] for row in result["methods"] if row["diverged"]}:
+        counts = ", ".join(f"{name} in {plural(count, 'seed')}" for name, count in diverged.items())
+        lines.append(f"diverged: {counts}; try a smaller --lr")
     return lines
 
 
 def agreement(first: Mapping[str, Any], seeds: int) -> str:
-    """Theory against simulation for the first method."""
+    """A sentence on the agreement of theory and simulation for the method `first`."""
     correlation, rounds = first["correlation"], first["rounds_compared"]
     if not rounds:
         return f"{first['method']}: no round can be compared"
-    where = f"over {plural(rounds, 'round')} of {plural(seeds, 'seed')}"
+    scope = f"over {plural(rounds, 'round')} of {plural(seeds, 'seed')}"
     if correlation["rounds"] is None:
-        same = f"theory predicts the same ratio everywhere, so there is no correlation, {where}"
+        text = f"theory predicts the same ratio everywhere, so there is no correlation, {scope}"
     else:
         first_round = correlation["first_round"]
         start = "" if first_round is None else f", {first_round:.3f} in the first round alone"
-        same = f"correlation {correlation['rounds']:.3f} {where}{start}"
+        text = f"correlation {correlation['rounds']:.3f} {scope}{start}"
     return (
-        f"theory and simulation, {first['method']}: {same}; |r − theory| {short(first['error'])} on average"
+        f"theory and simulation, {first['method']}: {text}; |r − theory| {short(first['error'])} on average"
     )
 
 
@@ -107,9 +107,9 @@ def column_notes(result: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def win_text(found: Mapping[str, Any] | None) -> str:
+def win_text(wins: Mapping[str, Any] | None) -> str:
     """'48/50': wins, and the number of seeds that can be compared."""
-    return NO_VALUE if found is None or not found["of"] else f"{found['seeds']}/{found['of']}"
+    return NO_VALUE if wins is None or not wins["of"] else f"{wins['seeds']}/{wins['of']}"
 
 
 def decimal(value: float | None, digits: int) -> str:

@@ -84,7 +84,7 @@ def updated_parameters() -> Finding:
     ]
     pairs += [Pair(k, expected[k], total_updates(algorithm)) for k, algorithm in METHODS.items()]
     for name in ("vanilla", "anti"):
-        counts = [costs(METHODS[name], ACTIVE)[at].parameters for at in PHASES]
+        counts = [costs(METHODS[name], ACTIVE)[round].parameters for round in PHASES]
         both = zip(expected[f"{name}_phase_params"], counts, strict=True)
         pairs += [Pair(f"{name}, phase {phase}", e, actual) for phase, (e, actual) in enumerate(both, 1)]
     ten = expected["fedavg_if_only_10_of_100_clients_train"]
@@ -97,11 +97,11 @@ def updated_parameters_literal() -> Finding:
     """The same count with the algorithm's rule t ≥ t_k: phases of 99, 100 and 101 rounds."""
     expected = ORACLES["layer_expansion_cost_model"]["expected"]
     (key,) = (k for k in expected if k.startswith("vanilla_if_algorithm1"))
-    late = {key: vanilla(THAW), "anti_literal": anti(THAW)}
+    schedules = {key: vanilla(THAW), "anti_literal": anti(THAW)}
     return compare_numbers(
         [
             Pair(k, expected[k], total_updates(with_schedule(fedbabu(), schedule, k)))
-            for k, schedule in late.items()
+            for k, schedule in schedules.items()
         ],
         0.0,
     )
@@ -121,14 +121,14 @@ def multiply_adds() -> Finding:
     given = oracle["inputs"]["forward_macs"]
     pairs = [Pair(f"forward, {k}", given[k], n) for k, n in zip(LAYERS, forward, strict=True)]
     for name, algorithm in METHODS.items():
-        rounds = costs(algorithm, ACTIVE)
-        seen = [rounds[at].macs / rounds[at].samples for at in PHASES]
-        masks = [algorithm.schedule(Clock(at, at, 0, 50), len(LAYERS)) for at in PHASES]
-        for phase, (e, counted, mask) in enumerate(zip(expected[name], seen, masks, strict=True), 1):
+        by_round = costs(algorithm, ACTIVE)
+        per_sample = [by_round[round].macs / by_round[round].samples for round in PHASES]
+        masks = [algorithm.schedule(Clock(round, round, 0, 50), len(LAYERS)) for round in PHASES]
+        for phase, (e, counted, mask) in enumerate(zip(expected[name], per_sample, masks, strict=True), 1):
             pairs.append(Pair(f"{name}, phase {phase}", e, counted))
             pairs.append(Pair(f"{name}, phase {phase}, formula", e, chain_macs(forward, mask)))
         if f"{name}_mean_over_3_phases" in target:
-            pairs.append(Pair(f"{name}, mean", target[f"{name}_mean_over_3_phases"], mean(seen)))
+            pairs.append(Pair(f"{name}, mean", target[f"{name}_mean_over_3_phases"], mean(per_sample)))
     return compare_numbers(pairs, 1e-8)
 
 

@@ -28,9 +28,9 @@ def vector(values: list[float]) -> Leaves:
     return {"w": torch.tensor(values, dtype=torch.float64)}
 
 
-def or_nan(found: float | None) -> float:
-    """The number, or NaN instead of None."""
-    return float("nan") if found is None else found
+def or_nan(value: float | None) -> float:
+    """The value, or NaN instead of None."""
+    return float("nan") if value is None else value
 
 
 def diversity(factor: float = 1.0) -> Finding:
@@ -55,8 +55,8 @@ def diversity_in_history(engine: str) -> Finding:
     for n, case in enumerate(ORACLES["gradient_diversity"]["cases"], 1):
         vectors = case["g"]
         bed = quadratic_bed({"w": [0.0, 0.0]}, [(1.0, *g) for g in vectors], range(1, 1 + len(vectors)))
-        watch = Updates((("unit0", ("w",)),))
-        algorithm = replace(fedavg(), loss=bed.loss, corrections=(watch,))
+        updates = Updates((("unit0", ("w",)),))
+        algorithm = replace(fedavg(), loss=bed.loss, corrections=(updates,))
         task = Task((Stage(algorithm, 1, LocalTraining(1, 1000, SGD(1.0))),), bed.model, bed.federation)
         line = run(task, ENGINES[engine](bed.model, bed.federation)).history[0]
         for name in ("drift.diversity", "drift.diversity.unit0"):
@@ -68,12 +68,12 @@ def cosines() -> Finding:
     """Cosines of the last update with earlier updates; clients with zero updates are not in the mean."""
     oracle: dict[str, Any] = ORACLES["intra_client_cosine"]
     updates = [vector(g) for g in oracle["inputs"]["pseudo_gradients_of_one_client_rounds_0_1_2"]]
-    still = [vector([0.0, 0.0])] * len(updates)
+    zero_updates = [vector([0.0, 0.0])] * len(updates)
     expected = oracle["expected"]["similarity_of_last_round_to_rounds_0_1"]
     found = {
         "one client": intra_client_cosine(updates),
         "mean with a client of zero updates": mean_over_clients(
-            [intra_client_cosine(updates), intra_client_cosine(still)]
+            [intra_client_cosine(updates), intra_client_cosine(zero_updates)]
         ),
     }
     pairs = [
