@@ -14,7 +14,7 @@ from kedge.algorithms import fedavg, moon
 from kedge.core.algorithm import LocalTraining
 from kedge.core.errors import RequestError
 from kedge.core.optimizers import SGD
-from kedge.data.augment import PAD, Augment, augmented, moves
+from kedge.data.augment import PAD, Augment, augmented, draw_moves
 
 IDS = np.array([3, 8])
 STEPS = np.arange(400)[:, None] + np.zeros((1, 2), dtype=np.int64)
@@ -46,7 +46,7 @@ def test_images_of_several_batch_axes_move_each_by_its_own() -> None:
 
 
 def test_half_are_flipped_and_half_are_cropped_uniformly_over_the_81_offsets() -> None:
-    drawn = moves("flip-crop", 0, 2, IDS, STEPS, 50, False).reshape(-1, 3)
+    drawn = draw_moves("flip-crop", 0, 2, IDS, STEPS, 50, False).reshape(-1, 3)
     count = len(drawn)
     assert abs(drawn[:, 0].mean() - 0.5) < 4 * 0.5 / count**0.5
     offsets = drawn[:, 1] * 9 + drawn[:, 2]
@@ -55,17 +55,17 @@ def test_half_are_flipped_and_half_are_cropped_uniformly_over_the_81_offsets() -
     shares = np.bincount(offsets, minlength=81) / count
     others = np.delete(shares, 4 * 9 + 4)
     assert np.abs(others - 0.5 / 81).max() < 5 * (0.5 / 81 / count) ** 0.5
-    flip_only = moves("flip", 0, 2, IDS, STEPS, 50, False)
+    flip_only = draw_moves("flip", 0, 2, IDS, STEPS, 50, False)
     assert (flip_only[..., 1:] == PAD).all()
-    assert moves("none", 0, 2, IDS, STEPS, 50, False).shape == (400, 2, 50, 0)
+    assert draw_moves("none", 0, 2, IDS, STEPS, 50, False).shape == (400, 2, 50, 0)
 
 
 def test_a_draw_depends_on_client_round_step_and_place_and_on_nothing_else() -> None:
-    whole = moves("flip-crop", 0, 2, IDS, STEPS, 50, False)
-    assert (moves("flip-crop", 0, 2, IDS[1:], STEPS[:, 1:], 50, False) == whole[:, 1:]).all()
-    assert (moves("flip-crop", 0, 2, IDS, STEPS[7:9], 20, False) == whole[7:9, :, :20]).all()
+    whole = draw_moves("flip-crop", 0, 2, IDS, STEPS, 50, False)
+    assert (draw_moves("flip-crop", 0, 2, IDS[1:], STEPS[:, 1:], 50, False) == whole[:, 1:]).all()
+    assert (draw_moves("flip-crop", 0, 2, IDS, STEPS[7:9], 20, False) == whole[7:9, :, :20]).all()
     for other in ((1, 2, False), (0, 3, False), (0, 2, True)):
-        assert (moves("flip-crop", other[0], other[1], IDS, STEPS, 50, other[2]) != whole).any()
+        assert (draw_moves("flip-crop", other[0], other[1], IDS, STEPS, 50, other[2]) != whole).any()
 
 
 @pytest.mark.parametrize("augment", ["flip", "flip-crop"])

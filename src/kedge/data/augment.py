@@ -1,9 +1,9 @@
-"""Augmentation: the host draws flips and shifts, the device applies them inside the step.
+"""Augmentation: the host draws flips and shifts of images, the device applies them inside the step.
 
 "flip" mirrors the normalized image horizontally with probability ½. "flip-crop" also, with probability ½,
 pads 4 zeros on every side and crops at an offset from 0 to 8 in each axis (as FedDyn's code and its
-successors). A draw is a function of (seed, round, client, step, position in the batch), so every engine draws
-the same.
+successors). A draw is a function of (seed, round, client, step, position in the batch), so all engines make
+the same draws.
 """
 
 from typing import Literal
@@ -19,7 +19,7 @@ Augment = Literal["none", "flip", "flip-crop"]
 PAD = 4
 
 
-def moves(  # noqa: PLR0913  # the counters of the random draws
+def draw_moves(  # noqa: PLR0913  # the counters of the random draws
     augment: Augment,
     seed: int,
     round: int,
@@ -28,7 +28,7 @@ def moves(  # noqa: PLR0913  # the counters of the random draws
     width: int,
     tuning: bool,
 ) -> NDArray[np.int64]:
-    """Flip (0 or 1) and offsets per sample: [rows, clients, width, 3], or [..., 0] without augmentation."""
+    """Draw flip (0 or 1) and two offsets per sample: [steps, clients, width, 3]; [..., 0] for "none"."""
     if augment == "none":
         return np.empty((*step.shape, width, 0), dtype=np.int64)
     drawn = bits(
@@ -48,16 +48,16 @@ def moves(  # noqa: PLR0913  # the counters of the random draws
     return np.stack([flip, *offsets], axis=-1).astype(np.int64)
 
 
-def augmented(x: Tensor, moved: Tensor) -> Tensor:
-    """Images [..., channels, height, width], flipped and shifted by `moved` [..., 3]; the border is zeros."""
+def augmented(x: Tensor, moves: Tensor) -> Tensor:
+    """Images [..., channels, height, width], flipped and shifted by `moves` [..., 3]; the border is zeros."""
     height, width = x.shape[-2:]
-    flip, down, right = moved.unbind(-1)
+    flip, down, right = moves.unbind(-1)
     rows = torch.arange(height, device=x.device) + down[..., None] - PAD  # [..., height]
     columns = torch.arange(width, device=x.device) + right[..., None] - PAD
     row_inside, column_inside = (rows >= 0) & (rows < height), (columns >= 0) & (columns < width)
     inside = row_inside[..., :, None] & column_inside[..., None, :]
     columns = torch.where(flip[..., None] == 1, width - 1 - columns, columns)
-    place = rows.clamp(0, height - 1)[..., :, None] * width + columns.clamp(0, width - 1)[..., None, :]
-    flat = place.flatten(-2)[..., None, :].expand(*x.shape[:-2], height * width)
-    found = x.flatten(-2).gather(-1, flat).view(x.shape)
-    return torch.where(inside[..., None, :, :], found, 0)
+    index = rows.clamp(0, height - 1)[..., :, None] * width + columns.clamp(0, width - 1)[..., None, :]
+    flat_index = index.flatten(-2)[..., None, :].expand(*x.shape[:-2], height * width)
+    pixels = x.flatten(-2).gather(-1, flat_index).view(x.shape)
+    return torch.where(inside[..., None, :, :], pixels, 0)

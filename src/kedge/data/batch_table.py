@@ -1,4 +1,4 @@
-"""The batches of a round's steps as tensors: one by one, or as one table that a GPU reads by itself."""
+"""The batches of a round as tensors: one per step, or as one table from which a GPU reads each step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class StepBatch(NamedTuple):
     """The batches of one step, one row per client; or of all steps, with a further axis in front."""
 
-    samples: Tensor  # [clients, batch]: places in the pool
+    samples: Tensor  # [clients, batch]: indices into the pool
     weight: Tensor  # [clients, batch]: 0 is padding
     alive: Tensor  # [clients]: whether the client has this step
     key: Tensor  # [clients, 2]: random numbers inside the model
@@ -50,10 +50,10 @@ def write_table(plan: Plan) -> Ints:
 
 def read_step(rows: Tensor, augment: Augment, dtype: torch.dtype) -> StepBatch:
     """The batches of one step from its rows of the table, [clients, columns]."""
-    moved = augment != "none"
-    count = (rows.shape[1] - 3) // (5 if moved else 2)
-    widths = [count, count, 1, 2, 3 * count if moved else 0]
+    moves_per_sample = 0 if augment == "none" else 3
+    batch = (rows.shape[1] - 3) // (2 + moves_per_sample)  # index, weight and moves; 3 columns: alive and key
+    widths = [batch, batch, 1, 2, moves_per_sample * batch]
     widths.append(rows.shape[1] - sum(widths))
     index, weight, alive, key, moves, _ = torch.split_with_sizes(rows, widths, 1)
-    moves = moves.reshape(len(rows), count, 3 if moved else 0)
+    moves = moves.reshape(len(rows), batch, moves_per_sample)
     return StepBatch(index, weight.to(dtype), alive[:, 0] > 0, key, moves)

@@ -39,9 +39,9 @@ class Dataset:
         if samples.is_floating_point() and not (finite := torch.isfinite(samples.flatten(1)).all(1)).all():
             row = int((~finite).nonzero()[0])
             raise DataError(f"x is NaN or infinite in row {row}; repair or drop that row.")
-        whole = (labels == labels.to(torch.int64)) & (labels >= 0)
-        if not whole.all():
-            row = int((~whole).nonzero()[0])
+        valid = (labels == labels.to(torch.int64)) & (labels >= 0)
+        if not valid.all():
+            row = int((~valid).nonzero()[0])
             raise DataError(
                 f"y is {labels[row].item()} in row {row}; need class labels 0, 1, 2, ... as integers."
             )

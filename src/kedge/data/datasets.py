@@ -85,7 +85,7 @@ BUILT_IN: dict[str, Callable[..., Source]] = {
 
 
 def load(name: str, **options: Any) -> Source:
-    """The dataset of that name: one of BUILT_IN, or `<name>.npz` in the data folder.
+    """Load the dataset `name`: one of BUILT_IN, or `<name>.npz` in the data folder.
 
     An npz file with the name of a built-in dataset, at the option `path` or in $KEDGE_DATA, is read instead
     of the official archive.

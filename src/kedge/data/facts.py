@@ -12,7 +12,8 @@ def facts(labels: NDArray[np.integer], clients: list[NDArray[np.int64]], classes
     `examples` [m] is n_i, `relative_size` [m] is n_i·m / Σn (1 for equal clients), `class_counts` is
     [m, classes].
     """
-    counts = np.array([np.bincount(labels[own], minlength=classes) for own in clients], dtype=np.float64)
+    by_client = [np.bincount(labels[samples], minlength=classes) for samples in clients]
+    counts = np.array(by_client, dtype=np.float64)
     examples = counts.sum(axis=1)
     return {
         "examples": torch.from_numpy(examples),

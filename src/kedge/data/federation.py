@@ -26,7 +26,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """The samples of each client, as indices into one pool, and the constants that normalize them."""
+    """A pool of all samples, the indices of each client's samples, and the constants that normalize them."""
 
     pool: Dataset
     clients: tuple[Ints, ...]  # training samples of each client
@@ -43,8 +43,8 @@ class Federation:
     def __post_init__(self) -> None:
         # Copied to the device once: a copy from the host is not allowed during CUDA graph capture.
         inner = [1] * (self.pool.x.dim() - 2)
-        both = torch.tensor([self.mean, self.std], dtype=self.dtype).to(self.pool.x.device)
-        object.__setattr__(self, "moments", both.view(2, -1, *inner).unbind())
+        mean_and_std = torch.tensor([self.mean, self.std], dtype=self.dtype).to(self.pool.x.device)
+        object.__setattr__(self, "moments", mean_and_std.view(2, -1, *inner).unbind())
 
     def prepare(self, x: Tensor) -> Tensor:
         """Network inputs (scale · x − mean) / std per channel, in the run's dtype."""
@@ -56,9 +56,9 @@ class Federation:
         mean, std = self.moments
         return (x * self.scale - mean) / std
 
-    def inputs(self, x: Tensor, moved: Tensor) -> Tensor:
-        """Prepared and augmented training inputs; `moved` are the drawn flips and shifts."""
-        return self.prepare(x) if self.augment == "none" else augmented(self.prepare(x), moved)
+    def inputs(self, x: Tensor, moves: Tensor) -> Tensor:
+        """Prepared and augmented training inputs; `moves` are the drawn flips and shifts."""
+        return self.prepare(x) if self.augment == "none" else augmented(self.prepare(x), moves)
 
     def facts(self) -> dict[str, Tensor]:
         """Per-client constants (see `data/facts.py`) on the pool's device."""
@@ -122,16 +122,16 @@ def federation_from_datasets(
     everyone = [*clients, *(tests or ())]
     for number, data in enumerate([*everyone, *((test,) if test else ())]):
         if data.x.shape[1:] != clients[0].x.shape[1:]:
-            who = f"client {number}" if number < len(clients) else "a test set"
+            owner = f"client {number}" if number < len(clients) else "a test set"
             raise DataError(
-                f"{who} has samples of shape {tuple(data.x.shape[1:])}, "
+                f"{owner} has samples of shape {tuple(data.x.shape[1:])}, "
                 f"client 0 has {tuple(clients[0].x.shape[1:])}: "
                 "all samples need the same shape."
             )
-    ends = np.cumsum([len(own) for own in everyone])
-    ranges = [np.arange(end - len(own), end) for own, end in zip(everyone, ends, strict=True)]
-    pool = Dataset(torch.cat([own.x for own in everyone]), torch.cat([own.y for own in everyone]))
-    labels = [int(own.y.max()) for own in everyone] + ([int(test.y.max())] if test else [])
+    ends = np.cumsum([len(data) for data in everyone])
+    ranges = [np.arange(end - len(data), end) for data, end in zip(everyone, ends, strict=True)]
+    pool = Dataset(torch.cat([data.x for data in everyone]), torch.cat([data.y for data in everyone]))
+    labels = [int(data.y.max()) for data in everyone] + ([int(test.y.max())] if test else [])
     empty = [np.empty(0, dtype=np.int64)] * len(clients)
     return Federation(
         pool=pool,

@@ -1,4 +1,4 @@
-"""Local tests: the samples on which a client's own model is tested. There are three kinds.
+"""Local tests: the samples on which a client's own model is tested. The argument `local` selects the kind.
 
 split    a random share of each client's training samples.
 merged   training and test part are merged before the partition, then as split (PFLlib). Clients then train on
@@ -76,11 +76,11 @@ def split_tests(clients: Sequence[Ints], share: float, seed: int) -> tuple[list[
     At least one sample remains for training, so a client with one sample has no local test.
     """
     train, tests = [], []
-    for number, own in enumerate(clients):
-        count = min(round(share * len(own)), len(own) - 1)
-        order = permutation(len(own), seed, Purpose.SPLIT, client=number)
-        tests.append(np.sort(own[order[:count]]))
-        train.append(np.sort(own[order[count:]]))
+    for number, samples in enumerate(clients):
+        count = min(round(share * len(samples)), len(samples) - 1)
+        order = permutation(len(samples), seed, Purpose.SPLIT, client=number)
+        tests.append(np.sort(samples[order[:count]]))
+        train.append(np.sort(samples[order[count:]]))
     return train, tests
 
 
@@ -91,16 +91,16 @@ def matched_tests(source: Source, clients: Sequence[Ints], seed: int) -> list[In
     remainder, ties broken at random. A class without training samples is not assigned.
     """
     labels, test_labels = source.train.y.numpy(), source.test.y.numpy()
-    counts = np.array([np.bincount(labels[own], minlength=source.classes) for own in clients])
+    counts = np.array([np.bincount(labels[samples], minlength=source.classes) for samples in clients])
     assigned: list[list[Ints]] = [[np.empty(0, dtype=np.int64)] for _ in clients]
     for number in np.flatnonzero(counts.sum(axis=0)).tolist():
         samples = np.flatnonzero(test_labels == number)
         sizes = largest_remainder(samples.size, counts[:, number], seed, number)
         order = permutation(samples.size, seed, Purpose.SPLIT, round=DEAL, client=number)
         parts = np.split(samples[order] + labels.size, np.cumsum(sizes)[:-1])
-        for own, part in zip(assigned, parts, strict=True):
-            own.append(part)
-    return [np.sort(np.concatenate(own)) for own in assigned]
+        for parts_of_client, part in zip(assigned, parts, strict=True):
+            parts_of_client.append(part)
+    return [np.sort(np.concatenate(parts_of_client)) for parts_of_client in assigned]
 
 
 def largest_remainder(samples: int, weights: Ints, seed: int, number: int) -> Ints:

@@ -71,7 +71,7 @@ def dataset_from_npz(name: str, file: Path) -> Source:
 
 
 def _keys(arrays: Arrays, part: str, samples: int) -> Arrays:
-    """The further arrays of a part with one entry per sample."""
+    """The keys of a part ("_train" or "_test"): all further arrays with one entry per sample."""
     return {
         key.removesuffix(part): values
         for key, values in arrays.items()
@@ -81,10 +81,10 @@ def _keys(arrays: Arrays, part: str, samples: int) -> Arrays:
 
 def find_override(name: str, path: str | os.PathLike[str] | None = None) -> Path | None:
     """The npz file at `path` or in $KEDGE_DATA of a built-in dataset; `-` may be `_` in its name."""
-    given = os.environ.get("KEDGE_DATA") if path is None else path
-    if not given:
+    folder_or_file = os.environ.get("KEDGE_DATA") if path is None else path
+    if not folder_or_file:
         return None
-    location = Path(given).expanduser()
+    location = Path(folder_or_file).expanduser()
     spellings = (name, name.replace("-", "_"))
     files = (
         [location] if location.suffix == ".npz" else [location / f"{spelling}.npz" for spelling in spellings]
@@ -94,30 +94,31 @@ def find_override(name: str, path: str | os.PathLike[str] | None = None) -> Path
 
 def available_datasets() -> list[str]:
     """The names of the datasets in $KEDGE_DATA."""
-    given = os.environ.get("KEDGE_DATA")
-    return sorted(found.stem for found in Path(given).glob("*.npz")) if given else []
+    folder = os.environ.get("KEDGE_DATA")
+    return sorted(file.stem for file in Path(folder).glob("*.npz")) if folder else []
 
 
 def _file(name: str, path: str | os.PathLike[str] | None) -> Path:
-    """The dataset's file; if it is missing, raise with the place to put it."""
-    given = os.environ.get("KEDGE_DATA") if path is None else path
-    if not given:
+    """The dataset's file; if it is missing, raise DataError with the path where kedge expects it."""
+    folder = os.environ.get("KEDGE_DATA") if path is None else path
+    if not folder:
         raise DataError(
             f"dataset '{name}' is not built in ({', '.join(NAMES)}), and no data folder is given. Put "
             f"{name}.npz into a folder and name it by the environment variable KEDGE_DATA or the option path."
             f"{nearest(name, NAMES)}"
         )
-    file = Path(given) / f"{name}.npz"
+    file = Path(folder) / f"{name}.npz"
     if file.is_file() and Path(name).name == name:
         return file
-    present = sorted(found.stem for found in Path(given).glob("*.npz"))
-    found = (
+    present = sorted(other.stem for other in Path(folder).glob("*.npz"))
+    contents = (
         f"the folder holds {', '.join(present) or 'no npz file'}"
-        if Path(given).is_dir()
+        if Path(folder).is_dir()
         else "no such folder"
     )
     raise DataError(
-        f"dataset '{name}': {file} is missing ({found}). Put an npz with {', '.join(REQUIRED_ARRAYS)} there."
+        f"dataset '{name}': {file} is missing ({contents}). "
+        f"Put an npz with {', '.join(REQUIRED_ARRAYS)} there."
         f"{nearest(name, [*present, *NAMES])}"
     )
 
@@ -127,8 +128,8 @@ def npz_arrays(file: Path, required: tuple[str, ...]) -> Arrays:
     try:
         with zipfile.ZipFile(file) as archive:
             check_listing(archive)
-            found = {name.removesuffix(".npy"): _array(archive, name) for name in archive.namelist()}
-        arrays: Arrays = {key: array for key, array in found.items() if array is not None}
+            contents = {name.removesuffix(".npy"): _array(archive, name) for name in archive.namelist()}
+        arrays: Arrays = {key: array for key, array in contents.items() if array is not None}
     except (
         ValueError, OSError, EOFError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error,
         NotImplementedError, RuntimeError,  # zipfile: unknown compression, passwords

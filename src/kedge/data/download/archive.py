@@ -36,14 +36,14 @@ class Archive:
         return file.name == self.file or file.stat().st_size == self.size
 
     def problem(self, copy: Path) -> str | None:
-        """The difference of the file `copy` from the archive, or None."""
+        """The reason why the file `copy` is not the published archive, or None."""
         size = copy.stat().st_size
-        found = self.checksum and digest(copy, self.checksum.partition(":")[0])
-        unlike = [] if found == self.checksum else [f"its checksum is {found}, not {self.checksum}"]
+        checksum = self.checksum and digest(copy, self.checksum.partition(":")[0])
+        mismatch = [] if checksum == self.checksum else [f"its checksum is {checksum}, not {self.checksum}"]
         if self.size is not None and size != self.size:
-            return "; ".join([f"it has {size:,} bytes, not {self.size:,}", *unlike])
-        if unlike:
-            return unlike[0]
+            return "; ".join([f"it has {size:,} bytes, not {self.size:,}", *mismatch])
+        if mismatch:
+            return mismatch[0]
         if not self.checksum and self.file.endswith(".zip") and not zipfile.is_zipfile(copy):
             return "it is no whole zip archive"
         return None
@@ -63,8 +63,8 @@ def find_archive(dataset: str, archive: Archive, path: PathOption, verify: bool 
     """
     if path is None:
         return fetch(dataset, archive)
-    given = existing_path(dataset, path, archive.file)
-    file = given / archive.file if (given / archive.file).is_file() else given
+    existing = existing_path(dataset, path, archive.file)
+    file = existing / archive.file if (existing / archive.file).is_file() else existing
     try:
         if file.is_file():
             _check_given(dataset, file, archive, verify)
@@ -113,10 +113,12 @@ def _check_given(dataset: str, file: Path, archive: Archive, verify: bool) -> No
 
 def existing_path(dataset: str, path: str | os.PathLike[str], files: str) -> Path:
     """The path that a user gives; `files` names its contents in the error if it does not exist."""
-    given = Path(path).expanduser()
-    if not given.exists():
-        raise DataError(f"{dataset}: {given} does not exist; give the path of {files}, packed or unpacked.")
-    return given
+    expanded = Path(path).expanduser()
+    if not expanded.exists():
+        raise DataError(
+            f"{dataset}: {expanded} does not exist; give the path of {files}, packed or unpacked."
+        )
+    return expanded
 
 
 def fetch(dataset: str, archive: Archive) -> Path:

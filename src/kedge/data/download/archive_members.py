@@ -56,9 +56,9 @@ class Members:
         raise DataError(f"{self.where}: lacks {' or '.join(endings)}; {self._holds()}.")
 
     def _holds(self) -> str:
-        some = sorted(self.stamps)[:5]
-        more = f", … ({len(self.stamps):,} files)" if len(self.stamps) > len(some) else ""
-        return f"it holds {', '.join(some) or 'nothing'}{more}"
+        first = sorted(self.stamps)[:5]
+        more = f", … ({len(self.stamps):,} files)" if len(self.stamps) > len(first) else ""
+        return f"it holds {', '.join(first) or 'nothing'}{more}"
 
 
 @contextmanager

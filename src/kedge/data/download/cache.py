@@ -37,7 +37,7 @@ def writable_folder(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Hold a lock against other processes; a second process says so and waits."""
+    """Lock `file` against other processes in this context; a second process prints a message and waits."""
     lock = FileLock(file)
     try:
         lock.acquire(timeout=0)

@@ -16,11 +16,11 @@ Check = Callable[[Path], str | None]
 
 
 class DownloadFailed(Exception):
-    """No address gave the whole file; the message has the reason for each."""
+    """The file cannot be downloaded from any address; the message has the reason for each address."""
 
 
 class ConnectionFailed(Exception):
-    """The server refused, or the connection ended early; the message says which."""
+    """A connection that the server refused, or that ended early; the message has the reason."""
 
 
 def download(title: str, addresses: tuple[str, ...], size: int | None, problem: Check, part: Path) -> None:
@@ -44,7 +44,7 @@ def download(title: str, addresses: tuple[str, ...], size: int | None, problem: 
 
 
 def _download_from(address: str, size: int | None, problem: Check, part: Path, update: Update) -> str | None:
-    """Reconnect as long as every connection adds bytes; return the reason of a failure, or None."""
+    """Download from one address, and reconnect while each connection adds bytes; None, or why it failed."""
     while True:
         before = _size(part)
         if size is None or before < size:
@@ -111,7 +111,7 @@ def _version_file(part: Path) -> Path:
 
 
 def _record_version(address: str, response: http.client.HTTPResponse, part: Path) -> None:
-    """Store what identifies this version of the file: a strong ETag, or else its Last-Modified date."""
+    """Store the identifier of this version of the file: a strong ETag, or else its Last-Modified date."""
     tag = response.headers.get("ETag", "")
     version = tag if tag.startswith('"') else response.headers.get("Last-Modified", "")
     _version_file(part).write_text(f"{address}\n{version}")

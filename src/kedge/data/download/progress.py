@@ -41,7 +41,7 @@ def say(message: str) -> None:
 def _bar(title: str, total: int | None, *columns: ProgressColumn) -> Iterator[Update]:
     console = Console(stderr=True)
     text = TextColumn("{task.description}", markup=False)
-    every = (text, BarColumn(), *columns, TimeRemainingColumn())
-    with Progress(*every, console=console, disable=not console.is_terminal) as progress:
+    all_columns = (text, BarColumn(), *columns, TimeRemainingColumn())
+    with Progress(*all_columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(title, total=total)
         yield lambda done: progress.update(task, completed=done)

@@ -101,7 +101,7 @@ class Shards:
         require_samples("Shards", self.clients, count, labels)
         shards = equal_slices(np.argsort(labels, kind="stable"), count)
         assigned = permutation(count, seed, Purpose.PARTITION, round=Draw.DEAL).reshape(self.clients, -1)
-        return [np.sort(np.concatenate([shards[shard] for shard in own])) for own in assigned]
+        return [np.sort(np.concatenate([shards[shard] for shard in client])) for client in assigned]
 
 
 @checked

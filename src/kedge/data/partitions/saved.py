@@ -61,9 +61,9 @@ class PartitionRecord:
             allow_pickle=False,
             **known,
             train=np.concatenate(self.train),
-            train_sizes=np.array([len(own) for own in self.train]),
+            train_sizes=np.array([len(samples) for samples in self.train]),
             test=np.concatenate(self.test),
-            test_sizes=np.array([len(own) for own in self.test]),
+            test_sizes=np.array([len(samples) for samples in self.test]),
             dataset=np.array(self.dataset),
             local=np.array(self.local),
             local_test=np.array(self.local_test),
@@ -73,7 +73,7 @@ class PartitionRecord:
         return file.getvalue()
 
     def pool_mismatch(self, samples: int, labels: str) -> str | None:
-        """The difference of a pool with these samples and labels from the recorded pool, or None."""
+        """The reason why a pool with this size and checksum of labels is not the recorded pool, or None."""
         if samples != self.samples:
             return f"there are {samples} samples, there were {self.samples}"
         return None if labels == self.labels else f"the {samples} labels have changed"
@@ -127,7 +127,7 @@ def read_partition(file: Path) -> PartitionRecord:
     """Read a partition file; raise unless samples are disjoint and in range, and every client can train."""
     arrays = npz_arrays(file, REQUIRED_ARRAYS)
     try:
-        found = PartitionRecord(
+        record = PartitionRecord(
             dataset=str(arrays["dataset"].item()),
             local=arrays["local"].item(),
             local_test=float(arrays["local_test"].item()),
@@ -139,16 +139,16 @@ def read_partition(file: Path) -> PartitionRecord:
         )
     except (ValueError, TypeError) as error:
         raise DataError(f"{file}: damaged ({error}); put a whole copy there.") from error
-    everyone = np.concatenate([*found.train, *found.test])
-    if found.local not in get_args(LocalTests):
-        raise DataError(f"{file}: local is {found.local!r}; need one of {', '.join(get_args(LocalTests))}.")
-    if len(found.train) != len(found.test) or not all(len(own) for own in found.train):
+    everyone = np.concatenate([*record.train, *record.test])
+    if record.local not in get_args(LocalTests):
+        raise DataError(f"{file}: local is {record.local!r}; need one of {', '.join(get_args(LocalTests))}.")
+    if len(record.train) != len(record.test) or not all(len(samples) for samples in record.train):
         raise DataError(
             f"{file}: need training samples and a list of test samples, maybe empty, for every client."
         )
-    if everyone.min() < 0 or everyone.max() >= found.samples or np.unique(everyone).size != everyone.size:
-        raise DataError(f"{file}: need indices from 0 to {found.samples - 1}, each at most once.")
-    return found
+    if everyone.min() < 0 or everyone.max() >= record.samples or np.unique(everyone).size != everyone.size:
+        raise DataError(f"{file}: need indices from 0 to {record.samples - 1}, each at most once.")
+    return record
 
 
 @dataclass(frozen=True)
@@ -160,32 +160,33 @@ class Saved:
     def __call__(
         self, labels: NDArray[np.integer], seed: int, keys: NDArray[np.generic] | None = None
     ) -> list[Ints]:
-        """The indices of each client in a pool with these labels, local tests included; ascending."""
-        found = self.record()
-        self._check(found, labels)
-        return [np.sort(np.concatenate(pair)) for pair in zip(found.train, found.test, strict=True)]
+        """The indices of each client, ascending: its training samples and its local test."""
+        record = self.record()
+        self._check(record, labels)
+        return [np.sort(np.concatenate(pair)) for pair in zip(record.train, record.test, strict=True)]
 
     def federation(self, source: Source, dataset: str, local: LocalTests, local_test: float) -> Federation:
         """The federation of a dataset in which clients have the samples in the file."""
-        found = self.record()
-        if found.dataset != dataset:
+        record = self.record()
+        if record.dataset != dataset:
             raise RequestError(
-                f"partition saved(path={self.path}): it is a partition of the dataset {found.dataset!r}, and "
-                f"this run uses {dataset!r}. Set data.name = {found.dataset!r}, or use another partition."
+                f"partition saved(path={self.path}): it is a partition of the dataset {record.dataset!r}, "
+                f"and this run uses {dataset!r}. Set data.name = {record.dataset!r}, or use another "
+                "partition."
             )
-        if (found.local, found.local_test) != (local, local_test):
+        if (record.local, record.local_test) != (local, local_test):
             raise RequestError(
-                f"partition saved(path={self.path}): its local tests have local = {found.local!r}, "
-                f"local_test = {found.local_test}; this run has {local!r}, {local_test}. Set "
-                f"evaluation.local = {found.local!r} and evaluation.local_test = {found.local_test}."
+                f"partition saved(path={self.path}): its local tests have local = {record.local!r}, "
+                f"local_test = {record.local_test}; this run has {local!r}, {local_test}. Set "
+                f"evaluation.local = {record.local!r} and evaluation.local_test = {record.local_test}."
             )
-        self._check(found, pool_labels(source, local))
-        return federation_from_indices(source, local, found.train, found.test)
+        self._check(record, pool_labels(source, local))
+        return federation_from_indices(source, local, record.train, record.test)
 
     def record(self) -> PartitionRecord:
         """The contents of the file."""
-        given = Path(self.path).expanduser()
-        file = given / PARTITION_FILE if given.is_dir() else given
+        path = Path(self.path).expanduser()
+        file = path / PARTITION_FILE if path.is_dir() else path
         if not file.is_file():
             raise RequestError(
                 f"partition saved(path={self.path}): there is no file {file}. Name the folder of a run, or "
@@ -193,8 +194,8 @@ class Saved:
             )
         return read_partition(file)
 
-    def _check(self, found: PartitionRecord, labels: NDArray[np.integer]) -> None:
-        if problem := found.pool_mismatch(labels.size, labels_checksum(labels)):
+    def _check(self, record: PartitionRecord, labels: NDArray[np.integer]) -> None:
+        if problem := record.pool_mismatch(labels.size, labels_checksum(labels)):
             raise DataError(
                 f"partition saved(path={self.path}) was made from other data: {problem}. Use the "
                 "same data, or draw a new partition."

@@ -78,14 +78,15 @@ def _lines(members: Members, part: str, labels: str | None) -> list[Line]:
 
 
 def _line(where: str, number: int, line: str) -> Line:
+    """The parts of a line; the name of a file may contain spaces."""
     words = line.split()
-    at = next((at for at in (len(words) - 2, len(words) - 1) if at >= 2 and words[at] in CLASSES), None)
-    if at is None:
+    class_at = next((at for at in (len(words) - 2, len(words) - 1) if at >= 2 and words[at] in CLASSES), None)
+    if class_at is None:
         raise DataError(
             f"{where}, line {number}: {line!r}; need patient, file, class and optionally source; class is "
             f"one of {', '.join(CLASSES)}."
         )
-    return words[0], " ".join(words[1:at]), words[at], " ".join(words[at + 1 :])
+    return words[0], " ".join(words[1:class_at]), words[class_at], " ".join(words[class_at + 1 :])
 
 
 def _decoded(members: Members, lists: dict[str, list[Line]], size: int) -> Arrays:

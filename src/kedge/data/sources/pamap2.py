@@ -95,10 +95,10 @@ def _windows(members: Members, step: int, kept_labels: list[int], test: float) -
             for label, kept in enumerate(kept_labels):
                 pieces, lost = gapless_pieces(values, activity == kept)
                 rows, left_out = rows + int((activity == kept).sum()), left_out + lost
-                for part, own in zip(x, split(pieces, test), strict=True):
-                    cut = windows(own, step)
-                    x[part].append(cut)
-                    counts[part].append((len(cut), label, subject))
+                for part, pieces_of_part in zip(x, split(pieces, test), strict=True):
+                    part_windows = windows(pieces_of_part, step)
+                    x[part].append(part_windows)
+                    counts[part].append((len(part_windows), label, subject))
             update(number)
     if left_out:
         say(
@@ -172,12 +172,13 @@ def _runs(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
 
 
 def _interpolated(piece: Values) -> Values:
-    whole, rows = piece.copy(), np.arange(len(piece))
-    for channel in whole.T:
+    """A copy of `piece` with missing values interpolated; a channel without any value stays missing."""
+    filled, rows = piece.copy(), np.arange(len(piece))
+    for channel in filled.T:
         missing = np.isnan(channel)
         if missing.any() and not missing.all():
             channel[missing] = np.interp(rows[missing], rows[~missing], channel[~missing])
-    return whole
+    return filled
 
 
 def split(pieces: list[Values], test: float) -> tuple[list[Values], list[Values]]:
