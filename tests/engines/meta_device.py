@@ -97,5 +97,5 @@ def on_the_meta_device() -> Iterator[Watch]:
         patch.setattr(Tensor, "tolist", listed)
         patch.setattr(torch, "empty", unpinned)
         patch.setitem(evaluation.BATCH_LIMIT, "meta", evaluation.BATCH_LIMIT["cuda"])
-        patch.setattr("kedge.engines.pack.joining.same", lambda left, right: True)
+        patch.setattr("kedge.engines.pack.joining.same_samples", lambda left, right: True)
         yield watch

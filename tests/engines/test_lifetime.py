@@ -87,6 +87,6 @@ def test_a_pack_frees_what_its_runs_sent_before(method: Any, monkeypatch: pytest
         engines = [captured(task) for task in tasks]
         ended: dict[int, Any] = {}
         runs = [rounds(task, engine) for task, engine in zip(tasks, engines, strict=True)]
-        Pack(engines, captured_stack).carry_out(runs, ended.__setitem__)
+        Pack(engines, captured_stack).train_runs(runs, ended.__setitem__)
     assert not [end for end in ended.values() if isinstance(end, BaseException)]
     assert len(sent) == 8

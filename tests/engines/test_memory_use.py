@@ -33,7 +33,7 @@ stage = Stage(algorithm, rounds, LocalTraining(1, 8))
 task = Task((stage,), model, data, Participation(per_round=4))
 place = {"stacked": Stacked, "sequential": Sequential}[engine](model, data)
 run(task, place)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, len(place.memories.rows))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, len(place.memories.by_client))
 """
 
 

@@ -79,7 +79,7 @@ class LateOverlap:
 
         return call
 
-    def mark(self) -> None:
+    def record_event(self) -> None:
         return None
 
     def report_busy(self, since: None) -> None:

@@ -210,7 +210,7 @@ def test_an_error_is_told_even_if_the_line_before_it_is_lost(tmp_path: Path) -> 
     with pytest.raises(OSError, match="disk") as raised:
         watched(task, engine, tmp_path)
     assert raised.value.__notes__ == [
-        "Besides, the line of the round before could not be written: device gone"
+        "Besides, the line of the previous round could not be written: device gone"
     ]
     assert lines(tmp_path) == []
 
@@ -221,7 +221,7 @@ def test_a_run_of_a_pack_works_beside_where_its_engine_does(tmp_path: Path) -> N
     pack = Pack([engine], Stacked)
     observer = Observer(line=lambda line: engine.log.append(f"line {line['round']}"))
     ended: dict[int, object] = {}
-    pack.carry_out([rounds(task, engine, make(tmp_path / "late"), observer=observer)], ended.__setitem__)
+    pack.train_runs([rounds(task, engine, make(tmp_path / "late"), observer=observer)], ended.__setitem__)
     assert isinstance(ended[0], Progress)
     assert order(engine) == LATE
     run(task, plain(task), make(tmp_path / "plain"))
@@ -278,7 +278,7 @@ def test_what_fails_while_a_round_trains_is_that_runs_affair(tmp_path: Path) -> 
     folders = [make(tmp_path / name) for name in "ab"]
     places = list(zip(engines, folders, strict=True))
     ended: dict[int, Any] = {}
-    pack.carry_out(
+    pack.train_runs(
         [rounds(task, *given, observer=own) for given, own in zip(places, watch, strict=True)],
         ended.__setitem__,
     )

@@ -103,7 +103,7 @@ def run_packed(tasks: Sequence[Task], rounds: int, device: str, streams: int = 1
         timed_run(task, engine, rounds, device, clock=task is tasks[-1])
         for task, engine in zip(tasks, engines, strict=True)
     ]
-    pack.carry_out(runs, on_end)
+    pack.train_runs(runs, on_end)
     return [ended[number] for number in range(len(tasks))]
 
 

@@ -1,4 +1,4 @@
-"""Engine: the protocol of the objects that train clients. An engine arranges calls of the kernel (core)."""
+"""Engine: the protocol of an object that trains the clients of a round with the kernel (core/client.py)."""
 
 from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeVar, cast
@@ -14,12 +14,12 @@ T = TypeVar("T")
 class Order(NamedTuple):
     """The values that the server sends to a client."""
 
-    round: int
-    stage_round: int
+    round: int  # number of finished rounds of the run
+    stage_round: int  # number of finished rounds of the stage
     seed: int
-    shared: Leaves
-    buffers: Leaves
-    broadcast: Tree
+    shared: Leaves  # the parameters that all clients share
+    buffers: Leaves  # the server's batch-norm statistics
+    broadcast: Tree  # tensors of the corrections, by slot
 
 
 class Assignment(NamedTuple):
@@ -41,18 +41,34 @@ class Engine(Protocol):
 
     @property
     def at_once(self) -> int: ...
-    def begin(self, stage: Stage, params: Leaves, kept: frozenset[str]) -> None: ...
-    def train(self, order: Order, clients: Sequence[int]) -> Sums: ...
-    def tune(
-        self, order: Order, clients: Sequence[int], tune: Tune
-    ) -> Iterator[tuple[int, Leaves, Leaves]]: ...
-    def personal(self, client: int, shared: Leaves, buffers: Leaves) -> tuple[Leaves, Leaves]: ...
-    def save(self) -> Tree: ...
-    def load(self, saved: Tree) -> None: ...
+
+    def begin(self, stage: Stage, params: Leaves, kept: frozenset[str]) -> None:
+        """Start a stage with the model `params`; clients keep their memories of the slots in `kept`."""
+        ...
+
+    def train(self, order: Order, clients: Sequence[int]) -> Sums:
+        """Train `clients` from `order`, store their memories, and return the sums of their uploads."""
+        ...
+
+    def tune(self, order: Order, clients: Sequence[int], tune: Tune) -> Iterator[tuple[int, Leaves, Leaves]]:
+        """Fine-tune a copy of each client's model; yield client, parameters and statistics."""
+        ...
+
+    def personal(self, client: int, shared: Leaves, buffers: Leaves) -> tuple[Leaves, Leaves]:
+        """Parameters and statistics of a client's own model."""
+        ...
+
+    def save(self) -> Tree:
+        """All clients' memories."""
+        ...
+
+    def load(self, saved: Tree) -> None:
+        """Restore memories that `save` returned."""
+        ...
 
 
 def drive(run: Rounds[T], engine: Engine) -> T:
-    """Train the rounds of a run on one engine; errors of a round are raised in the run."""
+    """Train the rounds of `run` on `engine` and return its result; a round's error is raised inside `run`."""
     reply: Reply | BaseException | None = None
     while True:
         try:
@@ -66,7 +82,10 @@ def drive(run: Rounds[T], engine: Engine) -> T:
 
 
 def resume_run(run: Rounds[T], reply: Reply | BaseException | None) -> Assignment:
-    """The next assignment of a run after this reply (None: its first); StopIteration at its end."""
+    """Resume the generator `run` with a reply (None: start it), and return its next assignment.
+
+    A reply that is an error is raised inside `run`. At the end of `run` StopIteration is raised.
+    """
     if isinstance(reply, BaseException):
         return run.throw(reply)
     return next(run) if reply is None else run.send(reply)

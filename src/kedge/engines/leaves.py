@@ -1,4 +1,4 @@
-"""The leaves that train under a mask, and how long each of them trains."""
+"""The leaves that train under a mask, and the learning rate of each leaf summed over its steps."""
 
 from collections.abc import Sequence
 
@@ -10,17 +10,18 @@ from kedge.core.tree import Leaves
 
 
 def trainable(model: Model, mask: Sequence[bool]) -> tuple[str, ...]:
-    """The leaves of the units that are trainable under `mask`; added heads always are."""
+    """The names of the leaves that train under `mask`; heads that a method adds always train."""
     return (
-        *(k for unit, opened in zip(model.units, mask, strict=True) if opened for k in unit),
+        *(name for unit, trains in zip(model.units, mask, strict=True) if trains for name in unit),
         *model.extra,
     )
 
 
 def lr_times(model: Model, steps: Tensor, trained: Tensor, lr: Tensor, momentum: float) -> Leaves:
-    """Per leaf: the sum of learning rates over the steps in which it trained, [clients].
+    """By leaf: the learning rate summed over the steps in which the leaf trained, [clients].
 
-    `steps` are each client's steps, [clients]; `trained` those in which each unit trained, [clients, units].
+    With `momentum` it is the distance that SGD moves a weight whose gradient is always 1. `steps` are the
+    numbers of steps, [clients], and `trained` of steps in which a unit trained, [clients, units].
     """
     times = {
         k: lr * unit_gradient_distance(trained[:, u], momentum)

@@ -16,12 +16,12 @@ class Overlap(Protocol):
     `on_busy` is a callback: the engine calls it in every round, when the device is busy with the round's
     work. It may be called more than once in a round, and never raises an error.
 
-    `launch` starts a work and returns a function that waits for its result, a tree of tensors, on the CPU.
-    That function may be called much later, or twice. The tensors that a work reads must not change, their
-    values must not be read on the host, and the work may use `repeat`. Works run in the order of `launch`.
+    `launch` starts the function `work`, and returns a function that waits for its result: a tree of tensors
+    on the CPU. That function may be called much later, or twice. `work` must not read tensors that change
+    later, nor read values on the host; it may use `repeat`. Launched functions run in the order of `launch`.
 
-    `repeat` wraps a function of trees of tensors that is called often with the same shapes; the next call
-    overwrites the result.
+    `repeat` wraps a function of trees of tensors that is called often with the same shapes, such as the
+    forward pass of an evaluation; the next call overwrites the result.
     """
 
     on_busy: Callable[[], None]
@@ -33,7 +33,7 @@ class Overlap(Protocol):
 
     def launch(self, work: Callable[[], T]) -> Callable[[], T]: ...
     def repeat(self, name: Any, function: Callable[..., Any]) -> Callable[..., Any]: ...
-    def mark(self) -> Any:
+    def record_event(self) -> Any:
         """Record an event on the stream that trains."""
         ...
 
@@ -51,14 +51,14 @@ class NoOverlap:
         self.on_busy: Callable[[], None] = do_nothing
 
     def launch(self, work: Callable[[], T]) -> Callable[[], T]:
-        """Compute the work; a function that returns its result."""
+        """Compute `work` now; return a function that returns its result."""
         return compute_now(work)
 
     def repeat(self, name: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function itself."""
         return function
 
-    def mark(self) -> Any:
+    def record_event(self) -> Any:
         """No event: there is no stream."""
         return None
 
@@ -78,6 +78,6 @@ def do_nothing() -> None:
 
 
 def compute_now(work: Callable[[], T]) -> Callable[[], T]:
-    """Compute the work at once; a function that returns its result on the CPU."""
+    """Compute `work` now; return a function that returns its result on the CPU."""
     result: T = tree_map_only(Tensor, Tensor.cpu, work())
     return lambda: result

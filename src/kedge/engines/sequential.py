@@ -1,4 +1,4 @@
-"""Sequential: clients train one after another, batches unpadded. The reference, and easy to debug."""
+"""Sequential: trains clients one after another, without padding. The reference for other engines."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -48,16 +48,16 @@ class Sequential:
         self.memories.begin(stage.algorithm, self.model, params, kept)
 
     def train(self, order: Order, clients: Sequence[int]) -> Sums:
-        """Train these clients from the order; memories change after the last one."""
+        """Train `clients` from `order`; their memories are stored after the last client has trained."""
         sums, memories = Sums(), []
         for client in clients:
-            carry, own, fixed = self.train_client(self.stage, self.model, order, client)
-            upload, slots = self.end(carry, own, fixed, client)
-            personal = {k: v for k, v in carry["params"].items() if k not in order.shared}
-            admitted = finite({"upload": upload, "slots": slots, "local": personal}).unsqueeze(0)
+            carry, batches, fixed = self.train_client(self.stage, self.model, order, client)
+            upload, slots = self.end(carry, batches, fixed, client)
+            unshared = {k: v for k, v in carry["params"].items() if k not in order.shared}
+            admitted = finite({"upload": upload, "slots": slots, "local": unshared}).unsqueeze(0)
             tree, facts = (tree_map(lambda v: v.unsqueeze(0), part) for part in (upload, fixed["facts"]))
             uploads = Uploads(tree, facts, admitted, *read_back(tree, admitted))
-            trained = frozenset(k for mask in set(own.masks) for k in trainable(self.model, mask))
+            trained = frozenset(k for mask in set(batches.masks) for k in trainable(self.model, mask))
             sums += sum_uploads(uploads, 0, [client], upload_weights(self.stage.algorithm), trained)
             if uploads.flags[0] and self.memories.needed:
                 memories.append((client, carry["params"], carry["buffers"], slots))
@@ -65,17 +65,17 @@ class Sequential:
             self.memories.keep(*memory)
         return sums
 
-    def end(self, carry: Carry, own: Plan, fixed: Fixed, client: int) -> tuple[Tree, Tree]:
+    def end(self, carry: Carry, batches: Plan, fixed: Fixed, client: int) -> tuple[Tree, Tree]:
         """The upload of a client after its last step, and the new slots of its corrections."""
         algorithm, momentum = self.stage.algorithm, self.stage.local.optimizer.momentum
-        steps, opened = step_numbers(own, fixed["lr"])
-        times = {k: v[0] for k, v in lr_times(self.model, steps, opened, fixed["lr"], momentum).items()}
+        steps, trained = step_numbers(batches, fixed["lr"])
+        times = {k: v[0] for k, v in lr_times(self.model, steps, trained, fixed["lr"], momentum).items()}
         means = self.survey(carry, client) if algorithm.needs_class_means else None
         slots, upload = finish(algorithm, carry, fixed, steps[0], times, means)
         return upload, slots
 
     def tune(self, order: Order, clients: Sequence[int], tune: Tune) -> Iterator[tuple[int, Leaves, Leaves]]:
-        """Each client's model fine-tuned on its own data: client, parameters, statistics; nothing is kept."""
+        """Fine-tune a copy of each client's model on its data; yield client, parameters and statistics."""
         algorithm = tuning_algorithm(self.stage.algorithm, tune)
         stage = replace(self.stage, algorithm=algorithm, local=replace(self.stage.local, epochs=tune.epochs))
         for client in clients:
@@ -87,11 +87,11 @@ class Sequential:
     def train_client(
         self, stage: Stage, model: Model, order: Order, client: int, tuning: bool = False
     ) -> tuple[Carry, Plan, Fixed]:
-        """A client's carry after its last step, its plan, and the inputs that were the same in every step."""
+        """Train one client; return its carry, its plan, and the inputs that are the same in every step."""
         algorithm, local = stage.algorithm, stage.local
         like = next(iter(order.shared.values()))
         settings = plan_settings(stage, model, self.federation, tuning)
-        own = plan([self.federation.clients[client]], [client], settings, numbers_of(order))
+        batches = plan([self.federation.clients[client]], [client], settings, numbers_of(order))
         memory = self.memories.of(client, order.shared, order.buffers)
         fixed: Fixed = {
             "anchor": order.shared,
@@ -102,37 +102,37 @@ class Sequential:
             "round": round_number(order),
         }
         carry = initial_carry(local, memory["params"], memory["buffers"], memory["slots"])
-        for number, mask in enumerate(own.masks):
+        for number, mask in enumerate(batches.masks):
             leaves = trainable(model, mask)
-            batch = self.batch(own, number)
+            batch = self.batch(batches, number)
             carry = local_step(algorithm, model, local, leaves, carry, batch, fixed, gradient_by_autograd)
-        return carry, own, fixed
+        return carry, batches, fixed
 
     @torch.no_grad()
     def survey(self, carry: Carry, client: int) -> ClassMeans:
         """Class means of the features over a client's whole training set."""
         data = self.federation
         sums: Leaves = {}
-        own = data.clients[client]
-        for some in np.array_split(own, -(-len(own) // self.stage.local.batch)):
-            real = torch.from_numpy(some).to(data.pool.y.device)
-            x = data.prepare(data.pool.x[real])
-            batch = batch_of(x, data.pool.y[real], torch.zeros(2, dtype=torch.int64, device=x.device))
-            part = class_sums(self.model, data.classes, carry["params"], carry["buffers"], batch)
-            sums = add(part, sums) if sums else part
+        samples = data.clients[client]
+        for batch_samples in np.array_split(samples, -(-len(samples) // self.stage.local.batch)):
+            indices = torch.from_numpy(batch_samples).to(data.pool.y.device)
+            x = data.prepare(data.pool.x[indices])
+            batch = batch_of(x, data.pool.y[indices], torch.zeros(2, dtype=torch.int64, device=x.device))
+            batch_sums = class_sums(self.model, data.classes, carry["params"], carry["buffers"], batch)
+            sums = add(batch_sums, sums) if sums else batch_sums
         return class_means(sums)
 
-    def batch(self, own: Plan, number: int) -> Batch:
-        """The samples of a client's step, without padding."""
+    def batch(self, batches: Plan, number: int) -> Batch:
+        """The batch of a client's step `number`, without padding."""
         data, device = self.federation, self.federation.pool.y.device
-        there = own.weight[number, 0] > 0
-        real = torch.from_numpy(own.index[number, 0][there]).to(device)
-        moved = torch.from_numpy(own.moves[number, 0][there]).to(device)
-        x = data.inputs(data.pool.x[real], moved)
-        return batch_of(x, data.pool.y[real], torch.from_numpy(own.key[number, 0]).to(device))
+        is_sample = batches.weight[number, 0] > 0
+        indices = torch.from_numpy(batches.index[number, 0][is_sample]).to(device)
+        moves = torch.from_numpy(batches.moves[number, 0][is_sample]).to(device)
+        x = data.inputs(data.pool.x[indices], moves)
+        return batch_of(x, data.pool.y[indices], torch.from_numpy(batches.key[number, 0]).to(device))
 
     def personal(self, client: int, shared: Leaves, buffers: Leaves) -> tuple[Leaves, Leaves]:
-        """A client's own model: the shared leaves with those it keeps."""
+        """Parameters and statistics of a client's own model: `shared`, and the client's memory."""
         return self.memories.own_model(client, shared, buffers)
 
     def save(self) -> Tree:
@@ -145,5 +145,5 @@ class Sequential:
 
 
 def batch_of(x: Tensor, y: Tensor, key: Tensor) -> Batch:
-    """A batch in which every sample counts."""
+    """A batch in which every sample has weight 1."""
     return Batch(x, y, torch.ones(len(y), dtype=x.dtype, device=x.device), key)

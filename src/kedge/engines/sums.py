@@ -1,7 +1,7 @@
-"""Sums: weighted sums of clients' uploads, which add up.
+"""Sums: weighted sums of clients' uploads; `left + right` are the sums over the clients of both.
 
-Chunks of a stack, clients of the plain loop, runs of a pack, and later workers and networks, all give `Sums`.
-`left + right` are the sums over the clients of both; `Sums.reply` divides by the total weights, once.
+Each chunk of a stack, client of the plain loop and run of a pack returns `Sums`, and later each worker of a
+cluster. `Sums.reply` divides by the total weights once.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Uploads(NamedTuple):
     flags: list[bool]  # `admitted`, on the host
     losses: list[float]  # the mean training losses, on the host
 
-    def rows(self, some: slice) -> Uploads:
-        """The uploads of some rows."""
-        tree, facts = (tree_map(lambda v: v[some], part) for part in (self.tree, self.facts))
-        return Uploads(tree, facts, self.admitted[some], self.flags[some], self.losses[some])
+    def rows(self, rows: slice) -> Uploads:
+        """The uploads of these rows."""
+        tree, facts = (tree_map(lambda v: v[rows], part) for part in (self.tree, self.facts))
+        return Uploads(tree, facts, self.admitted[rows], self.flags[rows], self.losses[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,13 +62,17 @@ class Sums:
         )
 
     def reply(self, means: dict[str, Any] | None = None, average: Leaves | None = None) -> Reply:
-        """The weighted means; pass `means` by slot, and the shared leaves plus delta, if computed already."""
+        """The weighted means of the uploads.
+
+        A pack has computed `means`, the means by slot, and `average`, the shared leaves plus the mean delta.
+        """
         if not self.size:
             return Reply({}, 0, self.trained, self.rejected, {})
-        means = dict(means or weighted_means(self.totals))
-        whole = means.pop("")
+        slot_means = dict(means or weighted_means(self.totals))
+        model_means = slot_means.pop("")  # delta and buffers
+        mean = {**model_means, "slots": slot_means}
         metrics = {"train.loss": self.loss / self.size}
-        return Reply({**whole, "slots": means}, self.size, self.trained, self.rejected, metrics, average)
+        return Reply(mean, self.size, self.trained, self.rejected, metrics, average)
 
 
 def sum_uploads(
@@ -79,16 +83,16 @@ def sum_uploads(
     trained: frozenset[str],
     totals: Totals | None = None,
 ) -> Sums:
-    """Sums over the rows of `clients`, from row `first` on; a row that is not finite is named as rejected.
+    """Sums over `clients`, whose uploads are the rows from `first` on; rows that are not finite are rejected.
 
     `totals` are the weighted sums of these rows, if computed already; they are used if every row is finite.
     """
-    some = slice(first, first + len(clients))
-    flags, losses = uploads.flags[some], uploads.losses[some]
+    rows = slice(first, first + len(clients))
+    flags, losses = uploads.flags[rows], uploads.losses[rows]
     if totals is None or not all(flags):
-        own = uploads.rows(some)
-        tree = own.tree if all(flags) else without_rejected(own)
-        totals = weighted_totals(weights, tree, own.facts, own.admitted)
+        selected = uploads.rows(rows)
+        tree = selected.tree if all(flags) else without_rejected(selected)
+        totals = weighted_totals(weights, tree, selected.facts, selected.admitted)
     return Sums(
         totals,
         sum(flags),
@@ -113,14 +117,14 @@ def without_rejected(uploads: Uploads) -> dict[str, Any]:
 
 
 def read_back(tree: dict[str, Any], admitted: Tensor) -> tuple[list[bool], list[float]]:
-    """`admitted` and the losses of all rows as Python values; the host waits for the device here."""
+    """Copy `admitted` and the losses of all rows to the host; the host waits for the device here."""
     loss = tree["loss"]
     flags, losses = torch.stack((admitted.to(loss.dtype), loss)).tolist()
     return [bool(flag) for flag in flags], losses
 
 
 def weighted_means(totals: Totals) -> dict[str, Any]:
-    """By slot: the weighted sum divided by the total weight."""
+    """The weighted mean of each slot: its weighted sum, divided by its total weight."""
     return {slot: divided(total, weight) for slot, (total, weight) in totals.items()}
 
 
@@ -138,7 +142,7 @@ def divided(total: Tree, weight: Tensor) -> dict[str, Any]:
 def weighted_totals(
     weights: dict[str, Weight], uploads: dict[str, Any], facts: Leaves, admitted: Tensor
 ) -> Totals:
-    """By slot: the weighted sum over the rows with a flag in `admitted`, and the sum of their weights.
+    """The weighted sum of each slot over the rows with a true flag in `admitted`, and the sum of the weights.
 
     Flags [groups, rows] instead of [rows] give the sums of each group of rows.
     """
@@ -151,7 +155,8 @@ def weighted_totals(
 
 
 def weighted_sum(mass: Tensor, rows: Tensor) -> Tensor:
-    """The weighted sum of rows; kernels in channels-last layout are not copied first."""
-    last = rows.dim() > 3 and not rows.is_contiguous()
-    total: Tensor = torch.tensordot(mass.to(rows.dtype), rows.movedim(-3, -1) if last else rows, dims=1)
-    return total.movedim(-1, -3).contiguous() if last else total
+    """The sum of `rows` with the weights `mass`; it makes no copy of kernels in channels-last layout."""
+    channels_last = rows.dim() > 3 and not rows.is_contiguous()
+    in_memory_order = rows.movedim(-3, -1) if channels_last else rows
+    total: Tensor = torch.tensordot(mass.to(rows.dtype), in_memory_order, dims=1)
+    return total.movedim(-1, -3).contiguous() if channels_last else total

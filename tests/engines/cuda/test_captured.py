@@ -178,7 +178,7 @@ class TestOnTheGPU:
         pack = Pack([captured(task) for task in tasks], captured_stack)
         assert pack.frozen == [0, 0]
         ended: dict[int, Any] = {}
-        pack.carry_out([rounds(t, e) for t, e in zip(tasks, pack.engines, strict=True)], ended.__setitem__)
+        pack.train_runs([rounds(t, e) for t, e in zip(tasks, pack.engines, strict=True)], ended.__setitem__)
         for number, task in enumerate(tasks):
             alone = run(task, captured(task))
             left, right = (flatten(one.server._asdict()) for one in (ended[number], alone))
@@ -294,7 +294,7 @@ class TestOnTheGPU:
             pack = Pack(engines, captured_stack, most)
             ended: dict[int, Progress | BaseException] = {}
             runs = [rounds(task, engine) for task, engine in zip(tasks, engines, strict=True)]
-            pack.carry_out(runs, ended.__setitem__)
+            pack.train_runs(runs, ended.__setitem__)
             found = [ended[number] for number in range(len(tasks))]
             for end in found:
                 if isinstance(end, BaseException):

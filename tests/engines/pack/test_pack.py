@@ -65,7 +65,7 @@ def outcomes(tasks: list[Task], kind: Kind = Stacked) -> tuple[list[Progress | B
     pack = Pack(engines, kind)
     ended: dict[int, Progress | BaseException] = {}
     runs = [rounds(task, engine) for task, engine in zip(tasks, engines, strict=True)]
-    pack.carry_out(runs, ended.__setitem__)
+    pack.train_runs(runs, ended.__setitem__)
     return [ended[number] for number in range(len(tasks))], pack
 
 

@@ -64,7 +64,7 @@ def test_memory_limits_the_number() -> None:
     assert rows.limited
     assert rows.limit("a", range(4)) == 20
     assert rows.padded("a", [0, 1], 20) == 20
-    assert rows.known["a"] == [20]
+    assert rows.compiled_sizes["a"] == [20]
 
 
 @pytest.mark.parametrize("usual", [None, 4])
@@ -92,7 +92,7 @@ def test_runs_with_random_participation_compile_once(
         ]
         pack = Pack(engines, captured_stack)
         ended: dict[int, Progress | BaseException] = {}
-        pack.carry_out([rounds(t, e) for t, e in zip(tasks, engines, strict=True)], ended.__setitem__)
+        pack.train_runs([rounds(t, e) for t, e in zip(tasks, engines, strict=True)], ended.__setitem__)
     packed = set(widths)
     monkeypatch.undo()
     assert len(packed) == 1, packed

@@ -75,7 +75,7 @@ def test_a_pack_waits_once_and_once_for_each_run(monkeypatch: pytest.MonkeyPatch
         engines = [captured(task) for task in tasks]
         ended: dict[int, Any] = {}
         runs = [rounds(task, engine) for task, engine in zip(tasks, engines, strict=True)]
-        Pack(engines, captured_stack).carry_out(runs, ended.__setitem__)
+        Pack(engines, captured_stack).train_runs(runs, ended.__setitem__)
     assert not [end for end in ended.values() if isinstance(end, BaseException)]
     steps = [after - before for before, after in pairwise(waits)]
     assert steps[3:] == [1 + 3] * len(steps[3:])

@@ -127,7 +127,7 @@ def test_runs_of_a_pack_have_rounds_of_their_own(kind: Callable[[Model, Federati
             engine.begin(STAGE, model.init(0)[0], frozenset())
         pack = Pack(engines, kind)
         starts, ended = (0, 0, 7), dict[int, Leaves | BaseException]()
-        pack.carry_out([rounds(model, data, start) for start in starts], ended.__setitem__)
+        pack.train_runs([rounds(model, data, start) for start in starts], ended.__setitem__)
     assert pack.stacks, "nothing was trained side by side"
     for number, start in enumerate(starts):
         end = ended[number]

@@ -6,13 +6,13 @@ from kedge.core.model import Model
 from kedge.data.federation import Federation
 
 LIVE_BYTES = 2 << 30  # memory for the rows of a stack on a CPU
-COPIES = 6  # memory of a row while it trains, in sizes of its model
+COPIES = 6  # memory of a row while it trains, in multiples of its model's size
 
 
 def rows_at_once(model: Model, federation: Federation) -> int:
     """The number of clients whose models, gradients and activations fit into memory side by side."""
-    each = parameter_count(model) * federation.dtype.itemsize
-    return max(1, live_bytes(federation.pool.x.device) // (COPIES * each))
+    model_bytes = parameter_count(model) * federation.dtype.itemsize
+    return max(1, live_bytes(federation.pool.x.device) // (COPIES * model_bytes))
 
 
 def parameter_count(model: Model) -> int:

@@ -34,10 +34,10 @@ from kedge.engines.stack.programs import bucket, cpu_keeps_rounding
 from kedge.engines.stack.stacked import Stacked
 from kedge.nn.naming import error_text
 
-COMPILE_SECONDS = 20.0  # to compile a program, usually
+COMPILE_SECONDS = 20.0  # usual time to compile a program
 UNROLL_SECONDS = 2.0  # added for each time step of a recurrent layer
 COMPILE_GAIN = 0.5  # the share of a stacked round that compiling saves, at least
-GRAPHS_GAIN = 5.0  # speed of captured graphs relative to the plain stack, about
+GRAPHS_GAIN = 5.0  # approximate speed of captured graphs relative to an uncompiled stack
 MIXES = (
     "The model computes a sample's output from other samples of its batch, and a stack pads the last batches "
     "of clients: the padding would change the result."
@@ -52,7 +52,7 @@ class Choice:
     compiled: bool
     chunk: int
     reason: str
-    streams: int = 1  # of a GPU, on which the rows train
+    streams: int = 1  # CUDA streams on which the rows train
 
 
 class EngineOptions(NamedTuple):
@@ -98,7 +98,10 @@ def choose(
 
 
 def possible_settings(work: Work, wanted: EngineOptions, say: Callable[[str], None]) -> EngineOptions:
-    """The user's settings, changed where this machine allows no other; raise RequestError if it cannot be."""
+    """The user's settings, with the changes that this machine requires.
+
+    Raises RequestError for a setting that this machine cannot run.
+    """
     device = work.federation.pool.x.device
     if wanted.compile == "on" and not has_compiler():
         raise RequestError(
@@ -126,12 +129,12 @@ class Chooser:
 
     work: Work
     wanted: EngineOptions  # with its chunk
-    programs: int  # programs of a round, and
-    compile_seconds: float  # the seconds to compile them
+    programs: int  # number of programs of a round
+    compile_seconds: float  # to compile all of them
     say: Callable[[str], None]
 
     def without_trial(self) -> Choice | None:
-        """The choice that the settings determine, if they do."""
+        """The choice if the settings determine it, or None."""
         name, compile, chunk = self.wanted[:3]
         if compile == "on" or name == "captured":
             self.say(
@@ -159,8 +162,8 @@ class Chooser:
             reason = str(unstackable(error) or f"stacked fails: {error_text(error)}")
             self.say(f"engine.name: sequential. {reason}")
             return Choice("sequential", False, 0, reason)
-        if trial.unknown:
-            self.say(trial.one_by_one())
+        if trial.fallback_operators:
+            self.say(trial.fallback_message())
         compile = self.repays_compiling(trial)
         if compile and self.may_capture():
             try:
@@ -168,10 +171,10 @@ class Chooser:
             except NotCompiled as error:
                 self.say(f"choosing an engine that compiles nothing: {error}")
                 compile = False
-        if trial.plain <= trial.stacked:
-            reason = f"{trial.stacked / trial.plain:.1f} times as fast as stacked in a short trial"
+        if trial.sequential <= trial.stacked:
+            reason = f"{trial.stacked / trial.sequential:.1f} times as fast as stacked in a short trial"
             return Choice("sequential", False, 0, "; ".join([reason, *trial.reasons()]))
-        reason = f"{trial.plain / trial.stacked:.1f} times as fast as sequential in a short trial"
+        reason = f"{trial.sequential / trial.stacked:.1f} times as fast as sequential in a short trial"
         compiled = self.wanted.compile == "on" or compile
         return Choice("stacked", compiled, self.wanted.chunk, reason if auto else "asked for")
 
@@ -182,12 +185,12 @@ class Chooser:
 
     def repays_compiling(self, trial: Trial) -> bool:
         """Whether compiling saves more time than it takes."""
-        seconds = self.work.rounds * min(trial.plain, trial.stacked)
-        # A program would contain each operator in `trial.unknown` once per client.
-        if self.wanted.compile != "auto" or trial.unknown or not has_compiler():
+        seconds = self.work.rounds * min(trial.sequential, trial.stacked)
+        # A program would contain each operator in `trial.fallback_operators` once per client.
+        if self.wanted.compile != "auto" or trial.fallback_operators or not has_compiler():
             return False
         speedup = GRAPHS_GAIN if self.may_capture() else 1.0
-        if COMPILE_GAIN * seconds <= 2 * self.compile_seconds or trial.stacked / speedup >= trial.plain:
+        if COMPILE_GAIN * seconds <= 2 * self.compile_seconds or trial.stacked / speedup >= trial.sequential:
             return False
         self.say(
             f"compiling {self.programs} program(s), about {self.compile_seconds:.0f} s, "
@@ -216,7 +219,7 @@ class Chooser:
 
 def pads_batches(federation: Federation, stage: Stage) -> bool:
     """Whether a stack pads some batch: not all batches of all clients have the same size."""
-    batch, sizes = stage.local.batch, {len(own) for own in federation.clients}
+    batch, sizes = stage.local.batch, {len(samples) for samples in federation.clients}
     lengths = {min(size, batch) for size in sizes}
     if not stage.local.drop_last:
         lengths |= {size % batch for size in sizes if size > batch and size % batch}

@@ -8,15 +8,15 @@ from kedge.engines.choice.unstackable import NotCompiled, unstackable
 from kedge.engines.out_of_memory import ran_out_of_memory
 from kedge.nn.naming import error_text
 
-OURS = (RequestError, DataError, Diverged, CheckpointError)
+KEDGE_ERRORS = (RequestError, DataError, Diverged, CheckpointError)
 
 
 @contextmanager
 def explain_capture_errors() -> Iterator[None]:
-    """Compile and capture in this context: a failure becomes an error that names an engine that works."""
+    """In this context, errors of compiling and capturing become errors that name an engine that works."""
     try:
         yield
-    except OURS:
+    except KEDGE_ERRORS:
         raise
     except Exception as error:
         if ran_out_of_memory(error):
@@ -25,7 +25,7 @@ def explain_capture_errors() -> Iterator[None]:
 
 
 def capture_error_text(error: Exception) -> str:
-    """The message for an error of the compiler or the capture that `unstackable` does not know."""
+    """The message for an error of the compiler or the capture that `unstackable` does not recognize."""
     return (
         f"engine.name = 'captured' cannot compile and capture the network: {error_text(error)}. "
         "engine.name = 'stacked' with engine.compile = 'off' can run it, or 'sequential'."
@@ -33,8 +33,8 @@ def capture_error_text(error: Exception) -> str:
 
 
 def compile_failure(error: BaseException) -> str | None:
-    """The reason if `error` says that a network cannot be compiled, captured or stacked; else None."""
+    """The message of `error` if a network cannot be compiled, captured or stacked; else None."""
     if isinstance(error, NotCompiled):
         return str(error)
-    known = unstackable(error)
-    return str(known) if known else None
+    explained = unstackable(error)
+    return str(explained) if explained else None

@@ -1,7 +1,7 @@
 """Operators without a batching rule: vmap computes them client by client, and warns at every call.
 
-The trial of `auto` collects these operators and reports them once, in kedge's words. torch's warning is
-switched off while a run lasts.
+The trial of engine "auto" collects these operators, and kedge reports them once. torch's own warning is off
+while a run trains.
 """
 
 import re
@@ -14,14 +14,14 @@ from kedge.torch_private import set_vmap_fallback_warning
 
 # The group is the operator's name, also for its backward and inner forms: _embedding_bag_backward.
 WARNING = re.compile(r"There is a performance drop because .* batching rule for aten::_?(\w+?)(_backward)?\.")
-INSIDE = (  # torch's warnings about the way kedge calls a user's module
+HIDDEN = (  # torch's warnings about the way kedge calls a user's module
     r"Mismatch dtype between input and weight",  # autocast passes bfloat16 to a norm with float32 weights
     r"RNN module weights are not part of single contiguous chunk",  # each client has its own weights
 )
 
 
 class WarningSwitch:
-    """Switches torch's warning off while any run of this process lasts."""
+    """Switches torch's warning off while any run of this process trains."""
 
     def __init__(self) -> None:
         self.runs = 0
@@ -40,7 +40,7 @@ SWITCH = WarningSwitch()
 @contextmanager
 def without_torch_warnings() -> Iterator[None]:
     """Hide torch's warnings about the way kedge calls a module; warnings of a user's code are shown."""
-    for message in INSIDE:
+    for message in HIDDEN:
         warnings.filterwarnings("ignore", message)
     SWITCH.add(1)
     try:
@@ -51,7 +51,7 @@ def without_torch_warnings() -> Iterator[None]:
 
 @contextmanager
 def collect_fallback_operators() -> Iterator[list[str]]:
-    """Collect the names of the operators that vmap computes client by client in this context."""
+    """Yield a list; at the end of this context it has the operators that vmap computed client by client."""
     operators: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -59,10 +59,10 @@ def collect_fallback_operators() -> Iterator[list[str]]:
         try:
             yield operators
         finally:
-            SWITCH.add(0)
-    for one in caught:
-        match = WARNING.match(str(one.message))
+            SWITCH.add(0)  # restores torch's setting
+    for warning in caught:
+        match = WARNING.match(str(warning.message))
         if match is None:
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
         elif (name := f"aten::{match[1]}") not in operators:
             operators.append(name)

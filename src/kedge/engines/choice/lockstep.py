@@ -21,18 +21,19 @@ class Steps:
 
 def steps_of_round(federation: Federation, stage: Stage, per_round: int, chunk: int) -> Steps:
     """The steps of a round with `per_round` clients, in chunks of `chunk` clients."""
-    each = client_steps(federation, stage)
-    whole, rest = divmod(per_round, chunk)
-    chunks = [(whole, chunk), (1, rest)]
-    longest = [(times, count, expected_longest(each, count)) for times, count in chunks if times * count]
-    total = float(each.mean() * per_round)
-    rows = sum(times * count * steps for times, count, steps in longest)
-    return Steps(total, sum(times * steps for times, _, steps in longest), rows / max(total, 1.0))
+    steps = client_steps(federation, stage)
+    full_chunks, last_size = divmod(per_round, chunk)
+    chunks = [(full_chunks, chunk), (1, last_size)]  # number of chunks, clients of each
+    longest = [(number, size, expected_longest(steps, size)) for number, size in chunks if number * size]
+    total = float(steps.mean() * per_round)
+    row_steps = sum(number * size * length for number, size, length in longest)
+    lockstep = sum(number * length for number, _, length in longest)
+    return Steps(total, lockstep, row_steps / max(total, 1.0))
 
 
 def client_steps(federation: Federation, stage: Stage) -> NDArray[np.int64]:
     """The optimizer steps of every client: [clients]."""
-    sizes = np.array([len(own) for own in federation.clients])
+    sizes = np.array([len(samples) for samples in federation.clients])
     steps: NDArray[np.int64] = stage.local.epochs * step_counts(sizes, stage.local)[1]
     return steps
 

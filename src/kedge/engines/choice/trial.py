@@ -41,18 +41,18 @@ class Work(NamedTuple):
 class Trial:
     """The estimated cost of a round, measured on a few of its steps."""
 
-    plain: float  # seconds of the sequential engine; infinite if not measured
-    stacked: float  # seconds of a stack; each chunk waits for its longest client
+    sequential: float  # seconds on the sequential engine; infinite if not measured
+    stacked: float  # seconds on the stacked engine; each chunk waits for its longest client
     idle: float  # steps of the stack's rows divided by steps of its clients
-    unknown: tuple[str, ...]  # operators that vmap computes client by client
+    fallback_operators: tuple[str, ...]  # operators that vmap computes client by client
 
-    def one_by_one(self) -> str:
+    def fallback_message(self) -> str:
         """A sentence that names the operators which a stack computes client by client."""
-        return f"torch's vmap computes {', '.join(self.unknown)} client by client"
+        return f"torch's vmap computes {', '.join(self.fallback_operators)} client by client"
 
     def reasons(self) -> list[str]:
         """The reasons why a stack is slow."""
-        found = [self.one_by_one()] if self.unknown else []
+        found = [self.fallback_message()] if self.fallback_operators else []
         if self.idle > MANY_IDLE_STEPS:
             found.append(
                 f"a stack waits for its longest client: it takes {self.idle:.1f} times the clients' steps"
@@ -60,22 +60,22 @@ class Trial:
         return found
 
 
-def run_trial(work: Work, chunk: int, alone: bool) -> Trial:
-    """Time a few steps on the stacked engine, and if `alone` on the sequential engine as well."""
+def run_trial(work: Work, chunk: int, try_sequential: bool) -> Trial:
+    """Time a few steps on the stacked engine, and if `try_sequential` on the sequential engine as well."""
     model = work.model
     data, stage = shrink(work, chunk)
-    plain = timed(Sequential(model, data), model, data, stage) if alone else float("inf")
-    with collect_fallback_operators() as unknown:
+    sequential = timed(Sequential(model, data), model, data, stage) if try_sequential else float("inf")
+    with collect_fallback_operators() as fallback_operators:
         stacked = timed(Stacked(model, data, chunk), model, data, stage)
-        if alone:
+        if try_sequential:
             evaluate_stacked(model, data)
-    tried = client_steps(data, stage)
+    tried_steps = client_steps(data, stage)
     steps = steps_of_round(work.federation, work.stage, work.per_round, chunk)
     return Trial(
-        plain * steps.total / float(tried.sum()),
-        stacked * steps.lockstep / float(tried.max()),
+        sequential * steps.total / float(tried_steps.sum()),
+        stacked * steps.lockstep / float(tried_steps.max()),
         steps.idle,
-        tuple(unknown),
+        tuple(fallback_operators),
     )
 
 
@@ -88,7 +88,7 @@ def stacked_seconds(work: Work, chunk: int) -> float:
 
 
 def captured_seconds(work: Work, chunk: int, streams: int) -> float:
-    """The seconds of the same few steps for every number of streams, from captured graphs."""
+    """The seconds of STREAM_STEPS steps of each client, from captured graphs on `streams` streams."""
     data, stage = shrink(work, chunk, STREAM_STEPS)
     engine = captured_stack(work.model, data, chunk, streams=streams)
     return timed(engine, work.model, data, stage)
@@ -96,7 +96,7 @@ def captured_seconds(work: Work, chunk: int, streams: int) -> float:
 
 @torch.no_grad()
 def evaluate_stacked(model: Model, data: Federation) -> None:
-    """Evaluate two models under vmap: a module may train under vmap but fail to evaluate under it."""
+    """Evaluate two models under vmap; raises if the module can be trained but not evaluated under vmap."""
     params, buffers = (
         {k: torch.stack([v, v]) for k, v in tree_to(part, data.dtype, data.pool.x.device).items()}
         for part in model.init(0)
@@ -109,22 +109,25 @@ def evaluate_stacked(model: Model, data: Federation) -> None:
 
 def program_count(work: Work) -> int:
     """The number of programs of a round: one per trainable set of the longest client's schedule."""
-    stage, sizes = work.stage, np.array([len(own) for own in work.federation.clients])
+    stage, sizes = work.stage, np.array([len(samples) for samples in work.federation.clients])
     steps = stage.local.epochs * int(step_counts(sizes, stage.local)[1].max())
     schedule, units = stage.algorithm.schedule, len(work.model.units)
     return len({schedule(Clock(0, 0, step, steps), units) for step in range(steps)})
 
 
 def shrink(work: Work, chunk: int, steps: int = PROBE_STEPS) -> tuple[Federation, Stage]:
-    """The largest clients with `steps` batches each: the same shapes, little work."""
+    """A federation of the `chunk` largest clients with `steps` batches each, and a stage of one epoch.
+
+    Its tensors have the shapes of the whole work.
+    """
     stage = work.stage
     largest = sorted(work.federation.clients, key=len, reverse=True)[:chunk]
-    some = tuple(own[: steps * stage.local.batch] for own in largest)
-    return replace(work.federation, clients=some), replace(stage, local=replace(stage.local, epochs=1))
+    shortened = tuple(samples[: steps * stage.local.batch] for samples in largest)
+    return replace(work.federation, clients=shortened), replace(stage, local=replace(stage.local, epochs=1))
 
 
 def timed(engine: Engine, model: Model, federation: Federation, stage: Stage) -> float:
-    """Seconds of one round of all clients: the better of two, after one to warm up."""
+    """The seconds of a round of all clients: the faster of two rounds, after one to warm up."""
     params, buffers = (tree_to(v, federation.dtype, federation.pool.x.device) for v in model.init(0))
     server = initial_server(stage.algorithm, model, params, buffers)
     order = Order(0, 0, 0, server.shared, server.buffers, broadcast(stage.algorithm, server))

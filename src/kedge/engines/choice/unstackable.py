@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from kedge.core.errors import CheckpointError, Diverged, RequestError
 from kedge.nn.naming import failing_part
 
+# Parts of vmap's error messages, and modules of the compiler's error classes.
 VMAP = ("vmap", "Batching rule not implemented", "functorch", "data pointer of Tensor", "FunctionalTensor")
 COMPILER = ("torch._dynamo", "torch._inductor", "torch._subclasses", "torch.fx", "torch._functorch")
 NOT_THE_USERS = ("/torch/", "/kedge/", "/contextlib.py", "<")  # parts of the paths of other code
@@ -40,8 +41,8 @@ def unstackable(error: BaseException) -> RequestError | None:
 def place(text: str) -> str | None:
     """The file and line of the user's code in a compiler's message; None if it has none."""
     lines = re.findall(r'File "([^"]+)", line (\d+)', text)
-    own = [f"{file}, line {line}," for file, line in lines if not any(v in file for v in NOT_THE_USERS)]
-    return own[-1] if own else None
+    users = [f"{file}, line {line}," for file, line in lines if not any(v in file for v in NOT_THE_USERS)]
+    return users[-1] if users else None
 
 
 def first_line(text: str) -> str:
@@ -55,14 +56,14 @@ def explain_stacking_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        told = unstackable(error)
-        if told is None:
+        explained = unstackable(error)
+        if explained is None:
             raise
-        raise told from error
+        raise explained from error
 
 
 def reason(text: str) -> str:
-    """The reason why vmap rejects a module, from vmap's message."""
+    """The reason why vmap rejects a module, in words for the user; `text` is vmap's message."""
     operator = re.search(r"aten::[\w.]+", text)
     if "random operation" in text:
         return "it draws random numbers in a way that kedge does not replace"

@@ -56,7 +56,7 @@ def captured_stack(
 class Captured:
     """A backend that replays the programs of a stack from CUDA graphs.
 
-    A carry that `run_steps` returns, and the end of a round, are overwritten by the next round.
+    The next round overwrites the results of `run_steps` and `run_end`.
     """
 
     pads_rows = True
@@ -70,33 +70,36 @@ class Captured:
         self.tables: WeakKeyDictionary[Plan, Tensor] = WeakKeyDictionary()
         self.lanes: dict[Any, Lanes] = {}
         self.ends: dict[Any, Replayed] = {}
-        self.memory: Any = None
+        self.graph_pool: Any = None
 
     def forget(self) -> None:
         """Release all graphs and their memory."""
         torch.cuda.synchronize()
         self.lanes, self.ends = {}, {}
         # Graphs that run at the same time must not share their memory.
-        self.memory = torch.cuda.graph_pool_handle()
+        self.graph_pool = torch.cuda.graph_pool_handle()
         self.overlap.forget()
         torch.cuda.empty_cache()
 
-    def stage_plan(self, plan: Plan) -> None:
-        """Put the table of a plan into pinned memory, once."""
+    def pin_plan(self, plan: Plan) -> None:
+        """Copy the batch table of a plan to pinned memory, once."""
         if plan not in self.tables:
             self.tables[plan] = pinned(plan.table, self.device)
 
     def run_steps(
         self, stage: Stage, model: Model, federation: Federation, start: StackStart, tuning: bool
     ) -> Carry:
-        """The carry after all steps: the lane's own tensors, until its next round."""
+        """Run all steps of a round, and return the carry after the last.
+
+        The first round with a mask compiles and captures its step.
+        """
         state = {"carry": start.carry, **start.inputs()._asdict()}
-        self.stage_plan(start.plan)
+        self.pin_plan(start.plan)
         table, masks = self.tables[start.plan], start.plan.masks
         key = tuning, start.per_row, table.shape[1:]
         if key not in self.lanes:
             common = () if start.per_row else COMMON
-            self.lanes[key] = Lanes(state, common, table, federation, self.memory, self.streams)
+            self.lanes[key] = Lanes(state, common, table, federation, self.graph_pool, self.streams)
         lanes = self.lanes[key]
         lanes.load_table(table)
         for mask in dict.fromkeys(masks):
@@ -108,16 +111,16 @@ class Captured:
         return lanes.carry()
 
     def run_end(
-        self, program: EndProgram, carry: Carry, inputs: EndInputs, living: Tensor, kept: bool
+        self, program: EndProgram, carry: Carry, inputs: EndInputs, real_rows: Tensor, keep_totals: bool
     ) -> StackEnd:
-        """The end of the round; `kept`: its totals are copied, because they are read after the next end."""
-        given = carry, inputs, living
-        shapes = tuple(v.shape for v in tree_leaves(given) if isinstance(v, Tensor))
+        """Run the end of the round; `keep_totals`: copy the totals, which the next call overwrites."""
+        arguments = carry, inputs, real_rows
+        shapes = tuple(v.shape for v in tree_leaves(arguments) if isinstance(v, Tensor))
         if shapes not in self.ends:
             addresses = [v for lanes in self.lanes.values() for v in lanes.tensors()]
-            self.ends[shapes] = Replayed(partial(stacked_end, program), self.memory, static=addresses)
-        end: StackEnd = self.ends[shapes](*given)
-        return end._replace(totals=tree_map_only(Tensor, torch.clone, end.totals)) if kept else end
+            self.ends[shapes] = Replayed(partial(stacked_end, program), self.graph_pool, static=addresses)
+        end: StackEnd = self.ends[shapes](*arguments)
+        return end._replace(totals=tree_map_only(Tensor, torch.clone, end.totals)) if keep_totals else end
 
     def run_once(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call `function`, which is not captured."""
@@ -138,6 +141,6 @@ def step_from_table(
     pool_x: Tensor,
     pool_y: Tensor,
 ) -> Carry:
-    """One step of every row, whose batches are one row of the batch table."""
+    """One step of every row; `table_row` has the batches of all rows (batch_table.py)."""
     batch = read_step(table_row, program.federation.augment, inputs["lr"].dtype)
     return stacked_step(program, carry, batch, (pool_x, pool_y), StepInputs(**inputs))

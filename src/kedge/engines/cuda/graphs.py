@@ -13,26 +13,27 @@ from kedge.torch_private import foreach_copy_, tree_map_only
 
 
 def capture(
-    work: Callable[[], Any], memory: Any, trial: Callable[[], Any] | None = None
+    work: Callable[[], Any], graph_pool: Any, warmup: Callable[[], Any] | None = None
 ) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """Capture `work` as a graph; return the graph and the result, which each replay overwrites.
+    """Capture `work` as a graph; return the graph and the result of `work`, which each replay overwrites.
 
-    As CUDA requires, `trial` (or `work`) runs once before, on a stream of its own. `memory` is a graph pool.
+    As CUDA requires, `warmup` (or `work`) runs once before, on a side stream. The graph allocates its memory
+    from `graph_pool`, a handle of `torch.cuda.graph_pool_handle`.
     """
-    warmup = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    warmup.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(warmup):
-        (trial or work)()
-    torch.cuda.current_stream().wait_stream(warmup)
+    warmup_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    warmup_stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(warmup_stream):
+        (warmup or work)()
+    torch.cuda.current_stream().wait_stream(warmup_stream)
     graph = torch.cuda.CUDAGraph()
     # thread_local: other threads may draw batches and write checkpoints during the capture.
-    with torch.cuda.graph(graph, pool=memory, capture_error_mode="thread_local"):
+    with torch.cuda.graph(graph, pool=graph_pool, capture_error_mode="thread_local"):
         result = work()
     return graph, result
 
 
 def static_copies(tree: Any) -> Any:
-    """Copies of a tree's tensors, to which a graph is bound."""
+    """Copies of a tree's tensors, whose addresses a graph may read and write."""
     return tree_map_only(Tensor, static_copy, tree)
 
 
@@ -47,15 +48,19 @@ class Replayed:
     """A function of trees of tensors that is captured at its first call; each call overwrites the result."""
 
     def __init__(
-        self, function: Callable[..., Any], memory: Any, compile: bool = False, static: Iterable[Tensor] = ()
+        self,
+        function: Callable[..., Any],
+        graph_pool: Any,
+        compile: bool = False,
+        static: Iterable[Tensor] = (),
     ) -> None:
-        """Arguments that are among the tensors `static` are read at their own addresses, without a copy."""
-        self.function, self.memory, self.compile = function, memory, compile
+        """The graph reads arguments that are in `static` at their addresses; other arguments are copied."""
+        self.function, self.graph_pool, self.compile = function, graph_pool, compile
         self.static = {id(v): v for v in static}
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, *arguments: Any) -> Any:
-        """The result for these arguments; their shapes are the same at every call."""
+        """Call the function; the shapes of the arguments must be the same at every call."""
         if self.graph is None:
             with explain_capture_errors():
                 self.capture_with(arguments)
@@ -65,16 +70,16 @@ class Replayed:
         return self.result
 
     def capture_with(self, arguments: tuple[Any, ...]) -> None:
-        """Capture the function with copies of these arguments; compile it before if `self.compile`."""
+        """Capture the function with copies of these arguments; if `self.compile`, compile it before."""
         self.arguments = tree_map_only(Tensor, self.static_argument, arguments)
-        self.work = partial(self.function, *self.arguments)  # keeps the tensors that the graph reads
+        self.work = partial(self.function, *self.arguments)  # references the tensors that the graph reads
         if self.compile:
             self.result = static_copies(self.work())
-            program = trace_program(lambda _, *own: self.function(*own), self.result, *self.arguments)
+            program = trace_program(lambda _, *rest: self.function(*rest), self.result, *self.arguments)
             self.work = partial(program, self.result, *self.arguments)
-            self.graph, _ = capture(self.work, self.memory)
+            self.graph, _ = capture(self.work, self.graph_pool)
         else:
-            self.graph, self.result = capture(self.work, self.memory)
+            self.graph, self.result = capture(self.work, self.graph_pool)
 
     def static_argument(self, v: Tensor) -> Tensor:
         """The tensor from which the graph reads the argument `v`."""
@@ -103,7 +108,7 @@ def tensor_pairs(left: Any, right: Any) -> list[tuple[Tensor, Tensor]]:
     if isinstance(left, Tensor):
         return [(left, right)]
     if isinstance(left, dict):
-        return [pair for k, own in left.items() for pair in tensor_pairs(own, right[k])]
+        return [pair for key, value in left.items() for pair in tensor_pairs(value, right[key])]
     if isinstance(left, tuple | list):
-        return [pair for own, other in zip(left, right, strict=True) for pair in tensor_pairs(own, other)]
+        return [pair for values in zip(left, right, strict=True) for pair in tensor_pairs(*values)]
     return []

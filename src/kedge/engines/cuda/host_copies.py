@@ -22,7 +22,7 @@ def recorded_event() -> Event:
 
 @contextmanager
 def copying_after(event: Event) -> Iterator[None]:
-    """Wait for the event, then run this thread's copies on `copy_stream`."""
+    """Wait for the event, then make `copy_stream` the current stream of this thread."""
     event.synchronize()
     with torch.cuda.stream(copy_stream()):
         yield

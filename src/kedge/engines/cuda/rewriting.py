@@ -1,4 +1,4 @@
-"""Simplify a traced graph before it is compiled, where the compiler does not."""
+"""Simplify a traced graph in ways that Inductor does not, before Inductor compiles it."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def rewrite(module: GraphModule) -> GraphModule:
 
 
 def remove_idle_copies(module: GraphModule) -> None:
-    """Remove copies of a tensor onto itself: the function returned an input unchanged."""
+    """Remove copies of a tensor onto itself, which come from inputs that the function returns unchanged."""
     for node in calls(module, aten.copy_.default):
         target, value = node.args
         while isinstance(value, Node) and value.target in VIEWS:
@@ -47,19 +47,29 @@ def remove_padding(module: GraphModule) -> None:
         inner = layout_chain(square.args[0])
         padded = inner[-1].args[0] if inner else square.args[0]
         if not (is_call(padded, aten.constant_pad_nd.default) and not any(padded.args[2:])):
-            continue
-        dim = padded.meta["val"].dim()
-        order = list(range(dim))
-        for layout in reversed(outer + inner):
-            if layout.target is aten.permute.default:
-                order = [order[axis] for axis in layout.args[1]]
-        padded_axes = {dim - 1 - k // 2 for k, width in enumerate(padded.args[1]) if width}
-        if min(padded.args[1]) < 0 or not padded_axes <= {order[axis] for axis in total.args[1]}:
-            continue  # negative padding crops; a padded axis that is not summed would change the shape
+            continue  # not padded with zeros
+        if not sums_padded_axes(padded, outer + inner, total.args[1]):
+            continue  # the shape of the sum would change
         with module.graph.inserting_before(total):
             value = apply_chain(module, inner, padded.args[0])
             value = module.graph.call_function(aten.mul.Tensor, (value, value))
             total.replace_input_with(total.args[0], apply_chain(module, outer, value))
+
+
+def sums_padded_axes(padded: Node, layouts: list[Any], summed: list[int]) -> bool:
+    """Whether a sum over the axes `summed` includes all axes of `padded` that are padded.
+
+    `layouts` are the operators between padding and sum, the last one first. False if `padded` crops an axis,
+    by negative padding.
+    """
+    widths: Any = padded.args[1]
+    dim = padded.meta["val"].dim()
+    order = list(range(dim))  # the axis of `padded` that is at each position after the layouts
+    for layout in reversed(layouts):
+        if layout.target is aten.permute.default:
+            order = [order[axis] for axis in layout.args[1]]
+    padded_axes = {dim - 1 - k // 2 for k, width in enumerate(widths) if width}  # widths: last axis first
+    return min(widths) >= 0 and padded_axes <= {order[axis] for axis in summed}
 
 
 def fix_layouts(module: GraphModule) -> None:
@@ -74,7 +84,7 @@ def fix_layouts(module: GraphModule) -> None:
 
 
 def layout_chain(node: Any) -> list[Any]:
-    """The operators that only change order or dtype, from `node` backwards."""
+    """The chain of operators from `node` backwards that change only the order or dtype of values."""
     found: list[Any] = []
     while isinstance(node, Node) and node.target in LAYOUTS:
         found.append(node)

@@ -1,4 +1,4 @@
-"""Store a bfloat16 copy of each float32 weight, which the step that updates the weight also updates.
+"""Keep a bfloat16 copy of each float32 weight; the step that updates the weight also updates the copy.
 
 In mixed precision, weights are stored in float32 and rounded to bfloat16 for each product. A step that writes
 the rounded copy together with the weight saves the next step the pass that reads and rounds all weights. The
@@ -21,13 +21,13 @@ def rounded_inputs(module: GraphModule, first: int) -> list[int]:
     return [number for number, node in enumerate(inputs(module)[:first]) if roundings(node)]
 
 
-def read_copies(module: GraphModule, which: Sequence[int]) -> GraphModule:
-    """Append the bfloat16 copies of the inputs `which` as inputs, which the program reads and updates."""
+def read_copies(module: GraphModule, positions: Sequence[int]) -> GraphModule:
+    """Add an input for the bfloat16 copy of each input in `positions`; the program reads and updates it."""
     graph, placeholders = module.graph, inputs(module)
     updates = {node.args[0]: node for node in calls(module, aten.copy_.default)}
     last = placeholders[-1]
-    for number in which:
-        weight = placeholders[number]
+    for position in positions:
+        weight = placeholders[position]
         with graph.inserting_after(last):
             last = copy = graph.placeholder(f"copy_of_{weight.name}")
         for node, transposes in roundings(weight):
@@ -46,7 +46,7 @@ def read_copies(module: GraphModule, which: Sequence[int]) -> GraphModule:
 
 
 def roundings(node: Node) -> list[tuple[Node, list[Node]]]:
-    """The users of `node` that round it to bfloat16, each with the transposes before it, the last first."""
+    """The nodes that round `node` to bfloat16, each with the transposes between, the last transpose first."""
     found: list[tuple[Node, list[Node]]] = []
     for user in node.users:
         if user.target is aten._to_copy.default and dict(user.kwargs).get("dtype") == HALF:

@@ -23,14 +23,14 @@ class SideStream:
         self.on_busy: Callable[[], None] = do_nothing
         self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self.graphs: dict[Any, Replayed] = {}
-        self.memory: Any = None
+        self.graph_pool: Any = None
 
     def forget(self) -> None:
-        """Release the captured graphs; those captured next get memory of their own."""
-        self.graphs, self.memory = {}, torch.cuda.graph_pool_handle()
+        """Release the captured graphs; later graphs allocate from a new pool."""
+        self.graphs, self.graph_pool = {}, torch.cuda.graph_pool_handle()
 
     def launch(self, work: Callable[[], T]) -> Callable[[], T]:
-        """Start the work after all that is launched so far; a function that waits for its result."""
+        """Launch `work` after all work on the current stream; return a function that waits for its result."""
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             result = tree_map_only(Tensor, to_host, work())
@@ -38,10 +38,10 @@ class SideStream:
         return partial(wait_for, done, result, work)
 
     def repeat(self, name: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, compiled and captured as a graph at its first call."""
-        return self.graphs.setdefault(name, Replayed(function, self.memory, compile=True))
+        """The function as a graph, compiled and captured at its first call; `name` is its key."""
+        return self.graphs.setdefault(name, Replayed(function, self.graph_pool, compile=True))
 
-    def mark(self) -> Any:
+    def record_event(self) -> Any:
         """Record an event on the main stream."""
         return torch.cuda.current_stream().record_event()
 
@@ -53,13 +53,16 @@ class SideStream:
 
 
 def wait_for(done: torch.cuda.Event, result: Any, work: Callable[[], Any]) -> Any:
-    """The result; `work` is referenced until then, so that the main stream does not reuse what it reads."""
+    """Wait for the event `done`, and return `result`.
+
+    The reference to `work` keeps its input tensors alive: the main stream must not reuse their memory.
+    """
     done.synchronize()
     return result
 
 
 def to_host(v: Tensor) -> Tensor:
-    """A copy in pinned memory that is complete when the stream has reached this point."""
+    """An asynchronous copy of `v` in pinned memory; events recorded after this call include the copy."""
     if not v.is_cuda:
         return v
     return torch.empty(v.shape, dtype=v.dtype, pin_memory=True).copy_(v, non_blocking=True)

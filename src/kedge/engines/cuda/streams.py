@@ -34,9 +34,9 @@ class StreamTrial:
 def best_streams(key: str, rows: int, trial: StreamTrial, say: Callable[[str], None]) -> int:
     """The number of streams for `rows` rows: stored under `key`, or measured if that is worthwhile, or 1."""
     file = cache_folder() / "streams.json"
-    known = read_cache(file, say)
-    if key in known:
-        return known[key]
+    measured = read_cache(file, say)
+    if key in measured:
+        return measured[key]
     counts = candidates(rows)
     cost = trial.cost * len(counts)
     if trial.remaining() < WORTHWHILE * cost:
@@ -54,7 +54,7 @@ def candidates(rows: int) -> list[int]:
 
 
 def cache_key(model: Model, federation: Federation, stage: Stage, rows: int, precision: str) -> str:
-    """The work that a measured number of streams is valid for."""
+    """A text that identifies GPU, network and batch: a measured number of streams is valid for equal keys."""
     params, _ = model.init(0)
     shapes = "+".join(f"{'x'.join(map(str, v.shape))}" for v in params.values())
     if model.frozen:
@@ -69,16 +69,16 @@ def read_cache(file: Path, say: Callable[[str], None]) -> dict[str, int]:
     if not file.is_file():
         return {}
     try:
-        known: dict[str, int] = json.loads(file.read_text())
+        measured: dict[str, int] = json.loads(file.read_text())
     except ValueError:
         say(f"{file} cannot be read and will be written anew")
         return {}
-    return known
+    return measured
 
 
-def write_cache(file: Path, known: dict[str, int]) -> None:
-    """Replace the file at once, so that no other process reads half of it."""
+def write_cache(file: Path, measured: dict[str, int]) -> None:
+    """Replace the file atomically, so that no other process reads half of it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(f".{os.getpid()}")
-    part.write_text(json.dumps(known, indent=1))
+    part.write_text(json.dumps(measured, indent=1))
     part.replace(file)

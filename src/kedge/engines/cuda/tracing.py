@@ -39,7 +39,7 @@ def hide_compiler_advice() -> None:
 def trace_program(
     function: Callable[..., Any], *arguments: Any, repeatable: bool = True
 ) -> Callable[..., None]:
-    """Compile `function` for arguments like these; the program writes the result into its first argument."""
+    """Compile `function` for arguments of these shapes, with the result written to its first argument."""
     return compile_operators(trace_operators(function, *arguments), *arguments, repeatable=repeatable)
 
 
@@ -48,11 +48,11 @@ def trace_operators(function: Callable[..., Any], *arguments: Any) -> GraphModul
     leaves, structure = tree_flatten(arguments)
 
     def update_first(*values: Tensor) -> tuple[()]:
-        own = tree_unflatten(values, structure)
-        result = function(*own)
-        targets, expected = tree_flatten(own[0])
-        sources, found = tree_flatten(result)
-        assert found == expected
+        arguments = tree_unflatten(values, structure)
+        result = function(*arguments)
+        targets, argument_structure = tree_flatten(arguments[0])
+        sources, result_structure = tree_flatten(result)
+        assert result_structure == argument_structure
         for target, source in zip(targets, sources, strict=True):
             target.copy_(source)
         return ()
@@ -83,14 +83,14 @@ def compile_operators(graph: GraphModule, *arguments: Any, repeatable: bool = Tr
     # Without a shape environment, torch does not store compiled programs on disk.
     shapes = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True, allow_non_fake_inputs=True)
     frozen = make_frozen_inputs(graph)
-    like: list[Any] = [shapes.from_tensor(v) for v in (*tree_leaves(arguments), *frozen)]
+    fake_inputs: list[Any] = [shapes.from_tensor(v) for v in (*tree_leaves(arguments), *frozen)]
     settings = compiler_options(deterministic=repeatable, emulate_precision_casts=compares_floats(graph))
     with warnings.catch_warnings(), tracing(TracingContext(shapes)), settings:
         warnings.simplefilter("ignore", DeprecationWarning)  # torch's own
         hide_compiler_advice()
-        program = compile_graph(graph, like)
+        program = compile_graph(graph, fake_inputs)
 
-    def run(*own: Any) -> None:
-        program(*tree_leaves(own), *frozen)
+    def run(*arguments: Any) -> None:
+        program(*tree_leaves(arguments), *frozen)
 
     return run

@@ -18,36 +18,40 @@ from kedge.engines.stack.stack_start import Prepared, StackStart
 from kedge.engines.sums import Totals
 
 
-def merged(pools: Sequence[Dataset]) -> tuple[Dataset, list[int]]:
-    """One pool of all samples, equal pools once, and the offset of each pool in it."""
-    kept: list[Dataset] = []
+def merge_pools(pools: Sequence[Dataset]) -> tuple[Dataset, list[int]]:
+    """One pool with the samples of all pools, equal pools once; and the offset of each pool in it."""
+    different: list[Dataset] = []
     offsets: list[int] = []
     for pool in pools:
-        at = 0
-        for other in kept:
-            if same(pool, other):
+        offset = 0
+        for other in different:
+            if same_samples(pool, other):
                 break
-            at += len(other)
+            offset += len(other)
         else:
-            kept.append(pool)
-        offsets.append(at)
-    if len(kept) == 1:
-        return kept[0], offsets
-    return Dataset(torch.cat([pool.x for pool in kept]), torch.cat([pool.y for pool in kept])), offsets
+            different.append(pool)
+        offsets.append(offset)
+    if len(different) == 1:
+        return different[0], offsets
+    x, y = torch.cat([pool.x for pool in different]), torch.cat([pool.y for pool in different])
+    return Dataset(x, y), offsets
 
 
-def same(left: Dataset, right: Dataset) -> bool:
-    """Whether two pools hold the same samples in the same order."""
+def same_samples(left: Dataset, right: Dataset) -> bool:
+    """Whether two pools have the same samples in the same order."""
     if left.x.shape != right.x.shape:
         return False
     return torch.equal(left.x, right.x) and torch.equal(left.y, right.y)
 
 
 def join_prepared(prepared: Sequence[Prepared], counts: Sequence[int], offsets: Sequence[int]) -> Prepared:
-    """The prepared rows of several runs, `counts` rows each, as one stack."""
-    plan = side_by_side([own.plan for own in prepared], offsets)
-    numbers = repeat_rows([{"lr": own.lr, "round": own.round} for own in prepared], counts)
-    return Prepared(plan, concatenate([own.facts for own in prepared]), numbers["lr"], numbers["round"])
+    """The prepared rows of several runs as one stack, in which run i has `counts[i]` rows.
+
+    `offsets` are the positions of the runs' samples in the common pool.
+    """
+    plan = join_plans([run.plan for run in prepared], offsets)
+    numbers = repeat_rows([{"lr": run.lr, "round": run.round} for run in prepared], counts)
+    return Prepared(plan, concatenate([run.facts for run in prepared]), numbers["lr"], numbers["round"])
 
 
 def join_starts(
@@ -58,14 +62,20 @@ def join_starts(
     prepared: Prepared,
     anchor: Leaves | None = None,
 ) -> StackStart:
-    """The rows of several runs as one stack, whose pool has the samples of each run from an offset on.
+    """The rows of several runs as one stack before its first step; one order, carry and offset per run.
 
-    The carries are without the shared leaves. `anchor` are the shared leaves as rows, if computed already.
+    `members` are the samples of each run's clients, as indices into the run's pool; `offsets` are the
+    positions of these pools in the common pool. The carries have no shared leaves. `anchor` are the shared
+    leaves as rows, if computed already.
     """
-    counts = [len(own) for own in members]
+    counts = [len(clients) for clients in members]
     anchor, carry = anchor or repeat_rows([order.shared for order in orders], counts), concatenate(carries)
     return StackStart(
-        members=[own + at if at else own for some, at in zip(members, offsets, strict=True) for own in some],
+        members=[
+            samples + offset if offset else samples
+            for clients, offset in zip(members, offsets, strict=True)
+            for samples in clients
+        ],
         prepared=prepared,
         carry={**carry, "params": {**anchor, **carry["params"]}},  # every client starts at the anchor
         anchor=anchor,
@@ -75,7 +85,7 @@ def join_starts(
 
 
 def repeat_rows(trees: Sequence[Tree], counts: Sequence[int]) -> dict[str, Any]:
-    """Each tree as `counts` equal rows, one tree after another."""
+    """One tree of rows: `counts[0]` rows equal to the first tree, `counts[1]` to the second, and so on."""
     if max(counts) == 1:
         return stack(trees)
     return concatenate(
@@ -87,26 +97,30 @@ def repeat_rows(trees: Sequence[Tree], counts: Sequence[int]) -> dict[str, Any]:
 
 
 def concatenate(trees: Sequence[Tree]) -> dict[str, Any]:
-    """The rows of all trees as one tree."""
+    """One tree with the rows of all trees."""
     return tree_map(lambda *v: torch.cat(v), trees[0], *trees[1:])
 
 
-def side_by_side(plans: Sequence[Plan], offsets: Sequence[int]) -> Plan:
-    """One plan, in lockstep by phase of the schedule; where a run has no step, its rows are not alive."""
-    masks, own = align_steps([plan.masks for plan in plans])
-    at = np.maximum(own, 0)
+def join_plans(plans: Sequence[Plan], offsets: Sequence[int]) -> Plan:
+    """The plans of several runs as one, in lockstep by phase of the schedule.
 
-    def rows(values: Callable[[int], Any]) -> Any:
-        return np.concatenate([values(number)[at[:, number]] for number in range(len(plans))], axis=1)
+    While other runs take a step that a run does not have, the run's clients are not alive.
+    """
+    masks, step_of_run = align_steps([plan.masks for plan in plans])  # [steps, runs]; -1: no step
+    steps = np.maximum(step_of_run, 0)
 
-    alive = [plans[n].alive[at[:, n]] & (own[:, n] >= 0)[:, None] for n in range(len(plans))]
+    def joined(values: Callable[[int], Any]) -> Any:
+        return np.concatenate([values(run)[steps[:, run]] for run in range(len(plans))], axis=1)
+
+    has_step = [(step_of_run[:, run] >= 0)[:, None] for run in range(len(plans))]
+    alive = [plan.alive[steps[:, run]] & has_step[run] for run, plan in enumerate(plans)]
     return Plan(
         masks=masks,
-        index=rows(lambda n: plans[n].index + offsets[n]),
-        weight=rows(lambda n: plans[n].weight),
+        index=joined(lambda run: plans[run].index + offsets[run]),
+        weight=joined(lambda run: plans[run].weight),
         alive=np.concatenate(alive, axis=1),
-        key=rows(lambda n: plans[n].key),
-        moves=rows(lambda n: plans[n].moves),
+        key=joined(lambda run: plans[run].key),
+        moves=joined(lambda run: plans[run].moves),
         steps=np.concatenate([plan.steps for plan in plans]),
         trained=np.concatenate([plan.trained for plan in plans]),
     )
@@ -114,11 +128,11 @@ def side_by_side(plans: Sequence[Plan], offsets: Sequence[int]) -> Plan:
 
 @lru_cache(16)
 def membership(firsts: tuple[int, ...], ends: tuple[int, ...], rows: int, device: torch.device) -> Tensor:
-    """Whether a row is a client of a run, [runs, rows]."""
+    """Whether a row is a client of a run, [runs, rows]: run i has the rows from `firsts[i]` to `ends[i]`."""
     inside = [[first <= row < end for row in range(rows)] for first, end in zip(firsts, ends, strict=True)]
     return torch.tensor(inside, device=device)
 
 
-def of_run(totals: Totals, number: int) -> Totals:
-    """The sums of one run."""
+def totals_of_run(totals: Totals, number: int) -> Totals:
+    """The sums of the run at position `number`."""
     return {k: (tree_map(lambda v: v[number], total), mass[number]) for k, (total, mass) in totals.items()}

@@ -17,11 +17,11 @@ Program = tuple[Algorithm, LocalTraining]
 
 
 class JointPrograms:
-    """The programs of a pack by number; a stage with further corrections at its end may join one."""
+    """The programs of a pack by number; stages whose steps are equal share one."""
 
     def __init__(self) -> None:
         self.programs: list[Program] = []
-        self.numbers: dict[int, tuple[Stage, int]] = {}  # by the stage's id, which it keeps
+        self.numbers: dict[int, tuple[Stage, int]] = {}  # by id(stage); the reference keeps the id valid
 
     def number(self, stage: Stage) -> int:
         """The number of the program that trains this stage."""
@@ -29,23 +29,24 @@ class JointPrograms:
             self.numbers[id(stage)] = stage, self.add(program_of(stage))
         return self.numbers[id(stage)][1]
 
-    def add(self, own: Program) -> int:
-        """Join a program to the first one it fits, or append it; return its number."""
-        for number, known in enumerate(self.programs):
-            algorithm = joint_algorithm(known[0], own[0])
-            if algorithm and known[1] == own[1]:
-                self.programs[number] = algorithm, known[1]
+    def add(self, program: Program) -> int:
+        """Join `program` to the first program with equal steps, or append it; return its number."""
+        algorithm, local = program
+        for number, (known_algorithm, known_local) in enumerate(self.programs):
+            joint = joint_algorithm(known_algorithm, algorithm)
+            if joint and known_local == local:
+                self.programs[number] = joint, known_local
                 return number
-        self.programs.append(own)
+        self.programs.append(program)
         return len(self.programs) - 1
 
-    def stage(self, number: int, like: Stage) -> Stage:
-        """A stage like this one, with the corrections of every stage that has this program."""
-        return replace(like, algorithm=self.programs[number][0])
+    def stage(self, number: int, stage: Stage) -> Stage:
+        """`stage` with the corrections of all stages that have the program `number`."""
+        return replace(stage, algorithm=self.programs[number][0])
 
 
 def program_of(stage: Stage) -> Program:
-    """The stage without its learning rate, which is an input of the program."""
+    """The program of a stage's steps: without the learning rate, which is an input of the program."""
     local, optimizer = stage.local, stage.local.optimizer
     if isinstance(optimizer, SGD | Adam):
         local = replace(local, optimizer=replace(optimizer, lr=1.0, decay=1.0))
@@ -70,14 +71,14 @@ def with_slots(carry: Carry, algorithm: Algorithm) -> Carry:
 
 
 def own_totals(totals: Totals, algorithm: Algorithm) -> Totals:
-    """The weighted sums of this method's uploads."""
+    """The weighted sums of the uploads that `algorithm` has."""
     return {slot: totals[slot] for slot in ("", *slot_names(algorithm))}
 
 
 def own_end(
     algorithm: Algorithm, carry: Carry, anchor: Leaves, end: StackEnd, facts: Leaves
 ) -> tuple[dict[str, Any], Uploads]:
-    """Memories and uploads of this method only, and which rows are finite in them."""
+    """Memories and uploads with the slots of `algorithm` only; a row is admitted if these are finite."""
     names = slot_names(algorithm)
     slots, tree = only(end.slots, names), {**end.uploads, "slots": only(end.uploads["slots"], names)}
     local = {k: v for k, v in carry["params"].items() if k not in anchor}

@@ -1,4 +1,4 @@
-"""Backend: how the programs of a stack run on their device. Direct calls them one by one."""
+"""Backend: runs the programs of a stack on its device. Direct: a backend that calls them one by one."""
 
 from collections.abc import Callable
 from functools import partial
@@ -31,8 +31,9 @@ from kedge.engines.stack.stack_start import StackStart
 class Backend(Protocol):
     """Runs the programs of a stack.
 
-    `pads_rows`: the number of rows is padded to one of a few, because each needs a program of its own.
-    `contiguous_rows`: the carry is given with one row per client in memory, also where rows are equal.
+    `pads_rows`: whether stacks are padded to a few numbers of rows, because each number needs a program.
+    `contiguous_rows`: whether the first carry has a copy in memory for every row, also of equal rows.
+    `overlap`: runs other work while the device trains.
     """
 
     @property
@@ -46,24 +47,24 @@ class Backend(Protocol):
         """Release programs and memory; called before each stage."""
         ...
 
-    def stage_plan(self, plan: Plan) -> None:
-        """Prepare the copy of a plan to the device; may be called by another thread."""
+    def pin_plan(self, plan: Plan) -> None:
+        """Copy the batch table of a plan to pinned memory if a GPU reads it; another thread may call this."""
         ...
 
     def run_steps(
         self, stage: Stage, model: Model, federation: Federation, start: StackStart, tuning: bool
     ) -> Carry:
-        """The carry after all steps."""
+        """Run all steps of a round, and return the carry after the last."""
         ...
 
     def run_end(
-        self, program: EndProgram, carry: Carry, inputs: EndInputs, living: Tensor, kept: bool
+        self, program: EndProgram, carry: Carry, inputs: EndInputs, real_rows: Tensor, keep_totals: bool
     ) -> StackEnd:
-        """The end of the round; `kept`: its totals are read after the next call."""
+        """Run the end of the round; `keep_totals`: the totals must stay valid after the next `run_end`."""
         ...
 
     def run_once(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Another function of the end of a round."""
+        """Call `function`, a further part of the end of a round; `name` is its key in caches."""
         ...
 
 
@@ -81,15 +82,15 @@ class Direct:
         """Drop the programs."""
         self.programs = {}
 
-    def stage_plan(self, plan: Plan) -> None:
-        """Nothing: batches are copied when the steps start."""
+    def pin_plan(self, plan: Plan) -> None:
+        """Do nothing: batches are copied to the device when the steps start."""
 
     def run_steps(
         self, stage: Stage, model: Model, federation: Federation, start: StackStart, tuning: bool
     ) -> Carry:
-        """The carry after all steps; fine-tuning is not compiled."""
+        """Run all steps of a round, and return the carry after the last; fine-tuning is not compiled."""
         plan, carry, inputs = start.plan, start.carry, start.inputs()
-        # Copies: a program that saw the carry's own tensors here would be compiled again for the second step.
+        # Copies: if these inputs were the carry's own tensors, the second step would be compiled again.
         inputs = inputs._replace(statistics=tree_map(torch.clone, inputs.statistics))
         if start.per_row:
             inputs = inputs._replace(anchor=tree_map(torch.clone, inputs.anchor))
@@ -105,19 +106,19 @@ class Direct:
         return carry
 
     def run_end(
-        self, program: EndProgram, carry: Carry, inputs: EndInputs, living: Tensor, kept: bool
+        self, program: EndProgram, carry: Carry, inputs: EndInputs, real_rows: Tensor, keep_totals: bool
     ) -> StackEnd:
-        """The end of the round."""
+        """Run the end of the round."""
         function = self.program("end", partial(stacked_end, program), self.compile)
-        end: StackEnd = function(carry, inputs, living)
+        end: StackEnd = function(carry, inputs, real_rows)
         return end
 
     def run_once(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Another function of the end of a round."""
+        """Call `function`, a further part of the end of a round, compiled if the steps are."""
         return self.program(name, function, self.compile)(*arguments)
 
     def program(self, key: Any, function: Callable[..., Any], compile: bool) -> Callable[..., Any]:
-        """The function, compiled if `compile`; the first function given for a key is kept."""
+        """The first function that was passed with this `key`, compiled if `compile`."""
         if (key, compile) not in self.programs:
             self.programs[key, compile] = compiled(function, self.half) if compile else function
         return self.programs[key, compile]

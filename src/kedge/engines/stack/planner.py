@@ -1,4 +1,4 @@
-"""Planner: draws the batches of a round; on request in a thread, one round ahead."""
+"""Planner: draws the batches of a round, in a thread one round ahead if the next clients are known."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,56 +23,56 @@ Participants = Callable[[int], Sequence[int]]  # number of a round -> the client
 class Planner:
     """Prepares the rows of a stack.
 
-    `draw_ahead` draws the batches of a later round in a thread, while the device trains; `prepare` then takes
-    them from there. Both are called by the thread that trains. `stage_plan` is called with every plan that is
-    drawn ahead, in the drawing thread: it may start the copy to the device.
+    `draw_ahead` draws the batches of a later round in a second thread while the device trains; `prepare`
+    returns them in that round. The thread that trains calls both. The second thread calls `pin_plan` with
+    each plan that it has drawn.
     """
 
     def __init__(
         self,
         federation: Federation,
-        stage_plan: Callable[[Plan], object],
+        pin_plan: Callable[[Plan], object],
         participants: Participants | None = None,
     ) -> None:
         """Without `participants` nothing is drawn ahead."""
         self.federation, self.facts = federation, federation.facts()
-        self.stage_plan, self.known = stage_plan, participants
+        self.pin_plan, self.participants_of = pin_plan, participants
         self.thread = ThreadPoolExecutor(1, "kedge-batches") if participants else None
         self.drawn: dict[Any, tuple[Future[Plan], tuple[Leaves, Tensor, Tensor]]] = {}
 
     def forget(self) -> None:
-        """Drop what was drawn ahead."""
+        """Drop the batches that were drawn ahead."""
         self.drawn = {}
 
     def participants(self, round: int) -> Sequence[int]:
         """The clients that take part in a later round; empty if they are not known."""
-        return self.known(round) if self.known else ()
+        return self.participants_of(round) if self.participants_of else ()
 
     def prepare(self, stage: Stage, model: Model, rows: StackRows, tuning: bool = False) -> Prepared:
-        """The batches, facts and learning rate of these rows."""
+        """The batches, facts, learning rate and round number of `rows`."""
         if not tuning and key_of(rows) in self.drawn:
             future, constants = self.drawn.pop(key_of(rows))
             return Prepared(future.result(), *constants)
         return Prepared(self.draw(stage, model, rows, tuning), *self.constants(stage, rows))
 
     def draw_ahead(self, stage: Stage, model: Model, rows: StackRows) -> None:
-        """Draw the batches of these rows of a later round in the thread."""
-        training = rows.order.round - 1  # later chunks of the round that trains still take their batches
-        self.drawn = {key: own for key, own in self.drawn.items() if key[0] >= training}
+        """Draw the batches of `rows` of the next round in the second thread."""
+        current_round = rows.order.round - 1  # its later chunks may still need their batches
+        self.drawn = {key: drawn for key, drawn in self.drawn.items() if key[0] >= current_round}
         if self.thread is None or key_of(rows) in self.drawn:
             return
 
-        numbered = rows.without_tensors()  # the thread may hold them longer than the round lasts
+        without_tensors = rows.without_tensors()  # the thread may reference them after the round
 
         def draw() -> Plan:
-            drawn = self.draw(stage, model, numbered)
-            self.stage_plan(drawn)
+            drawn = self.draw(stage, model, without_tensors)
+            self.pin_plan(drawn)
             return drawn
 
         self.drawn[key_of(rows)] = self.thread.submit(draw), self.constants(stage, rows)
 
     def draw(self, stage: Stage, model: Model, rows: StackRows, tuning: bool = False) -> Plan:
-        """The batches of these rows; padding rows have no step."""
+        """The batches of `rows`; padding rows have no step."""
         data, order = self.federation, rows.order
         settings = plan_settings(stage, model, data, tuning)
         members = [data.clients[c] for c in rows.clients]
@@ -94,6 +94,6 @@ class Planner:
 
 
 def key_of(rows: StackRows) -> tuple[Any, ...]:
-    """The part of `rows` that is known a round ahead and determines their batches."""
+    """The values that determine the batches of `rows`; all are known one round ahead."""
     order = rows.order
     return order.round, order.stage_round, order.seed, tuple(rows.clients), rows.real, rows.width

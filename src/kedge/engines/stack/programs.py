@@ -27,7 +27,7 @@ BUCKETS = (1, 2, 4, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 512, 1024)
 
 
 class StepProgram(NamedTuple):
-    """The constants of the program of a step."""
+    """The constants of a step's program; other values need another program."""
 
     algorithm: Algorithm
     model: Model
@@ -49,13 +49,13 @@ class StepInputs(NamedTuple):
     round: Tensor
 
 
-# The axes of `vmap`: anchor, broadcast, lr and round of each row, or common to all rows.
-OWN_INPUTS = StepInputs._make((0, 0, 0, 0, 0, 0))
-COMMON_INPUTS = StepInputs._make((0, 0, None, None, None, None))
+# `in_dims` of vmap: every row has its own anchor, broadcast, lr and round; or all rows share them.
+PER_ROW_AXES = StepInputs._make((0, 0, 0, 0, 0, 0))
+COMMON_AXES = StepInputs._make((0, 0, None, None, None, None))
 
 
 class EndProgram(NamedTuple):
-    """The constants of the program that ends a round."""
+    """The constants of the program that ends a round; other values need another program."""
 
     algorithm: Algorithm
     model: Model
@@ -76,48 +76,49 @@ class EndInputs(NamedTuple):
 
 
 class StackEnd(NamedTuple):
-    """The end of a round of stacked clients, on the device."""
+    """The results of a stack's round, on the device."""
 
-    slots: dict[str, Any]  # of the corrections, one row per client
+    slots: dict[str, Any]  # the corrections' new memories, one row per client
     uploads: dict[str, Any]  # one row per client
-    admitted: Tensor  # [clients]: whether everything is finite
-    totals: Totals  # weighted sums over the living rows; of rows of several runs, one sum per run
+    admitted: Tensor  # [clients]: whether all results of the client are finite
+    totals: Totals  # weighted sums over the rows of clients; for rows of several runs, one sum per run
 
 
 def stacked_step(
-    program: StepProgram, carry: Carry, now: StepBatch, pool: tuple[Tensor, Tensor], inputs: StepInputs
+    program: StepProgram, carry: Carry, step: StepBatch, pool: tuple[Tensor, Tensor], inputs: StepInputs
 ) -> Carry:
-    """One step of every row."""
+    """One optimizer step of every row; `pool` has the samples and labels of all clients."""
     algorithm, model, local, federation, leaves, masked, per_row = program
     pool_x, pool_y = pool
-    batch = Batch(federation.inputs(pool_x[now.samples], now.moves), pool_y[now.samples], now.weight, now.key)
+    x = federation.inputs(pool_x[step.samples], step.moves)
+    batch = Batch(x, pool_y[step.samples], step.weight, step.key)
 
     def step_row(carry: Carry, batch: Batch, alive: Tensor, inputs: StepInputs) -> Carry:
         fixed = {
             "anchor": inputs.anchor, "buffers": inputs.statistics, "broadcast": inputs.broadcast,
             "facts": inputs.facts, "lr": inputs.lr, "round": inputs.round,
         }  # fmt: skip
-        moved = local_step(algorithm, model, local, leaves, carry, batch, fixed)
-        return where(alive, moved, carry) if masked else moved
+        after_step = local_step(algorithm, model, local, leaves, carry, batch, fixed)
+        return where(alive, after_step, carry) if masked else after_step
 
-    axes = OWN_INPUTS if per_row else COMMON_INPUTS
-    after: Carry = vmap(step_row, (0, 0, 0, axes))(carry, batch, now.alive, inputs)
-    # One layout of inputs and outputs, hence one program for the first and for every later step.
+    axes = PER_ROW_AXES if per_row else COMMON_AXES
+    after: Carry = vmap(step_row, (0, 0, 0, axes))(carry, batch, step.alive, inputs)
+    # Outputs have the layout of the inputs, so one program serves the first and every later step.
     return tree_map(torch.Tensor.contiguous, after) if torch.compiler.is_compiling() else after
 
 
-def stacked_end(program: EndProgram, carry: Carry, inputs: EndInputs, living: Tensor) -> StackEnd:
-    """Memories and uploads of every row, whether they are finite, and weighted sums over the living rows.
+def stacked_end(program: EndProgram, carry: Carry, inputs: EndInputs, real_rows: Tensor) -> StackEnd:
+    """Memories and uploads of every row, whether they are finite, and weighted sums over the rows of clients.
 
-    `living` is [rows], or [runs, rows] for one sum per run.
+    `real_rows` is true for a client and false for padding: [rows], or [runs, rows] for one sum per run.
     """
     algorithm, model, momentum, per_row = program
     facts, anchor, broadcast, lr, steps, trained, sums = inputs
 
     def end_row(
-        carry: Carry, own: tuple[Leaves, Tensor, Leaves, Leaves], sent: tuple[Leaves, Tree, Tensor]
+        carry: Carry, of_client: tuple[Leaves, Tensor, Leaves, Leaves], sent: tuple[Leaves, Tree, Tensor]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        (facts, steps, times, sums), (anchor, broadcast, lr) = own, sent
+        (facts, steps, times, sums), (anchor, broadcast, lr) = of_client, sent
         fixed = {"anchor": anchor, "broadcast": broadcast, "facts": facts, "lr": lr}
         return finish(algorithm, carry, fixed, steps, times, class_means(sums) if sums else None)
 
@@ -125,11 +126,10 @@ def stacked_end(program: EndProgram, carry: Carry, inputs: EndInputs, living: Te
     slots, uploads = vmap(end_row, (0, 0, 0 if per_row else None))(
         carry, (facts, steps, times, sums or {}), (anchor, broadcast, lr)
     )
-    own_leaves = {k: v for k, v in carry["params"].items() if k not in anchor}
-    admitted = finite_rows({"slots": slots, "uploads": uploads, "local": own_leaves})
-    return StackEnd(
-        slots, uploads, admitted, weighted_totals(upload_weights(algorithm), uploads, facts, living)
-    )
+    unshared = {k: v for k, v in carry["params"].items() if k not in anchor}
+    admitted = finite_rows({"slots": slots, "uploads": uploads, "local": unshared})
+    totals = weighted_totals(upload_weights(algorithm), uploads, facts, real_rows)
+    return StackEnd(slots, uploads, admitted, totals)
 
 
 def stacked_survey(
@@ -140,7 +140,7 @@ def stacked_survey(
     index: Tensor,
     weight: Tensor,
 ) -> Leaves:
-    """Sums by class of the features of one batch of every row."""
+    """Sums by class of the features of a batch, for every row: samples `index`, with weight 0 for padding."""
     pool_x, pool_y = pool
     key = torch.zeros(len(index), 2, dtype=torch.int64, device=index.device)
     batch = Batch(federation.prepare(pool_x[index]), pool_y[index], weight, key)
@@ -151,12 +151,12 @@ def stacked_survey(
 
 
 def compiled(function: Callable[..., Any], half: bool = False) -> Callable[..., Any]:
-    """The function compiled as a program of its own; `half`: it computes in bfloat16.
+    """`function`, compiled by torch.compile; `half`: it computes in bfloat16.
 
-    Dynamo keeps its programs, and checks their guards one after another, per code object: hence a copy of the
-    code. The modules inside belong to the model alone and never change, so they need no guards. In bfloat16
-    the program keeps every intermediate rounding: otherwise gradients that compare numbers are wrong
-    (cuda/tracing.py).
+    Dynamo caches programs per code object, and checks their guards one after another: each function is
+    compiled from a copy of the code, so that it has one program to check. No other code changes the modules
+    of the model, so they need no guards. In bfloat16 the program keeps every intermediate rounding: otherwise
+    gradients that compare numbers are wrong (cuda/tracing.py).
     """
 
     def program(*args: Any) -> Any:
@@ -165,10 +165,10 @@ def compiled(function: Callable[..., Any], half: bool = False) -> Callable[..., 
     never_fall_back()
     trace_everything()
     hide_compiler_advice()
-    own = FunctionType(program.__code__.replace(), program.__globals__, "program", None, program.__closure__)
+    copy = FunctionType(program.__code__.replace(), program.__globals__, "program", None, program.__closure__)
     unguarded: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
     options = unguarded | {"emulate_precision_casts": half}
-    return torch.compile(own, fullgraph=True, dynamic=False, options=options)
+    return torch.compile(copy, fullgraph=True, dynamic=False, options=options)
 
 
 def cpu_keeps_rounding() -> bool:
@@ -178,8 +178,8 @@ def cpu_keeps_rounding() -> bool:
 
 
 def never_fall_back() -> None:
-    """A hit of dynamo's limit is an error, not eager work without a word; torch keeps this by thread."""
-    config = dynamo_config()  # not before something is compiled: it takes a second
+    """Make dynamo raise an error at its recompile limit instead of running eagerly; a setting per thread."""
+    config = dynamo_config()  # imported at the first compilation, because the import takes a second
     config.recompile_limit = 1024
     config.fail_on_recompile_limit_hit = True
 
@@ -191,5 +191,5 @@ def trace_everything() -> None:
 
 
 def bucket(count: int) -> int:
-    """The number of rows that `count` clients are padded to."""
+    """The number of rows to which a stack of `count` clients is padded."""
     return next((size for size in BUCKETS if size >= count), count)

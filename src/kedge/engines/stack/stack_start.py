@@ -24,12 +24,12 @@ class StackRows(NamedTuple):
     width: int  # samples of a batch
 
     def without_tensors(self) -> "StackRows":
-        """The rows with an order that has only its numbers: enough to draw batches, and frees its model."""
+        """The rows with an order without tensors: enough to draw batches, and no model stays in memory."""
         return self._replace(order=self.order._replace(shared={}, buffers={}, broadcast={}))
 
 
 class Prepared(NamedTuple):
-    """The part of a round's start that does not depend on the round before."""
+    """The part of a stack's start that does not depend on the previous round."""
 
     plan: Plan
     facts: Leaves  # [rows, ...]
@@ -60,22 +60,28 @@ class StackStart:
 
 
 def first_carry(
-    stage: Stage, memories: Memories, order: Order, clients: Sequence[int], contiguous: bool, bare: bool
+    stage: Stage,
+    memories: Memories,
+    order: Order,
+    clients: Sequence[int],
+    contiguous: bool,
+    with_shared: bool,
 ) -> Carry:
     """The carry of a stack before its first step: common tensors are expanded, clients' own are stacked.
 
-    `contiguous`: expanded tensors are copied, one row per client. `bare`: without the shared leaves.
+    `contiguous`: expanded tensors are copied, one row per client. `with_shared`: with the shared leaves.
     """
-    own = [memories.of(c, order.shared, order.buffers) for c in clients]
+    states = [memories.of(c, order.shared, order.buffers) for c in clients]
 
     def expand(v: Tensor) -> Tensor:
-        wide = v.expand(len(clients), *v.shape)
-        return wide.contiguous() if contiguous else wide
+        expanded = v.expand(len(clients), *v.shape)
+        return expanded.contiguous() if contiguous else expanded
 
-    first = initial_carry(stage.local, own[0]["params"], order.buffers, {})
-    carry = tree_map(expand, {**first, "params": {} if bare else first["params"]})
-    carry["params"] |= stack([{k: m["params"][k] for k in memories.local} for m in own])
+    of_first_client = initial_carry(stage.local, states[0]["params"], order.buffers, {})
+    params = of_first_client["params"] if with_shared else {}
+    carry = tree_map(expand, {**of_first_client, "params": params})
+    carry["params"] |= stack([{k: state["params"][k] for k in memories.local} for state in states])
     if memories.model.statistics == "local":
-        carry["buffers"] = stack([m["buffers"] for m in own])
-    carry["state"] = stack([m["slots"] for m in own])
+        carry["buffers"] = stack([state["buffers"] for state in states])
+    carry["state"] = stack([state["slots"] for state in states])
     return carry

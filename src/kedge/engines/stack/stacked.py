@@ -1,8 +1,8 @@
-"""Stacked: clients train at once by vmap; one row of every tensor is one client.
+"""Stacked: trains clients at once by vmap; one row of every tensor is one client.
 
-The clients of a chunk run in lockstep (data/alignment.py). A row without a step computes on a batch of
-weight 1, and its result is dropped; padding has weight 0. A backend runs the programs: direct.py, or CUDA
-graphs (cuda/captured.py).
+The clients of a chunk run in lockstep (data/alignment.py). A row whose client has no step still computes one,
+on samples of weight 1, and its result is dropped. Samples that only fill a batch have weight 0. A backend
+runs the programs: direct.py, or CUDA graphs (cuda/captured.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ from kedge.engines.transfer import step_numbers
 
 
 class ClientMemory(NamedTuple):
-    """The state that a client keeps after its round."""
+    """The memory of a client after its round."""
 
     client: int
     params: Leaves
@@ -56,31 +56,34 @@ class Stacked:
         backend: Backend | None = None,
         participants: Participants | None = None,
     ) -> None:
-        """`chunk` is the most clients at once (0: all); with `participants`, batches are drawn ahead."""
+        """`chunk` is the maximum number of clients in a stack (0: no limit).
+
+        With `participants`, the clients of a later round, batches are drawn one round ahead.
+        """
         self.network, self.model, self.federation = model, model, federation
         self.chunk = chunk
         self.memories = Memories()
         self.backend = backend or Direct()
         self.overlap: Overlap = self.backend.overlap
-        self.planner = Planner(federation, self.backend.stage_plan, participants)
+        self.planner = Planner(federation, self.backend.pin_plan, participants)
         self.facts = self.planner.facts
 
     def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
         """Start a stage; clients keep their memories of the slots in `kept`."""
         self.stage, self.model = stage, model_for(stage.algorithm, self.network)
-        self.bare_carries: dict[int, Carry] = {}  # by the number of rows
+        self.carries_without_shared: dict[int, Carry] = {}  # by the number of rows
         self.memories.begin(stage.algorithm, self.model, params, kept)
-        sizes = np.array([len(own) for own in self.federation.clients])
+        sizes = np.array([len(samples) for samples in self.federation.clients])
         self.width = int(step_counts(sizes, stage.local)[0].max())
         self.forget()
 
     def forget(self) -> None:
-        """Release programs, their memory and batches drawn ahead; the next round makes them again."""
+        """Release programs, their memory, and batches drawn ahead; the next round creates them again."""
         self.planner.forget()
         self.backend.forget()
 
     def train(self, order: Order, clients: Sequence[int]) -> Sums:
-        """Train these clients from the order, in smaller chunks if memory runs out."""
+        """Train `clients` from `order`; on an out-of-memory error, train them again in smaller chunks."""
         while True:
             try:
                 return self.train_chunks(order, clients)
@@ -90,39 +93,41 @@ class Stacked:
             self.forget()
 
     def train_chunks(self, order: Order, clients: Sequence[int]) -> Sums:
-        """Train these clients, chunk by chunk; memories change after the last one."""
+        """Train `clients` chunk by chunk; their memories are stored after the last chunk has trained."""
         sums, memories = Sums(), list[ClientMemory]()
-        for some in self.chunks(clients):
-            own, changed = self.train_chunk(order, some)
-            sums += own
-            memories += changed
+        for chunk in self.chunks(clients):
+            chunk_sums, chunk_memories = self.train_chunk(order, chunk)
+            sums += chunk_sums
+            memories += chunk_memories
         for memory in memories:
             self.memories.keep(*memory)
         return sums
 
     def train_chunk(self, order: Order, clients: Sequence[int]) -> tuple[Sums, list[ClientMemory]]:
-        """Train the clients of one chunk: the sums of their uploads, and their new memories."""
+        """Train the clients of one chunk; return the sums of their uploads, and their new memories.
+
+        The host waits for the device in `read_back`, and does all work that it can before.
+        """
         start = self.start(self.stage, self.model, self.rows(order, clients))
-        event = self.overlap.mark()
+        event = self.overlap.record_event()
         carry = self.run_steps(start)
         self.draw_ahead(order)
-        numbers = torch.arange(len(start.members), device=start.prepared.lr.device)
-        end = self.end(start, carry, numbers < len(clients))
-        trained, own_weights = self.trained_leaves(start.plan), upload_weights(self.stage.algorithm)
+        row_numbers = torch.arange(len(start.members), device=start.prepared.lr.device)
+        end = self.end(start, carry, row_numbers < len(clients))
+        trained, weights = self.trained_leaves(start.plan), upload_weights(self.stage.algorithm)
         self.overlap.report_busy(event)
-        uploads = Uploads(
-            end.uploads, start.prepared.facts, end.admitted, *read_back(end.uploads, end.admitted)
-        )
-        sums = sum_uploads(uploads, 0, clients, own_weights, trained, end.totals)
-        return sums, self.changed_memories(clients, 0, carry, end.slots, uploads.flags)
+        flags, losses = read_back(end.uploads, end.admitted)
+        uploads = Uploads(end.uploads, start.prepared.facts, end.admitted, flags, losses)
+        sums = sum_uploads(uploads, 0, clients, weights, trained, end.totals)
+        return sums, self.changed_memories(clients, 0, carry, end.slots, flags)
 
     def tune(self, order: Order, clients: Sequence[int], tune: Tune) -> Iterator[tuple[int, Leaves, Leaves]]:
-        """Each client's model fine-tuned on its own data: client, parameters, statistics; nothing is kept."""
+        """Fine-tune a copy of each client's model on its data; yield client, parameters and statistics."""
         done = 0
         while done < len(clients):
             try:
-                for own in self.tune_chunks(order, clients[done:], tune):
-                    yield own
+                for tuned in self.tune_chunks(order, clients[done:], tune):
+                    yield tuned
                     done += 1
             except Exception as error:
                 if not self.halve_chunk(error, len(clients) - done):
@@ -134,25 +139,25 @@ class Stacked:
     def tune_chunks(
         self, order: Order, clients: Sequence[int], tune: Tune
     ) -> Iterator[tuple[int, Leaves, Leaves]]:
-        """Fine-tune chunk by chunk; an out-of-memory error is raised."""
+        """Fine-tune `clients` chunk by chunk; an out-of-memory error is raised."""
         algorithm = tuning_algorithm(self.stage.algorithm, tune)
         stage = replace(self.stage, algorithm=algorithm, local=replace(self.stage.local, epochs=tune.epochs))
-        for some in self.chunks(clients):
+        for chunk in self.chunks(clients):
             model = model_for(algorithm, self.model)
-            rows = StackRows(order, some, len(some), self.width)
+            rows = StackRows(order, chunk, len(chunk), self.width)
             start = self.start(stage, model, rows, tuning=True)
             carry = self.backend.run_steps(stage, model, self.federation, start, True)
-            for number, client in enumerate(some):
+            for number, client in enumerate(chunk):
                 yield client, row(carry["params"], number), row(carry["buffers"], number)
 
     def chunks(self, clients: Sequence[int]) -> Iterator[Sequence[int]]:
-        """The clients, at most `chunk` at a time."""
+        """`clients` in parts of at most `self.chunk` clients."""
         size = self.chunk or len(clients) or 1
         for first in range(0, len(clients), size):
             yield clients[first : first + size]
 
     def halve_chunk(self, error: Exception, clients: int) -> bool:
-        """Halve `chunk` if `error` means out of memory; return whether to try again."""
+        """Halve `self.chunk` if `error` means out of memory; return whether to try again."""
         at_once = min(self.chunk or clients, clients)
         if at_once == 1 or not ran_out_of_memory(error):
             return False
@@ -160,64 +165,66 @@ class Stacked:
         return True
 
     def rows(self, order: Order, clients: Sequence[int]) -> StackRows:
-        """The rows of a stack of these clients, padded if programs are made for one number of rows."""
+        """The rows of a stack of `clients`, padded if each number of rows needs a program."""
         padding = bucket(len(clients)) - len(clients) if self.backend.pads_rows else 0
         return StackRows(order, [*clients, *[clients[0]] * padding], len(clients), self.width)
 
     def draw_ahead(self, order: Order) -> None:
         """Start to draw the batches of the next round, if its clients are known."""
         following = next_order(order)
-        for some in self.chunks(list(self.planner.participants(following.round))):
-            self.planner.draw_ahead(self.stage, self.model, self.rows(following, some))
+        for chunk in self.chunks(list(self.planner.participants(following.round))):
+            self.planner.draw_ahead(self.stage, self.model, self.rows(following, chunk))
 
     def start(self, stage: Stage, model: Model, rows: StackRows, tuning: bool = False) -> StackStart:
-        """The start of a round of these rows."""
+        """The clients of `rows` before their first step; `tuning`: without state and broadcasts."""
         prepared = self.planner.prepare(stage, model, rows, tuning)
         contiguous = self.backend.contiguous_rows and not tuning
-        carry = first_carry(stage, self.memories, rows.order, rows.clients, contiguous, bare=False)
+        carry = first_carry(stage, self.memories, rows.order, rows.clients, contiguous, with_shared=True)
         if tuning:
             carry["state"] = {}
         members = [self.federation.clients[c] for c in rows.clients]
         return StackStart(members, prepared, carry, rows.order.shared, {} if tuning else rows.order.broadcast)
 
-    def bare_carry(self, rows: StackRows) -> Carry:
-        """The carry without the shared leaves; the same object every round if clients remember nothing."""
+    def carry_without_shared(self, rows: StackRows) -> Carry:
+        """The first carry of `rows` without the shared leaves; cached if it is the same in every round."""
         count = len(rows.clients)
-        if count in self.bare_carries:
-            return self.bare_carries[count]
-        carry = first_carry(self.stage, self.memories, rows.order, rows.clients, False, bare=True)
+        if count in self.carries_without_shared:
+            return self.carries_without_shared[count]
+        carry = first_carry(self.stage, self.memories, rows.order, rows.clients, False, with_shared=False)
         if not (self.memories.needed or self.memories.local or rows.order.buffers):
-            self.bare_carries[count] = carry
+            self.carries_without_shared[count] = carry
         return carry
 
     def run_steps(self, start: StackStart) -> Carry:
-        """The carry after all steps."""
+        """Run all steps of a round, and return the carry after the last."""
         return self.backend.run_steps(self.stage, self.model, self.federation, start, False)
 
-    def end(self, start: StackStart, carry: Carry, living: Tensor) -> StackEnd:
-        """Memories and uploads of every row, and weighted sums over the living rows.
+    def end(self, start: StackStart, carry: Carry, real_rows: Tensor) -> StackEnd:
+        """Run the end of a round: memories and uploads of every row, and weighted sums.
 
-        `living` is [rows]; if rows belong to several runs, [runs, rows], and there is a sum for each run.
+        `real_rows` is true for a client and false for padding: [rows], or [runs, rows] for one sum per run.
         """
         algorithm, inputs = self.stage.algorithm, start.inputs()
         sums = self.survey(start, carry) if algorithm.needs_class_means else None
-        counts = step_numbers(start.plan, inputs.lr)
+        steps, trained = step_numbers(start.plan, inputs.lr)
         program = EndProgram(algorithm, self.model, self.stage.local.optimizer.momentum, start.per_row)
-        given = EndInputs(inputs.facts, inputs.anchor, inputs.broadcast, inputs.lr, *counts, sums)
-        return self.backend.run_end(program, carry, given, living, kept=bool(self.chunk))
+        end_inputs = EndInputs(inputs.facts, inputs.anchor, inputs.broadcast, inputs.lr, steps, trained, sums)
+        return self.backend.run_end(program, carry, end_inputs, real_rows, keep_totals=bool(self.chunk))
 
     @torch.no_grad()
     def survey(self, start: StackStart, carry: Carry) -> Leaves:
-        """Per row: the sums by class of its client's features over its whole training set."""
-        data, like = self.federation, start.prepared.lr
+        """Sums by class of the features of each client's whole training set, one row per client."""
+        data, lr = self.federation, start.prepared.lr
         index, weight = survey(start.members, start.plan.index.shape[-1])
-        where, real = torch.from_numpy(index).to(like.device), torch.from_numpy(weight).to(like)
+        indices, weights = torch.from_numpy(index).to(lr.device), torch.from_numpy(weight).to(lr)
         function, pool = partial(stacked_survey, self.model, data), (data.pool.x, data.pool.y)
         models = {"params": carry["params"], "buffers": carry["buffers"]}
         sums: Leaves = {}
         for number in range(len(index)):
-            part = self.backend.run_once("survey", function, models, pool, where[number], real[number])
-            sums = {k: v + sums[k] if sums else v for k, v in part.items()}
+            batch_sums = self.backend.run_once(
+                "survey", function, models, pool, indices[number], weights[number]
+            )
+            sums = {k: v + sums[k] if sums else v for k, v in batch_sums.items()}
         return sums
 
     def trained_leaves(self, plan: Plan) -> frozenset[str]:
@@ -227,19 +234,22 @@ class Stacked:
     def changed_memories(
         self, clients: Sequence[int], first: int, carry: Carry, slots: Tree, flags: Sequence[bool]
     ) -> list[ClientMemory]:
-        """The new memories of these clients (rows from `first` on); none if a flag is false (not finite)."""
+        """The new memories of `clients`, which are the rows from `first` on.
+
+        A client whose flag is false (its results are not finite) keeps its old memory.
+        """
         if not self.memories.needed:
             return []
-        kept = {
+        stacked = {
             "params": {k: carry["params"][k] for k in self.memories.kept},
             "buffers": carry["buffers"] if self.model.statistics == "local" else {},
             "slots": slots,
         }
-        mine = {c: row(kept, first + n) for n, c in enumerate(clients) if flags[first + n]}
-        return [ClientMemory(c, own["params"], own["buffers"], own["slots"]) for c, own in mine.items()]
+        by_client = {c: row(stacked, first + n) for n, c in enumerate(clients) if flags[first + n]}
+        return [ClientMemory(c, v["params"], v["buffers"], v["slots"]) for c, v in by_client.items()]
 
     def personal(self, client: int, shared: Leaves, buffers: Leaves) -> tuple[Leaves, Leaves]:
-        """A client's own model: the shared leaves with those it keeps."""
+        """Parameters and statistics of a client's own model: `shared`, and the client's memory."""
         return self.memories.own_model(client, shared, buffers)
 
     def save(self) -> Tree:
@@ -252,5 +262,5 @@ class Stacked:
 
 
 def next_order(order: Order) -> Order:
-    """The order of the round after, as far as it is known: its numbers, not its model."""
+    """The next order with the numbers of its round; its tensors are still those of `order`."""
     return order._replace(round=order.round + 1, stage_round=order.stage_round + 1)
