@@ -27,7 +27,7 @@ from kedge.running.execute import execute, run_locked
 from kedge.running.folders.folder import check_free, create, locked
 from kedge.running.folders.marker import Marker
 from kedge.running.folders.resumed_code import update_record, use_code
-from kedge.running.folders.sources import CodeChoice, contents, own_names
+from kedge.running.folders.sources import CodeChoice, code_names, contents
 from kedge.running.folders.train_record import call_record, check_same_call, train_identity
 from kedge.running.progress_bar import Bar
 from kedge.running.result import Result
@@ -113,7 +113,7 @@ def train(  # noqa: PLR0913  # one parameter for each key of a configuration
     old = folder_to_resume(folder, resume)
     with use_code(old, code) if old else nullcontext():
         experiment = resolve(override(document, settings))
-        names = own_names(experiment)
+        names = code_names(experiment)
         stages = train_stages(method, experiment, None if isinstance(optimizer, str) else optimizer)
     network = private_copy(module).cpu()
     federation = user_federation(clients, test, local_tests, network, experiment)

@@ -48,7 +48,7 @@ def choose_engine(tasks: Sequence[Task], wanted: EngineChoice, say: Callable[[st
 
 
 def choice_of(settings: Mapping[str, Any]) -> Choice:
-    """The engine's `Choice` in these settings."""
+    """The `Choice` of an engine that these settings record."""
     return Choice(**{key: settings[key] for key in CHOICE if key in settings})  # old runs have no streams
 
 

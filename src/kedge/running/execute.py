@@ -34,7 +34,7 @@ from kedge.running.folders.identity import check_identity, experiment_identity
 from kedge.running.folders.marker import Marker, read_marker
 from kedge.running.folders.partition_check import check_partition
 from kedge.running.folders.resumed_code import update_record, use_code
-from kedge.running.folders.sources import CodeChoice, contents, own_names
+from kedge.running.folders.sources import CodeChoice, code_names, contents
 from kedge.running.progress import Observer
 from kedge.running.recording.history import complete_rounds, history_problem
 from kedge.running.result import Result, result_of
@@ -65,9 +65,9 @@ def create_run(experiment: Experiment, folder: Path | None, force: bool, locks: 
         check_free(folder, force)  # before data are loaded
     task = assemble(experiment)
     if folder:
-        dealt = partition_record_of(experiment, task.federation).to_bytes()
-        code = contents(own_names(experiment))
-        files: dict[str, str | bytes] = {"config.toml": experiment.toml(), PARTITION_FILE: dealt, **code}
+        partition = partition_record_of(experiment, task.federation).to_bytes()
+        code = contents(code_names(experiment))
+        files: dict[str, str | bytes] = {"config.toml": experiment.toml(), PARTITION_FILE: partition, **code}
         create(folder, files, Marker("run", experiment_identity(experiment)), force, locks)
     return task
 
@@ -86,7 +86,7 @@ def read_experiment(folder: Path) -> Experiment:
 
 
 def load_run(folder: Path, code: CodeChoice = "same") -> tuple[Experiment, Task]:
-    """Load the experiment in a folder and its task, with the data and the code that the run started with."""
+    """Load the experiment of a run's folder and its task; raise if settings, data or code have changed."""
     with use_code(folder, code):
         experiment = read_experiment(folder)
         check_identity(
@@ -102,7 +102,7 @@ def load_run(folder: Path, code: CodeChoice = "same") -> tuple[Experiment, Task]
                 experiment, partition={"name": "saved", "path": str(folder / PARTITION_FILE)}
             )
         task = assemble(experiment)
-        update_record(folder, code, own_names(experiment))
+        update_record(folder, code, code_names(experiment))
     check_partition(folder, partition_record_of(experiment, task.federation))
     return experiment, task
 
@@ -123,9 +123,9 @@ def run_locked(
     folder: Path | None,
     observer: Observer,
 ) -> Result:
-    """Run or resume in a locked folder; the engine chosen at the first start is kept for the whole run.
+    """Run or resume in a locked folder, always on the engine that was chosen at the first start.
 
-    If engine "auto" chose an engine that cannot compile the network, an engine that compiles nothing follows.
+    If engine "auto" has chosen an engine that cannot compile the network, it chooses one without compiling.
     """
     with (
         computing_in(task.precision),
@@ -147,7 +147,7 @@ def run_locked(
                 reason = compile_failure(error)
                 if reason is None or wanted.name != "auto" or not settings["compiled"]:
                     raise
-            # Outside `except` the error is freed, and with it the memory of its frames.
+            # Outside `except` the error is freed, and with it the tensors in its frames.
             del engine
             observer.say(f"choosing an engine that compiles nothing: {reason}")
             settings = choose_engine([task], replace(wanted, compile="off"), observer.say)

@@ -11,7 +11,7 @@ from kedge.core.errors import RequestError
 from kedge.core.frozen import same_frozen, with_frozen
 from kedge.core.model import Model
 from kedge.data.federation import Federation
-from kedge.engines.pack.joining import same
+from kedge.engines.pack.joining import same_samples
 from kedge.running.execute import create_run, load_run
 from kedge.running.folders.folder import locked
 from kedge.running.folders.identity import differences, experiment_identity
@@ -39,17 +39,17 @@ def prepare_run(request: RunRequest, others: Sequence[PreparedRun], locks: ExitS
 
 
 def with_shared_samples(data: Federation, others: Sequence[Federation]) -> Federation:
-    """The federation with the samples of another one in place of its own, where they are equal."""
+    """The federation, with the pool and test set of another federation if they have equal samples."""
     for other in others:
-        if data.pool is not other.pool and same(data.pool, other.pool):
+        if data.pool is not other.pool and same_samples(data.pool, other.pool):
             data = replace(data, pool=other.pool)
-        if data.test and other.test and data.test is not other.test and same(data.test, other.test):
+        if data.test and other.test and data.test is not other.test and same_samples(data.test, other.test):
             data = replace(data, test=other.test)
     return data
 
 
 def with_shared_frozen(model: Model, others: Sequence[Model]) -> Model:
-    """The model with the frozen parameters of another one in place of its own, where they are equal."""
+    """The model, with the frozen parameters of another model if they are equal."""
     if model.frozen:
         for other in others:
             if same_frozen(model, other):
@@ -58,7 +58,7 @@ def with_shared_frozen(model: Model, others: Sequence[Model]) -> Model:
 
 
 def check_matches_list(request: RunRequest, found: Experiment) -> None:
-    """Raise if the run in a folder is not the run that the list of runs has for this folder."""
+    """Raise if the experiment `found` in a run's folder is not the experiment of the request."""
     changed = differences(experiment_identity(request.experiment), experiment_identity(found))
     if changed:
         raise RequestError(

@@ -54,8 +54,8 @@ def stage_is_over(task: Task, progress: Progress) -> bool:
         return True
     if stage.until is None:
         return False
-    own = progress.history[len(progress.history) - progress.stage_round :]
-    return bool(own) and stage.until(own)
+    lines_of_stage = progress.history[len(progress.history) - progress.stage_round :]
+    return bool(lines_of_stage) and stage.until(lines_of_stage)
 
 
 def is_last_round(task: Task, progress: Progress) -> bool:

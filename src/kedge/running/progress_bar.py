@@ -43,8 +43,8 @@ class Bar:
 
     def line(self, line: dict[str, Any]) -> None:
         """Show the round, accuracy and speed of a history line."""
-        found = accuracy_in(line)
-        self.accuracy = f"{100 * found:.1f} %" if found is not None else self.accuracy
+        accuracy = accuracy_in(line)
+        self.accuracy = f"{100 * accuracy:.1f} %" if accuracy is not None else self.accuracy
         speed = f"{line['time']['samples_per_second']:,.0f}"
         self.progress.update(self.task, completed=line["round"], accuracy=self.accuracy, speed=speed)
 
@@ -75,11 +75,11 @@ class PackBar(Bar):
         """A callback for the history lines of this run."""
 
         def add_line(line: dict[str, Any]) -> None:
-            found = accuracy_in(line)
+            accuracy = accuracy_in(line)
             with self.lock:
                 self.rounds[run], self.speeds[run] = line["round"], line["time"]["samples_per_second"]
-                if found is not None:
-                    self.accuracies[run] = found
+                if accuracy is not None:
+                    self.accuracies[run] = accuracy
                 self.update()
 
         return add_line

@@ -41,8 +41,8 @@ class Result:
     @property
     def best(self) -> tuple[int, float]:
         """Round and value of the best accuracy."""
-        found = self._distributed()
-        return found.best_round, found.best
+        summary = self._distributed()
+        return summary.best_round, summary.best
 
     def metric(self, name: str) -> Summary:
         """A cell of the evaluation matrix: its last and best value and their rounds.
@@ -76,13 +76,13 @@ def result_of(
 ) -> Result:
     """The result of a finished run, with models on the CPU."""
     server, model, algorithm = progress.server, task.model, last_algorithm(task, progress)
-    kept = any(k not in model.extra or k in algorithm.heads for k in server.own)
+    clients_keep_leaves = any(k not in model.extra or k in algorithm.heads for k in server.own)
 
     def state_dict(params: Leaves, buffers: Leaves) -> dict[str, Tensor]:
-        every = state_dict_of(model, params, buffers)
-        return {k: v.detach().cpu().clone() for k, v in every.items()}
+        return {k: v.detach().cpu().clone() for k, v in state_dict_of(model, params, buffers).items()}
 
-    clients = range(len(task.federation.clients)) if kept or model.statistics == "local" else ()
+    personal = clients_keep_leaves or model.statistics == "local"
+    clients = range(len(task.federation.clients)) if personal else ()
     return Result(
         name=name,
         method=algorithm.name,

@@ -20,7 +20,8 @@ def run_all(
     """Train all runs, in packs of at most `limit` runs (0: as many as fit), and yield outcomes as runs end.
 
     A run that fails does not end the others. When `stop` returns true, every run saves its state after the
-    current round, and Interrupted is raised.
+    current round, and Interrupted is raised. `shown`: show progress bars (None: if standard error is a
+    terminal). `say` receives messages for the user.
     """
     controls = Controls(shown, say, stop)
     for group in groups(requests):

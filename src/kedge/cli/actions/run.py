@@ -21,7 +21,7 @@ from kedge.report.tables.matrix import metric_notes
 from kedge.running.execute import run_is_finished
 from kedge.running.folders.folder import check_free, create
 from kedge.running.folders.marker import PLAN, SWEEP, Marker, planned_runs, read_marker
-from kedge.running.folders.sources import CodeChoice, contents, own_names
+from kedge.running.folders.sources import CodeChoice, code_names, contents
 from kedge.running.requests import RunRequest
 
 
@@ -69,7 +69,7 @@ def new_runs(top: Path, plan: Sequence[PlannedRun], force: bool, locks: ExitStac
 def create_folder(top: Path, plan: Sequence[PlannedRun], force: bool, locks: ExitStack | None = None) -> None:
     """Create the folder of several runs, with the list of them; `locks` locks it."""
     listed = [{"folder": str(run.folder), "config": run.experiment.toml()} for run in plan]
-    code = contents([name for run in plan for name in own_names(run.experiment)])
+    code = contents([name for run in plan for name in code_names(run.experiment)])
     create(top, {PLAN: json.dumps(listed, indent=1), **code}, Marker("runs"), force, locks)
 
 

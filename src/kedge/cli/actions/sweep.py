@@ -28,7 +28,7 @@ from kedge.report.tables.comparison import comparison_table, row_of
 from kedge.report.tables.matrix import metric_notes
 from kedge.running.folders.folder import create
 from kedge.running.folders.marker import SWEEP, Marker, planned_runs, read_marker
-from kedge.running.folders.sources import CodeChoice, contents, own_names
+from kedge.running.folders.sources import CodeChoice, code_names, contents
 from kedge.running.packs.grouping import groups
 from kedge.running.requests import RunRequest
 
@@ -78,7 +78,7 @@ def new_sweep(top: Path, plan: Sequence[SweepRun], force: bool, locks: ExitStack
 def create_folder(top: Path, plan: Sequence[SweepRun], force: bool, locks: ExitStack | None = None) -> None:
     """Create the folder of a sweep, with the list of its runs; `locks` locks it."""
     runs = [{"folder": str(run.folder), "cell": run.cell, "config": run.experiment.toml()} for run in plan]
-    code = contents([name for run in plan for name in own_names(run.experiment)])
+    code = contents([name for run in plan for name in code_names(run.experiment)])
     create(top, {SWEEP: json.dumps({"runs": runs}, indent=1), **code}, Marker("sweep"), force, locks)
 
 

@@ -98,9 +98,9 @@ def load(
     `say` reports skipped versions. `objection` returns the reason why a complete version does not
     fit, or None.
     """
-    found = versions(folder)
+    existing = versions(folder)
     damaged = 0
-    for version in found:
+    for version in existing:
         try:
             state = read_version(version)
         except CheckpointError as error:
@@ -109,19 +109,19 @@ def load(
             continue
         reason = objection(state)
         if reason is None:
-            if version != found[0]:
+            if version != existing[0]:
                 say(
                     f"The run resumes from checkpoint {version}, and repeats the rounds after round "
                     f"{state.facts['round']} exactly."
                 )
             return state
         say(f"checkpoint {version} does not fit: {reason}. It is skipped.")
-    if found and damaged == len(found):
+    if existing and damaged == len(existing):
         raise CheckpointError(
             f"no whole checkpoint is left in {folder}: every version is damaged. "
             "Delete that folder to run again from the start; the history so far is then written anew."
         )
-    if found:
+    if existing:
         raise CheckpointError(
             f"no checkpoint in {folder} fits this run, for the reasons above. Restore the missing or damaged "
             "files from a copy. If you have none, delete that folder to run again from the start; the "
@@ -159,5 +159,5 @@ def newest_facts(folder: Path) -> dict[str, Any] | None:
 
 
 def on_device(tree: Tree, like: torch.Tensor) -> dict[str, Any]:
-    """Loaded tensors, copied to the device of `like`."""
+    """The tensors of `tree`, copied to the device of `like`."""
     return unflatten({k: v.to(like.device) for k, v in flatten(tree).items()})

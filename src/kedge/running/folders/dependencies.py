@@ -30,18 +30,18 @@ def code_of(name: str) -> list[Code]:
     if first is None:
         return []
     roots = [root_of(first.path, first.module), *(f for f in [Path.cwd()] if f != f.parent)]
-    brought = IMPORTED_WITH.get(str(first.path) if first.module is None else place, set())
-    names = [n for n in brought if n in sys.modules] + ([first.module] if first.module else [])
-    found = {first.path: first}
-    waiting = [first]
-    while names or waiting:
-        for module_name in [part for whole in names for part in prefixes(whole)]:
-            other = local_module(module_name, roots)
-            if other and other.path not in found:
-                found[other.path] = other
-                waiting.append(other)
-        names = [*imported_names(waiting.pop())] if waiting else []
-    return [*found.values()]
+    imported_with = IMPORTED_WITH.get(str(first.path) if first.module is None else place, set())
+    names = [n for n in imported_with if n in sys.modules] + ([first.module] if first.module else [])
+    files = {first.path: first}
+    unread = [first]  # files whose imports are not followed yet
+    while names or unread:
+        for module_name in [prefix for name in names for prefix in prefixes(name)]:
+            code = local_module(module_name, roots)
+            if code and code.path not in files:
+                files[code.path] = code
+                unread.append(code)
+        names = [*imported_names(unread.pop())] if unread else []
+    return [*files.values()]
 
 
 def loaded_code(module: ModuleType, name: str | None) -> Code | None:
@@ -54,16 +54,16 @@ def root_of(path: Path, module: str | None) -> Path:
     """The folder from which the file `path` is imported as `module`."""
     if module is None:
         return path.parent
-    above = module.count(".") + (path.name == "__init__.py")
-    return path.parents[min(above, len(path.parents) - 1)]
+    levels = module.count(".") + (path.name == "__init__.py")
+    return path.parents[min(levels, len(path.parents) - 1)]
 
 
 def local_module(name: str, roots: list[Path]) -> Code | None:
     """The file of the module `name`, loaded or not, if it is below one of the folders `roots`."""
     module = sys.modules.get(name)
     if module is not None:
-        found = loaded_code(module, name)
-        return found if found and any(found.path.is_relative_to(root) for root in roots) else None
+        code = loaded_code(module, name)
+        return code if code and any(code.path.is_relative_to(root) for root in roots) else None
     inside = Path(*name.split("."))
     for root in roots:
         for path in (root / inside / "__init__.py", root / inside.with_suffix(".py")):
@@ -78,16 +78,16 @@ def imported_names(code: Code) -> Iterator[str]:
         tree = ast.parse(code.source)
     except (SyntaxError, ValueError):
         return  # a file that was never loaded may be invalid
-    whole = code.module or ""
-    package = whole if code.path.name == "__init__.py" else whole.rpartition(".")[0]
+    module = code.module or ""
+    package = module if code.path.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             parents = package.split(".")
-            above = ".".join(parents[: max(0, len(parents) - node.level + 1)]) if node.level else ""
-            start = ".".join(part for part in (above, node.module) if part)
-            yield from (f"{start}.{alias.name}" if start else alias.name for alias in node.names)
+            parent = ".".join(parents[: max(0, len(parents) - node.level + 1)]) if node.level else ""
+            source = ".".join(part for part in (parent, node.module) if part)
+            yield from (f"{source}.{alias.name}" if source else alias.name for alias in node.names)
 
 
 def prefixes(name: str) -> list[str]:

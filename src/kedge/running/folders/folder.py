@@ -61,14 +61,14 @@ def create(
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     aside = None
-    with ExitStack() as old, ExitStack() as new:
+    with ExitStack() as old_locks, ExitStack() as new_locks:
         try:
             for name, content in {**contents, FILE: marker.content()}.items():
                 (temporary / name).parent.mkdir(parents=True, exist_ok=True)
                 write(temporary / name, content.encode() if isinstance(content, str) else content)
             temporary.chmod(0o755)
-            lock(temporary, new)
-            aside = move_aside(folder, old) if replace and os.path.lexists(folder) else None
+            lock(temporary, new_locks)
+            aside = move_aside(folder, old_locks) if replace and os.path.lexists(folder) else None
             move_in(temporary, folder)
         except BaseException:
             if aside and not os.path.lexists(folder):
@@ -76,7 +76,7 @@ def create(
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         if locks is not None:
-            locks.enter_context(new.pop_all())
+            locks.enter_context(new_locks.pop_all())
     sync_folder(folder.parent)
     if aside:
         shutil.rmtree(aside)
@@ -111,7 +111,7 @@ def move_aside(folder: Path, locks: ExitStack) -> Path:
 
 
 def move_in(temporary: Path, folder: Path) -> None:
-    """Rename a new folder to `folder`; raise if another process has made one there meanwhile."""
+    """Rename the folder `temporary` to `folder`; raise if another process has created `folder` meanwhile."""
     try:
         os.rename(temporary, folder)
     except OSError as error:
@@ -194,24 +194,26 @@ class Lines:
 
 def hash_of(path: Path, length: int) -> "hashlib._Hash":
     """The sha256 object after the first `length` bytes of a file; raise if the file is shorter."""
-    found, left = hashlib.sha256(), length
+    sha256, left = hashlib.sha256(), length
     with path.open("rb") as file:
         while left and (content := file.read(min(left, BLOCK))):
-            found.update(content)
+            sha256.update(content)
             left -= len(content)
     if left:
         raise CheckpointError(
             f"{path} has {length - left} bytes; it had {length} when the checkpoint was saved."
         )
-    return found
+    return sha256
 
 
 def read_lines(path: Path, length: int | None = None) -> list[dict[str, Any]]:
     """The lines of a history, or of its first `length` bytes; an incomplete last line is left out."""
     if not path.exists():
         return []
-    whole = path.read_bytes()[:length].rpartition(b"\n")[0]
-    return [line_of(path, number, line) for number, line in enumerate(whole.split(b"\n"), 1) if whole]
+    complete_lines = path.read_bytes()[:length].rpartition(b"\n")[0]
+    if not complete_lines:
+        return []
+    return [line_of(path, number, line) for number, line in enumerate(complete_lines.split(b"\n"), 1)]
 
 
 def line_of(path: Path, number: int, content: bytes) -> dict[str, Any]:

@@ -98,8 +98,7 @@ def data_identity(federation: Federation) -> Identity:
 
 def joined(lists: Iterable[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     """Lists of sample numbers concatenated in one array, each preceded by its length."""
-    every = list(lists)
-    return np.concatenate([np.concatenate([[len(own)], own]) for own in every]).astype("<i8")
+    return np.concatenate([np.concatenate([[len(samples)], samples]) for samples in lists]).astype("<i8")
 
 
 def module_identity(module: nn.Module) -> Identity:
@@ -125,8 +124,8 @@ def flat(settings: Mapping[str, Any]) -> Identity:
     return found
 
 
-def plain_entries(key: str, value: Any, above: tuple[int, ...] = ()) -> Identity:
-    """`value` as plain values under `key` and nested keys; `above` has the ids of the enclosing values."""
+def plain_entries(key: str, value: Any, enclosing: tuple[int, ...] = ()) -> Identity:
+    """`value` as plain values under `key` and nested keys; `enclosing`: ids of the values it is part of."""
     if is_plain(value):
         return {key: plain(value)}
     if isinstance(value, Tensor | np.ndarray | np.generic):
@@ -135,7 +134,7 @@ def plain_entries(key: str, value: Any, above: tuple[int, ...] = ()) -> Identity
         return {key: str(value)}
     if isinstance(value, type):
         return {key: name_of(value)}
-    if id(value) in above:
+    if id(value) in enclosing:
         return {key: "itself"}
     if isinstance(value, nn.Module):
         parts: dict[str, Any] = dict(value.state_dict())
@@ -144,7 +143,7 @@ def plain_entries(key: str, value: Any, above: tuple[int, ...] = ()) -> Identity
         head, parts = type_and_parts(value)
     found: Identity = {} if head is None else {key: head}
     for name, part in parts.items():
-        found |= plain_entries(f"{key}.{name}", part, (*above, id(value)))
+        found |= plain_entries(f"{key}.{name}", part, (*enclosing, id(value)))
     return found
 
 
@@ -169,8 +168,8 @@ def type_and_parts(value: Any) -> tuple[Any, dict[str, Any]]:
     if is_dataclass(value):
         return name_of(type(value)), {f.name: getattr(value, f.name) for f in fields(value)}
     # Private attributes may be caches, which are no settings.
-    own = {k: v for k, v in sorted(getattr(value, "__dict__", {}).items()) if not k.startswith("_")}
-    return name_of(type(value)), own
+    public = {k: v for k, v in sorted(getattr(value, "__dict__", {}).items()) if not k.startswith("_")}
+    return name_of(type(value)), public
 
 
 def function_parts(function: FunctionType) -> dict[str, Any]:
@@ -205,8 +204,8 @@ def plain(value: Any) -> Any:
 def name_of(thing: Callable[..., Any]) -> str:
     """The module and name of a function or a class.
 
-    For kedge's own code the module is just kedge, so files may move. The digest in the name of a module that
-    imported.py made of a user's file is removed.
+    For kedge's own code the module is just kedge, so files may move. A user's file is imported as a module
+    with a digest in its name (config/imports.py); the digest is removed.
     """
     module = str(getattr(thing, "__module__", None))
     module = re.sub(r"^kedge\..*", "kedge", module)
@@ -271,13 +270,14 @@ def differences(before: Identity, now: Identity, same_version: bool = True) -> l
     keys = [
         key for key in {**before, **now} if key not in before or key not in now or before[key] != now[key]
     ]
-    other = {key.removesuffix(".name") for key in keys if key in before and key in now}
+    # If a table names another factory now, keys that only one of the two has are not listed.
+    renamed = {key.removesuffix(".name") for key in keys if key in before and key in now}
     found = []
     for key in keys:
         if key in before and key in now:
             old, new = shown(before[key], now[key])
             found.append(f"{key} was {old}, and is {new} now")
-        elif same_version and not any(key.startswith(f"{part}.") for part in other):
+        elif same_version and not any(key.startswith(f"{table}.") for table in renamed):
             old, new = shown(before.get(key), now.get(key))
             gone = f"{key} was {old}, and is not there now"
             found.append(gone if key in before else f"{key} was not there, and is {new} now")

@@ -151,12 +151,14 @@ def foreign_in_sources(folder: Path) -> Iterator[Path]:
 
 
 def foreign_in_runs(folder: Path, planned: list[Path], below: Path) -> Iterator[Path]:
-    """The files that belong neither to the listed runs nor to a parent folder of one."""
+    """The files that belong neither to the runs `planned` nor to a parent folder of a run.
+
+    `below` is the position of `folder` in the folder of all runs.
+    """
     names = {path.parts[0] for path in planned}
     for path in folder.iterdir():
-        rest = [
-            Path(*one.parts[1:]) for one in planned if one.parts[0] == final_folder_name(path.name, names)
-        ]
+        final_name = final_folder_name(path.name, names)
+        rest = [Path(*run.parts[1:]) for run in planned if run.parts[0] == final_name]
         if not is_folder(path):
             if (
                 below.parts
@@ -175,7 +177,7 @@ def foreign_in_runs(folder: Path, planned: list[Path], below: Path) -> Iterator[
 
 
 def final_folder_name(name: str, planned: set[str]) -> str:
-    """The run's name in the name of a temporary folder that a crash left behind; else the name itself."""
+    """The name of a folder; of a temporary folder that a crash left behind, the name of its run."""
     match = re.fullmatch(r"\.(.+)\.[a-z0-9_]{8}(\.old)?", name)
     return match[1] if match and match[1] in planned else name
 

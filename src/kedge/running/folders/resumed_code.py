@@ -81,10 +81,10 @@ def unload_stale_modules(record: Record, paths: set[Path]) -> None:
     stale = {path for module, path in loaded if source_of(module) != now.get(path)}
     if not stale:
         return
-    for path in stale:  # its compiled file looks valid if size and second of the change are equal
+    for path in stale:  # Python would reuse its compiled file if size and second of the change are equal
         Path(cache_from_source(str(path))).unlink(missing_ok=True)
-    tops, every = top_names(record), {id(module) for module, _ in loaded}
-    for name in [name for name, m in sys.modules.items() if id(m) in every or name.partition(".")[0] in tops]:
+    tops, ids = top_names(record), {id(module) for module, _ in loaded}
+    for name in [name for name, m in sys.modules.items() if id(m) in ids or name.partition(".")[0] in tops]:
         del sys.modules[name]
 
 
@@ -124,12 +124,12 @@ def import_from_copies(record: Record, roots: Sequence[Path]) -> Iterator[None]:
 
 
 def pin_of(path: Path, record: Record, stored: str) -> Pin:
-    """The pin of the file at `path`."""
+    """The `Pin` (config/imports.py) of the file at `path`, whose copy is `stored`."""
     return Pin(path, root_of(path, file_of(record, stored).module), path.read_bytes())
 
 
 def pin_of_copy(folder: Path, record: Record, name: str) -> Pin:
-    """The pin of the copy of a name's file; raise if any copy is damaged."""
+    """The `Pin` of the stored copy of the file that `name` refers to; raise if any copy is damaged."""
     for file in record.files:
         copy = folder / file.stored
         if not copy.is_file() or hashlib.sha256(copy.read_bytes()).hexdigest() != file.sha256:
@@ -161,10 +161,10 @@ def current_path(file: StoredFile, record: Record) -> Path:
 def check_files_exist(folder: Path, record: Record, places: Mapping[str, Path], choice: CodeChoice) -> None:
     """Raise if a file is missing; with 'changed' only if a config names it: imports may have changed."""
     needed = places if choice == "same" else {stored: places[stored] for stored in record.names.values()}
-    gone = [stored for stored, path in needed.items() if not path.is_file()]
-    if not gone:
+    missing = [stored for stored, path in needed.items() if not path.is_file()]
+    if not missing:
         return
-    stored = gone[0]
+    stored = missing[0]
     name = next((n for n, s in record.names.items() if s == stored), file_of(record, stored).names[0])
     raise RequestError(
         f"{name}: the file {places[stored]} is missing; {folder} started with it. Put it back, or "
@@ -208,7 +208,7 @@ def update_record(folder: Path, choice: CodeChoice, names: Sequence[str] = ()) -
     """Update a folder's record after its code is loaded; `names` are the names of code in its config."""
     record = read_record(folder)
     if record is None:
-        store_late(folder, choice, names)
+        store_first_record(folder, choice, names)
         return
     if choice == "stored":
         return
@@ -224,7 +224,7 @@ def update_record(folder: Path, choice: CodeChoice, names: Sequence[str] = ()) -
         say(f"{folder}: resuming with the changed code; {FILE} also keeps the original")
 
 
-def store_late(folder: Path, choice: CodeChoice, names: Sequence[str]) -> None:
+def store_first_record(folder: Path, choice: CodeChoice, names: Sequence[str]) -> None:
     """Store the code of a run that a version without `sources.json` started."""
     record, copies = collect_code(names, FOLDER)
     if not record.files:

@@ -58,7 +58,7 @@ class Active(NamedTuple):
 ACTIVE: ContextVar[Active | None] = ContextVar("active", default=None)
 
 
-def own_names(experiment: Experiment) -> list[str]:
+def code_names(experiment: Experiment) -> list[str]:
     """The names of the user's own code in an experiment's config."""
     tables = {k: v for k, v in asdict(experiment).items() if k != "data"}  # data names files, never code
     return [*dict.fromkeys(colon_names(tables))]
@@ -92,7 +92,7 @@ def part_for(record: Record, names: Sequence[str]) -> Record:
     """The part of a record that `names` need."""
     known = {name: record.names[name] for name in names if name in record.names}
     users = [(file, tuple(name for name in file.names if name in known)) for file in record.files]
-    return Record(known, tuple(replace(file, names=own) for file, own in users if own))
+    return Record(known, tuple(replace(file, names=in_use) for file, in_use in users if in_use))
 
 
 def collect_code(names: Sequence[str], folder: str) -> tuple[Record, dict[str, bytes]]:
@@ -114,7 +114,7 @@ def collect_code(names: Sequence[str], folder: str) -> tuple[Record, dict[str, b
 
 
 def free_place(folder: str, code: Code, taken: Mapping[str, bytes]) -> str:
-    """A free path for a copy, from which the file can be imported by its module name."""
+    """A path for the copy of a file that no other copy has, and from which it can be imported by its name."""
     inside = code.path.relative_to(root_of(code.path, code.module)).as_posix()
     place, number = f"{folder}/{inside}", 2
     while taken.get(place, code.source) != code.source:
@@ -140,7 +140,7 @@ def read_record(folder: Path) -> Record | None:
 
 
 def file_of(record: Record, stored: str) -> StoredFile:
-    """The file with this copy."""
+    """The file whose copy is `stored`."""
     return next(file for file in record.files if file.stored == stored)
 
 

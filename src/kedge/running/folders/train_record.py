@@ -34,9 +34,9 @@ def train_identity(
     task: Task, stages: Sequence[Stage], method: Method, experiment: Experiment, module: nn.Module
 ) -> Identity:
     """The identity of a run of kedge.train. The user's own code is compared by its files, not by value."""
-    named = [{"method": one, "schedule": schedule} for one, schedule, *_ in experiment.stages]
-    own = isinstance(method, str) and any(colon_names(named))
-    known = method if isinstance(method, str) and own else stages[0].algorithm
+    tables = [{"method": table, "schedule": schedule} for table, schedule, *_ in experiment.stages]
+    has_user_code = isinstance(method, str) and any(colon_names(tables))
+    first_method = method if isinstance(method, str) and has_user_code else stages[0].algorithm
     further: dict[str, Any] = {}
     if len(stages) > 1:
         starts = accumulate(stage.rounds for stage in stages)
@@ -44,7 +44,7 @@ def train_identity(
             {
                 "at": start,
                 "when": before.until,
-                "method": None if own else stage.algorithm,
+                "method": None if has_user_code else stage.algorithm,
                 "local": stage.local if stage.local != stages[0].local else None,
             }
             for start, (before, stage) in zip(starts, pairwise(stages), strict=False)
@@ -54,7 +54,7 @@ def train_identity(
     if experiment.evaluation.local_test:
         further["local_test"] = experiment.evaluation.local_test
     training, evaluation = experiment.training, experiment.evaluation
-    return call_identity(task, known, module, units=training.units, all=evaluation.all, **further)
+    return call_identity(task, first_method, module, units=training.units, all=evaluation.all, **further)
 
 
 def check_same_call(folder: Path, identity: Identity, task: Task, module: nn.Module) -> None:
@@ -68,16 +68,16 @@ def check_same_call(folder: Path, identity: Identity, task: Task, module: nn.Mod
     if read_marker(folder) is None:  # version 0.1 saved only these keys
         first = tomllib.loads(config.read_text())
         now = tomllib.loads(call_record(task, module))
-        kept = ("call", "module", "seed", "clients")
-        found = differences({k: first.get(k) for k in kept}, {k: now[k] for k in kept})
+        compared = ("call", "module", "seed", "clients")
+        found = differences({k: first.get(k) for k in compared}, {k: now[k] for k in compared})
         raise_differences(folder, found, ANOTHER_CALL)
     check_identity(folder, identity, ANOTHER_CALL)
 
 
 def call_record(task: Task, module: nn.Module) -> str:
-    """The config.toml of such a run; it is resumed by the same call, not from this file."""
+    """The config.toml of a run of kedge.train: a record; the run is resumed by the same call."""
     first, *later = task.stages
-    stages = {"then": [{"rounds": one.rounds, "method": repr(one.algorithm)} for one in later]}
+    stages = {"then": [{"rounds": stage.rounds, "method": repr(stage.algorithm)} for stage in later]}
     return tomli_w.dumps(
         {
             "name": "train",

@@ -32,21 +32,21 @@ def groups(requests: Iterable[RunRequest]) -> list[list[RunRequest]]:
 
     A resumed run keeps its engine. New runs use the first engine that a resumed run of their group has.
     """
-    found: list[list[RunRequest]] = []
-    every = list(requests)
-    for group in grouped(every, [program_key(request.experiment) for request in every]):
+    result: list[list[RunRequest]] = []
+    requests = list(requests)
+    for group in grouped(requests, [program_key(request.experiment) for request in requests]):
         engines = [engine_key(request.engine_settings) for request in group]
-        first = next(filter(None, engines), "")
-        found += grouped(group, [engine or first for engine in engines])
-    return found
+        first_chosen = next(filter(None, engines), "")
+        result += grouped(group, [engine or first_chosen for engine in engines])
+    return result
 
 
 def grouped(requests: Sequence[RunRequest], keys: Sequence[Hashable]) -> list[list[RunRequest]]:
     """The requests in groups with equal keys."""
-    found: dict[Hashable, list[RunRequest]] = {}
+    by_key: dict[Hashable, list[RunRequest]] = {}
     for request, key in zip(requests, keys, strict=True):
-        found.setdefault(key, []).append(request)
-    return list(found.values())
+        by_key.setdefault(key, []).append(request)
+    return list(by_key.values())
 
 
 def engine_key(settings: dict[str, Any] | None) -> str:
@@ -101,17 +101,17 @@ def runs_that_fit(task: Task, chunk: int = 0) -> int:
 
 
 def kept_values(task: Task, stage: Stage) -> int:
-    """The number of values that a client's memory has."""
+    """The number of tensor elements in a client's memory."""
     model, memories = model_for(stage.algorithm, task.model), Memories()
     params, buffers = model.init(0)
     memories.begin(stage.algorithm, model, params, frozenset())
-    own = memories.of(0, only(params, memories.shared), buffers)
-    statistics = own["buffers"] if model.statistics == "local" else {}
-    kept = {"slots": own["slots"], "local": only(params, memories.kept), "buffers": statistics}
+    state = memories.of(0, only(params, memories.shared), buffers)
+    statistics = state["buffers"] if model.statistics == "local" else {}
+    kept = {"slots": state["slots"], "local": only(params, memories.kept), "buffers": statistics}
     return sum(v.numel() for v in flatten(kept).values())
 
 
 def even_pack_size(count: int, most: int) -> int:
-    """The size of the largest pack if `count` runs are divided evenly into packs of at most `most` runs."""
+    """The size of the largest pack if `count` runs are divided evenly, with at most `most` runs in a pack."""
     packs = -(-count // most)
     return -(-count // packs)

@@ -40,7 +40,7 @@ class PackThread:
     """Trains the runs of a pack in a daemon thread.
 
     The main thread iterates `outcomes` once: this starts the thread, and waits for the ends of the runs. The
-    thread calls `train`. In it, `Pack.carry_out` resumes the generator of each run (`start_run`) for every
+    thread calls `train`. In it, `Pack.train_runs` resumes the generator of each run (`start_run`) for every
     round, and calls `report_end` when a run ends. Each run calls `must_stop` after each of its rounds. The
     threads share the queue `ends`, the event `leaving` and the progress bar.
     """
@@ -105,7 +105,9 @@ class PackThread:
         torch.set_num_threads(self.settings["threads"])  # OpenMP and dynamo keep these settings per thread
         never_fall_back()
         try:
-            self.pack.carry_out([self.start_run(number) for number in range(len(self.runs))], self.report_end)
+            self.pack.train_runs(
+                [self.start_run(number) for number in range(len(self.runs))], self.report_end
+            )
         except BaseException as error:  # an error of the pack itself ends all runs that have not ended
             for number in set(range(len(self.runs))) - self.reported:
                 self.report_end(number, error)

@@ -30,18 +30,18 @@ Values = dict[str, float | None]
 
 
 def updates_correction(algorithm: Algorithm) -> Updates | None:
-    """The correction that measures updates, or None."""
+    """The correction of `algorithm` that measures the clients' updates, or None."""
     return next((c for c in algorithm.corrections if isinstance(c, Updates)), None)
 
 
 def drift_values(task: Task, engine: Engine, stage: Stage, progress: Progress, reply: Reply) -> Values:
-    """Values that corrections measured in the round; also local drift, if the round is evaluated."""
+    """The values that the round's corrections measure, and the local drift if the round is evaluated."""
     algorithm, data, slots = stage.algorithm, task.federation, progress.server.slots
     measuring = [c for c in algorithm.corrections if reply.size or not isinstance(c, Updates)]
     values: Values = {k: float(v) for c in measuring for k, v in c.measures(slots[c.name]).items()}
-    own, source = updates_correction(algorithm), drift_correction(algorithm)
-    if own and source and evaluation_due(task, progress.round):
-        values |= local_drift(source, engine.save(), data.facts(), own.units)
+    updates, source = updates_correction(algorithm), drift_correction(algorithm)
+    if updates and source and evaluation_due(task, progress.round):
+        values |= local_drift(source, engine.save(), data.facts(), updates.units)
     return {k: finite_or_none(v) for k, v in values.items()}
 
 
@@ -66,7 +66,7 @@ class BeforeRound:
 def measure_before_round(
     task: Task, engine: Engine, stage: Stage, assignment: Assignment, server: Server
 ) -> Rounds[BeforeRound]:
-    """Take the measurements that are due, from the state before the round; probes are assignments, too."""
+    """Take the measurements that are due from the state before a round; yields the assignments of a probe."""
     order, clients = assignment
     began = time.perf_counter()
     population, number = len(task.federation.clients), order.round + 1
@@ -84,8 +84,8 @@ def measure_before_round(
 
 def probe(algorithm: Algorithm, engine: Engine, order: Order, population: int, width: int) -> Rounds[Values]:
     """Measure drift over all clients, `width` clients at once, and restore the engine's memories."""
-    own = updates_correction(algorithm)
-    assert own is not None, "measure.probe_every goes with measure.drift"
+    updates = updates_correction(algorithm)
+    assert updates is not None, "measure.probe_every goes with measure.drift"
     saved = tree_map(torch.clone, engine.save())
     clients = range(population)
     replies: list[Reply] = []
@@ -98,10 +98,10 @@ def probe(algorithm: Algorithm, engine: Engine, order: Order, population: int, w
     if not admitted:
         return {"probe.clients": 0}
     size = sum(reply.size for reply in admitted)
-    parts = [tree_map(lambda v, r=r: v * (r.size / size), r.mean["slots"][own.name]) for r in admitted]
+    parts = [tree_map(lambda v, r=r: v * (r.size / size), r.mean["slots"][updates.name]) for r in admitted]
     mean = functools.reduce(lambda left, right: tree_map(torch.add, left, right), parts)
-    _, state = own.server({}, mean, {}, Cohort(order.round, size, population, order.shared))
-    measures = {k: finite_or_none(float(v)) for k, v in own.measures(state).items()}
+    _, state = updates.server({}, mean, {}, Cohort(order.round, size, population, order.shared))
+    measures = {k: finite_or_none(float(v)) for k, v in updates.measures(state).items()}
     return {"probe.clients": size, **with_probe_names(measures)}
 
 

@@ -52,7 +52,7 @@ class Evaluation(NamedTuple):
     """An evaluation that the engine has started."""
 
     names: Mapping[str, int]  # view -> index of its model; equal models are evaluated once
-    clients: Sequence[Sequence[int]]  # groups of clients with models of their own; empty: there are none
+    clients: Sequence[Sequence[int]]  # groups of clients; empty if no client has its own model
     seen: frozenset[int]
     scores: Callable[[], RoundScores]  # waits for the scores
     tuned: dict[int, ClientScore]
@@ -63,13 +63,13 @@ def start_evaluation(
 ) -> PendingResults:
     """Start to evaluate the models of the round that has just finished."""
     server, algorithm, model, overlap = progress.server, stage.algorithm, task.model, overlap_of(engine)
-    found = global_models(algorithm, server)
-    different = {id(leaves): leaves for leaves in found.values()}
+    views = global_models(algorithm, server)
+    different = {id(leaves): leaves for leaves in views.values()}
     models = [{**server.own, **leaves} for leaves in different.values()]
-    own: list[list[ClientModel]] = []
+    client_models: list[list[ClientModel]] = []
     if tests.sizes and (server.own or algorithm.predict is not logits or model.statistics == "local"):
         clients = ((c, *engine.personal(c, server.shared, server.buffers)) for c in tests.sizes)
-        own = list(groups(clients, engine.at_once))
+        client_models = list(groups(clients, engine.at_once))
 
     def score() -> RoundScores:
         shared = Scorer(model, logits, tests.data.prepare)
@@ -80,14 +80,13 @@ def start_evaluation(
             else []
             for samples in (tests.common(), tests.local())
         )
-        return RoundScores(
-            common, local, [personal.client_model_scores(some, tests, overlap.repeat) for some in own]
-        )
+        own = [personal.client_model_scores(group, tests, overlap.repeat) for group in client_models]
+        return RoundScores(common, local, own)
 
-    places = list(different)
+    ids = list(different)
     evaluation = Evaluation(
-        names={name: places.index(id(leaves)) for name, leaves in found.items()},
-        clients=[[client for client, _, _ in some] for some in own],
+        names={name: ids.index(id(leaves)) for name, leaves in views.items()},
+        clients=[[client for client, _, _ in group] for group in client_models],
         seen=frozenset(progress.seen),
         scores=overlap.launch(score),
         tuned=fine_tuned_scores(task, engine, stage, progress, tests),
@@ -105,20 +104,20 @@ def fine_tuned_scores(
     if not (tune and due and tests.sizes):
         return {}
     order = Order(progress.round - 1, progress.stage_round - 1, task.seed, server.shared, server.buffers, {})
-    found: dict[int, ClientScore] = {}
+    by_client: dict[int, ClientScore] = {}
     scorer = Scorer(task.model, algorithm.predict, tests.data.prepare)
-    for some in groups(engine.tune(order, list(tests.sizes), tune), engine.at_once):
+    for group in groups(engine.tune(order, list(tests.sizes), tune), engine.at_once):
         # Launched, although the result is needed at once: `repeat` must always be called on the same stream.
-        scores = overlap.launch(partial(scorer.client_model_scores, some, tests, overlap.repeat))
-        found |= rows_by_client(scores(), [client for client, _, _ in some], tests.sizes)
-    return found
+        scores = overlap.launch(partial(scorer.client_model_scores, group, tests, overlap.repeat))
+        by_client |= rows_by_client(scores(), [client for client, _, _ in group], tests.sizes)
+    return by_client
 
 
 def finish_evaluation(task: Task, tests: EvaluationSets, evaluation: Evaluation) -> tuple[Metrics, ByClient]:
     """Wait for the scores of an evaluation, and compute its metrics."""
     scores, population = evaluation.scores(), len(task.federation.clients)
-    common = [common_metrics(one) for one in scores.common]
-    local = [split_by_client(one, tests.sizes) for one in scores.local]
+    common = [common_metrics(model_scores) for model_scores in scores.common]
+    local = [split_by_client(model_scores, tests.sizes) for model_scores in scores.local]
     metrics: Metrics = {}
     by_client: ByClient = {}
     for name, number in evaluation.names.items():
@@ -129,27 +128,26 @@ def finish_evaluation(task: Task, tests: EvaluationSets, evaluation: Evaluation)
             by_client |= accuracies(f"{name}.local.accuracy", local[number], population)
     if not local:
         return metrics, by_client
-    own = local[evaluation.names["distributed"]]
+    personal = local[evaluation.names["distributed"]]
     if evaluation.clients:
-        parts = zip(scores.own, evaluation.clients, strict=True)
-        own = {
-            client: one
-            for found, some in parts
-            for client, one in rows_by_client(found, some, tests.sizes).items()
-        }
-    metrics |= personal_metrics(task, evaluation.seen, own, "")
-    by_client |= accuracies("personal.local.accuracy", own, population)
+        personal = {}
+        for group_scores, group in zip(scores.own, evaluation.clients, strict=True):
+            personal |= rows_by_client(group_scores, group, tests.sizes)
+    metrics |= personal_metrics(task, evaluation.seen, personal, "")
+    by_client |= accuracies("personal.local.accuracy", personal, population)
     if evaluation.tuned:
         metrics |= personal_metrics(task, evaluation.seen, evaluation.tuned, ".tuned")
         by_client |= accuracies("personal.local.accuracy.tuned", evaluation.tuned, population)
     return metrics, by_client
 
 
-def personal_metrics(task: Task, seen: frozenset[int], own: dict[int, ClientScore], suffix: str) -> Metrics:
+def personal_metrics(
+    task: Task, seen: frozenset[int], by_client: dict[int, ClientScore], suffix: str
+) -> Metrics:
     """Means over the clients, and over clients that have and have not taken part."""
-    scores_seen = [score for client, score in own.items() if client in seen]
-    scores_unseen = [score for client, score in own.items() if client not in seen]
-    headline = scores_seen if task.headline == "seen" else own.values()
+    scores_seen = [score for client, score in by_client.items() if client in seen]
+    scores_unseen = [score for client, score in by_client.items() if client not in seen]
+    headline = scores_seen if task.headline == "seen" else by_client.values()
     parts = {"": headline, **({".seen": scores_seen, ".unseen": scores_unseen} if scores_unseen else {})}
     return {
         f"personal.local.{k}{suffix}{part}": v
@@ -158,11 +156,12 @@ def personal_metrics(task: Task, seen: frozenset[int], own: dict[int, ClientScor
     }
 
 
-def accuracies(name: str, own: dict[int, ClientScore], clients: int) -> ByClient:
+def accuracies(name: str, by_client: dict[int, ClientScore], clients: int) -> ByClient:
     """The accuracy of every client, under `name`; None for a client without a test set."""
-    if not own:
+    if not by_client:
         return {}
-    return {name: [own[c].correct / own[c].samples if c in own else None for c in range(clients)]}
+    scores = (by_client.get(client) for client in range(clients))
+    return {name: [score.correct / score.samples if score else None for score in scores]}
 
 
 def prefixed(name: str, values: Metrics) -> Metrics:

@@ -17,12 +17,12 @@ from kedge.running.progress import Progress
 def write_models(folder: Path, task: Task, progress: Progress) -> None:
     """Write the final distributed model, and the views beside it."""
     server = progress.server
-    found = {"model": server.shared, "average": server.average}
+    models = {"model": server.shared, "average": server.average}
     for c in last_algorithm(task, progress).corrections:
-        found |= c.views(server.shared, server.slots[c.name])
-    for name, leaves in found.items():
-        every = state_dict_of(task.model, complete_leaves(task.model, server, leaves), server.buffers)
-        write(folder / f"{name}.safetensors", safetensors.torch.save(checkpoint.cpu_copies(every)))
+        models |= c.views(server.shared, server.slots[c.name])
+    for name, leaves in models.items():
+        state_dict = state_dict_of(task.model, complete_leaves(task.model, server, leaves), server.buffers)
+        write(folder / f"{name}.safetensors", safetensors.torch.save(checkpoint.cpu_copies(state_dict)))
 
 
 def last_algorithm(task: Task, progress: Progress) -> Algorithm:
@@ -35,9 +35,9 @@ def complete_leaves(model: Model, server: Server, leaves: Leaves) -> Leaves:
 
     Leaves that are not shared have their initial values.
     """
-    every = {**server.own, **leaves}
+    all_leaves = {**server.own, **leaves}
     names = [k for unit in model.units for k in unit]
-    return {k: every[k] for k in [*names, *(k for k in leaves if k in model.extra)]}
+    return {k: all_leaves[k] for k in [*names, *(k for k in leaves if k in model.extra)]}
 
 
 def state_dict_of(model: Model, params: Leaves, buffers: Leaves) -> Leaves:
@@ -45,7 +45,7 @@ def state_dict_of(model: Model, params: Leaves, buffers: Leaves) -> Leaves:
 
     It has the parameters first, in the network's order, and a tied tensor under each of its names.
     """
-    every = {**params, **buffers, **dict(model.constants)}
-    every |= {k: every[first] for k, first in model.tied if first in every}
-    first = [k for k in (*model.parameters, *params) if k in every]
-    return {k: every[k] for k in dict.fromkeys([*first, *every])}
+    tensors = {**params, **buffers, **dict(model.constants)}
+    tensors |= {name: tensors[first_name] for name, first_name in model.tied if first_name in tensors}
+    parameters = [k for k in (*model.parameters, *params) if k in tensors]
+    return {k: tensors[k] for k in dict.fromkeys([*parameters, *tensors])}

@@ -30,14 +30,12 @@ def history_problem(folder: Path, facts: Mapping[str, Any]) -> str | None:
         if not path.is_file():
             return f"{path} is missing; it had {length} bytes when the run was saved"
         try:
-            found = hash_of(path, length).hexdigest()
+            checksum = hash_of(path, length).hexdigest()
             if name not in checksums:
                 check_lines(path, name, facts["round"], length)
-        except CheckpointError as error:
+        except (CheckpointError, DataError) as error:
             return str(error).rstrip(".")
-        except DataError as error:
-            return str(error).rstrip(".")
-        if found != checksums.get(name, found):
+        if checksum != checksums.get(name, checksum):
             return f"the first {length} bytes of {path} have changed since the run was saved"
     return None
 
@@ -96,7 +94,7 @@ class HistoryWriter:
         self.waiting = line
 
     def flush(self, overlapped: bool = False) -> None:
-        """Wait for the results of the newest line, and write it, unless it is written.
+        """Wait for the results of the newest line and write it; do nothing if all lines are written.
 
         If `overlapped`, the next round trains in the meantime, and its `time` includes the wait.
         """

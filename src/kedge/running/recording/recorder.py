@@ -61,12 +61,14 @@ class Recorder:
         observer: Observer,
     ) -> None:
         self.task, self.engine, self.observer = task, engine, observer
+        self.saving, self.identity = saving, start.identity
         self.overlap = overlap_of(engine)
-        self.saving, self.identity, folder = saving, start.identity, saving.folder
-        self.costs, self.tests = CostCounter(task, start.progress.history), EvaluationSets(task.federation)
-        writes = folder is not None and saving.checkpoint_every > 0
-        overlaps = self.overlap.overlaps
-        self.writer = CheckpointWriter(folder / "checkpoint", overlaps) if folder and writes else None
+        self.costs = CostCounter(task, start.progress.history)
+        self.tests = EvaluationSets(task.federation)
+        folder = saving.folder
+        self.writer: CheckpointWriter | None = None
+        if folder and saving.checkpoint_every > 0:
+            self.writer = CheckpointWriter(folder / "checkpoint", self.overlap.overlaps)
         self.history = HistoryWriter(folder, start.lengths, start.progress.history, observer)
         self.pending: FinishedRound | None = None
         self.error: BaseException | None = None  # of the pending round, raised by `check`
@@ -84,14 +86,14 @@ class Recorder:
             if error is None:
                 self.wait()
             else:
-                note_failure(error, "the end of the round before", self.raise_pending)
-                note_failure(error, "the line of the round before", self.history.flush)
+                note_failure(error, "the end of the previous round", self.raise_pending)
+                note_failure(error, "the line of the previous round", self.history.flush)
                 note_failure(error, "the last checkpoint", self.wait)
         finally:
             self.history.close()
 
     def probe(self, progress: Progress, assignment: Assignment) -> Rounds[None]:
-        """Start the clock of a round, and take the measurements before it; probes are assignments, too."""
+        """Start the clock of a round, and take the measurements before it; yields assignments of probes."""
         self.began = time.perf_counter()
         stage = self.task.stages[progress.stage]
         self.before = yield from measure_before_round(
@@ -99,7 +101,7 @@ class Recorder:
         )
 
     def check(self, progress: Progress, assignment: Assignment, reply: Reply) -> None:
-        """Finish the round before, unless the engine did so; raise its error, or Diverged for this reply."""
+        """Finish the previous round, if the engine has not; raise its error, or Diverged for this reply."""
         self.raise_pending()
         if reply.rejected and self.task.on_divergence == "stop":
             self.fail(self.line_of(progress.stage, assignment, reply), reply)
@@ -199,7 +201,7 @@ class Recorder:
             self.writer.save(progress.round, state)
 
     def due(self, progress: Progress) -> bool:
-        """Whether a checkpoint is due after this round by its number."""
+        """Whether the number of this round makes a checkpoint due."""
         return self.writer is not None and progress.round % self.saving.checkpoint_every == 0
 
     def wait(self) -> None:
@@ -208,7 +210,7 @@ class Recorder:
             self.writer.wait()
 
     def line_of(self, stage: int, assignment: Assignment, reply: Reply) -> dict[str, Any]:
-        """The first keys of a round's line: the keys that are known before the server's update."""
+        """The first values of a round's line, which do not depend on the server's update."""
         order, clients = assignment
         name, precision = self.task.stages[stage].algorithm.name, self.task.precision
         return {

@@ -63,11 +63,11 @@ class StageCosts:
         self.sizes, self.bytes = {k: v.numel() for k, v in params.items()}, tensor_bytes(params)
         self.cache: dict[tuple[int, Phases], ClientCost] = {}
 
-    def client_cost(self, examples: int, at: RoundPosition) -> ClientCost:
+    def client_cost(self, examples: int, position: RoundPosition) -> ClientCost:
         """The work of a client with `examples` samples."""
         batch, per_epoch = (int(v[0]) for v in step_counts(np.array([examples]), self.local))
         steps, units = self.local.epochs * per_epoch, len(self.model.units)
-        clocks = (Clock(at.round, at.stage_round, step, steps) for step in range(steps))
+        clocks = (Clock(position.round, position.stage_round, step, steps) for step in range(steps))
         phases = tuple(mask_runs([self.algorithm.schedule(clock, units) for clock in clocks]))
         if (examples, phases) not in self.cache:
             self.cache[examples, phases] = self.cost_of_phases(examples, batch, per_epoch, phases)
@@ -112,14 +112,14 @@ class CostCounter:
         self.last_round: dict[int, int] = {}  # client -> the last round in which it took part
         done = Counter[int]()
         for line in history:
-            at = RoundPosition(line["stage"], line["round"] - 1, done[line["stage"]])
-            done[at.stage] += 1
-            trained = all_trained(self.client_costs(at, line["clients"]))
-            self.record_changes(at, line["clients"], trained, len(line["rejected"]))
+            position = RoundPosition(line["stage"], line["round"] - 1, done[line["stage"]])
+            done[position.stage] += 1
+            trained = all_trained(self.client_costs(position, line["clients"]))
+            self.record_changes(position, line["clients"], trained, len(line["rejected"]))
 
-    def count_round(self, at: RoundPosition, clients: Sequence[int], rejected: int = 0) -> Cost:
+    def count_round(self, position: RoundPosition, clients: Sequence[int], rejected: int = 0) -> Cost:
         """Count the next round, in which `rejected` uploads were left out of the mean."""
-        stage, works = self.stage_costs(at.stage), self.client_costs(at, clients)
+        stage, works = self.stage_costs(position.stage), self.client_costs(position, clients)
         trained, traffic = all_trained(works), stage.traffic
         new = sum(client not in self.last_round for client in clients)
         down = new * traffic.bytes_down(trained, True) + (len(clients) - new) * traffic.bytes_down(trained)
@@ -128,10 +128,10 @@ class CostCounter:
             samples=sum(work.samples for work in works),
             updates=sum(work.updates for work in works),
             macs=sum(work.macs for work in works),
-            bytes_down=down + self.outdated_bytes(at, clients, trained),
+            bytes_down=down + self.outdated_bytes(position, clients, trained),
             bytes_up=len(clients) * traffic.bytes_up(trained),
         )
-        self.record_changes(at, clients, trained, rejected)
+        self.record_changes(position, clients, trained, rejected)
         return cost
 
     def stage_costs(self, stage: int) -> StageCosts:
@@ -140,19 +140,19 @@ class CostCounter:
             self.stages[stage] = StageCosts(self.task, self.task.stages[stage], *self.start)
         return self.stages[stage]
 
-    def client_costs(self, at: RoundPosition, clients: Sequence[int]) -> list[ClientCost]:
+    def client_costs(self, position: RoundPosition, clients: Sequence[int]) -> list[ClientCost]:
         """The work of each of these clients; clients with equal numbers of samples do the same work."""
         examples = [len(self.task.federation.clients[client]) for client in clients]
-        each = {n: self.stage_costs(at.stage).client_cost(n, at) for n in set(examples)}
-        return [each[n] for n in examples]
+        cost_of_size = {n: self.stage_costs(position.stage).client_cost(n, position) for n in set(examples)}
+        return [cost_of_size[n] for n in examples]
 
-    def outdated_bytes(self, at: RoundPosition, clients: Iterable[int], trained: frozenset[str]) -> int:
+    def outdated_bytes(self, position: RoundPosition, clients: Iterable[int], trained: frozenset[str]) -> int:
         """Bytes of leaves that do not train in this round, but changed after a client's last round."""
-        stage = self.stage_costs(at.stage)
+        stage = self.stage_costs(position.stage)
         changes = {k: when for k, when in self.last_change.items() if k not in stage.shared & trained}
-        first_round = at.round - at.stage_round
+        first_round = position.round - position.stage_round
         if first_round:  # added heads start from the model at the end of the stage before
-            before = self.task.stages[at.stage - 1].algorithm.heads
+            before = self.task.stages[position.stage - 1].algorithm.heads
             changes |= {k: first_round - 1 for k in stage.algorithm.heads if k not in before}
         last = Counter(self.last_round.get(client, -1) for client in clients)
         return sum(
@@ -163,18 +163,20 @@ class CostCounter:
         )
 
     def record_changes(
-        self, at: RoundPosition, clients: Sequence[int], trained: frozenset[str], rejected: int
+        self, position: RoundPosition, clients: Sequence[int], trained: frozenset[str], rejected: int
     ) -> None:
         """Record the leaves that this round changed, and its clients."""
         if rejected < len(clients):
-            self.last_change |= dict.fromkeys(self.stage_costs(at.stage).shared & trained, at.round)
-        self.last_round |= dict.fromkeys(clients, at.round)
+            self.last_change |= dict.fromkeys(
+                self.stage_costs(position.stage).shared & trained, position.round
+            )
+        self.last_round |= dict.fromkeys(clients, position.round)
 
 
 def without_measurements(algorithm: Algorithm) -> Algorithm:
     """The method without the corrections that only measure."""
-    own = tuple(c for c in algorithm.corrections if not isinstance(c, MEASURES))
-    return replace(algorithm, corrections=own)
+    corrections = tuple(c for c in algorithm.corrections if not isinstance(c, MEASURES))
+    return replace(algorithm, corrections=corrections)
 
 
 def all_trained(works: Iterable[ClientCost]) -> frozenset[str]:
@@ -191,11 +193,11 @@ def predicted_lines(task: Task, everyone: bool = False) -> Iterator[dict[str, An
     counter, round, population = CostCounter(task), 0, len(task.federation.clients)
     for number, stage in enumerate(task.stages):
         for stage_round in range(stage.rounds):
-            at = RoundPosition(number, round, stage_round)
+            position = RoundPosition(number, round, stage_round)
             clients = task.participation.sample(population, task.seed, round)
-            cost = counter.count_round(at, clients)._asdict()
+            cost = counter.count_round(position, clients)._asdict()
             if everyone:
-                works = counter.client_costs(at, range(population))
+                works = counter.client_costs(position, range(population))
                 cost["papers_count"] = sum(work.updates for work in works)
             round += 1
             line = {"round": round, "stage": number, "method": stage.algorithm.name, "clients": clients}
@@ -205,7 +207,7 @@ def predicted_lines(task: Task, everyone: bool = False) -> Iterator[dict[str, An
 def fine_tuning_cost(task: Task) -> dict[str, int] | None:
     """The cost of fine-tuning a copy of every client's model once; None if the run does not fine-tune."""
     stage = task.stages[-1]
-    clients = [c for c, own in enumerate(task.federation.local_tests) if len(own)]
+    clients = [c for c, samples in enumerate(task.federation.local_tests) if len(samples)]
     tune = tune_of(task, stage.algorithm)
     if tune is None or not clients:
         return None

@@ -89,28 +89,28 @@ def models_before_round(
 def local_models(
     task: Task, engine: Engine, stage: Stage, order: Order, clients: Sequence[int], server: Server
 ) -> Iterator[tuple[Leaves, Leaves]]:
-    """Parameters and statistics of each client's model at the end of its round, unless it diverges."""
-    own = stage.algorithm.corrections
-    if not any(isinstance(c, Updates) for c in own):
-        own = (*own, Updates(()))
+    """Train each client on a second engine, and yield its parameters and statistics, unless it diverges."""
+    corrections = stage.algorithm.corrections
+    if not any(isinstance(c, Updates) for c in corrections):
+        corrections = (*corrections, Updates(()))
         order = order._replace(broadcast={**order.broadcast, Updates.name: {}})
-    second = Sequential(task.model, task.federation)
-    stage = replace(stage, algorithm=replace(stage.algorithm, corrections=own))
-    second.begin(stage, {**server.own, **server.shared}, frozenset(c.name for c in own))
-    second.load(engine.save())
+    second_engine = Sequential(task.model, task.federation)
+    stage = replace(stage, algorithm=replace(stage.algorithm, corrections=corrections))
+    second_engine.begin(stage, {**server.own, **server.shared}, frozenset(c.name for c in corrections))
+    second_engine.load(engine.save())
     for client in clients:
-        reply = second.train(order, [client]).reply()
+        reply = second_engine.train(order, [client]).reply()
         if reply.size:
             delta = reply.mean["slots"][Updates.name]["delta"]
-            yield second.personal(client, add(order.shared, delta), reply.mean["buffers"])
+            yield second_engine.personal(client, add(order.shared, delta), reply.mean["buffers"])
 
 
 def features_of(task: Task, params: Leaves, buffers: Leaves, units: bool = True) -> ModelFeatures:
     """The features of a model on the test samples; with Gram matrices if `units`."""
     measure, prepare = task.measure, task.federation.prepare
     x = feature_samples(task.federation, measure)
-    some = evenly_spaced(x, measure.similarity_samples) if units else x[:0]
-    grams = unit_outputs(task.model, params, buffers, some, prepare, gram) if len(some) else {}
+    subset = evenly_spaced(x, measure.similarity_samples) if units else x[:0]
+    grams = unit_outputs(task.model, params, buffers, subset, prepare, gram) if len(subset) else {}
     return ModelFeatures(model_features(task.model, params, buffers, x, prepare), grams)
 
 
@@ -136,8 +136,10 @@ def interaction_values(found: Interaction, models: int) -> dict[str, Any]:
 def similarity_values(sent: ModelFeatures, local: Sequence[ModelFeatures]) -> dict[str, Any]:
     """Linear CKA by unit: between local models, and between local models and the sent model."""
     values: dict[str, Any] = {}
-    for unit, own in sent.grams.items():
-        every = [model.grams[unit] for model in local]
-        values[f"features.cka.clients.unit{unit}"] = mean_cka(every)
-        values[f"features.cka.global.unit{unit}"] = mean_or_none(cka(own, other) for other in every)
+    for unit, sent_gram in sent.grams.items():
+        local_grams = [model.grams[unit] for model in local]
+        values[f"features.cka.clients.unit{unit}"] = mean_cka(local_grams)
+        values[f"features.cka.global.unit{unit}"] = mean_or_none(
+            cka(sent_gram, local_gram) for local_gram in local_grams
+        )
     return values

@@ -23,7 +23,7 @@ from kedge.running.recording.history import history_problem
 
 
 def load_newest(folder: Path, identity: str | None, say: Callable[[str], None]) -> checkpoint.State | None:
-    """Load the newest checkpoint with this identity that matches the histories; None without checkpoints."""
+    """Load the newest checkpoint with this identity that matches the history files; None if none is saved."""
 
     def objection(state: checkpoint.State) -> str | None:
         saved_identity = state.facts.get("identity")  # version 0.1 saved none
@@ -108,8 +108,8 @@ def restore_progress(task: Task, engine: Engine, saved: checkpoint.State, folder
 
 def check_slots(task: Task, stage: Stage, saved: dict[str, Any], folder: Path | None) -> None:
     """Raise if a checkpoint lacks server state of the method of this stage."""
-    fresh = initial_server(stage.algorithm, task.model, *task.model.init(task.seed)).slots
-    missing = [key for key in flatten(fresh) if key not in flatten(saved.get("slots", {}))]
+    initial = initial_server(stage.algorithm, task.model, *task.model.init(task.seed)).slots
+    missing = [key for key in flatten(initial) if key not in flatten(saved.get("slots", {}))]
     if missing:
         raise CheckpointError(
             f"the checkpoint in {folder} is of another method than {stage.algorithm.name}: it has no "
@@ -119,11 +119,11 @@ def check_slots(task: Task, stage: Stage, saved: dict[str, Any], folder: Path | 
 
 def trained_before(task: Task, saved: Tree) -> str:
     """A sentence to append to an error if parameters of the checkpoint are frozen now; else empty."""
-    both = [k for k in task.model.frozen if k in saved["shared"] or k in saved.get("own", {})]
-    if not both:
+    trained = [k for k in task.model.frozen if k in saved["shared"] or k in saved.get("own", {})]
+    if not trained:
         return ""
     return (
-        f" It trains {', '.join(both)}, which have requires_grad=False in the given module: such "
+        f" It trains {', '.join(trained)}, which have requires_grad=False in the given module: such "
         "parameters are not trained. Set requires_grad=True to resume this run, or start a new one."
     )
 
