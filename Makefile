@@ -21,11 +21,12 @@ check: $(VENV)/.dev  ## while you work: lint, types, fast tests
 	$(BIN)/mypy
 	$(PYTEST) -m "not slow"
 
-test: $(VENV)/.dev  ## before a commit: lint, types, all tests with coverage; CI runs this
+test: $(VENV)/.dev  ## before a commit: lint, types, fast tests with coverage, slow tests; CI runs this
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(PYTEST) --cov --cov-report=term-missing
+	$(PYTEST) -m "not slow" --cov --cov-report=term-missing
+	$(PYTEST) -m slow
 
 format: $(VENV)/.dev  ## format the code and repair what ruff can repair
 	$(BIN)/ruff check --fix .

@@ -91,6 +91,7 @@ def test_every_part_has_a_law() -> None:
     assert {part(path) for path in FILES} == set(ALLOWED), "say in ALLOWED what a new part may import"
 
 
+@pytest.mark.slow
 def test_imports_keep_the_law() -> None:
     def forbidden(path: Path) -> set[str]:
         return parts_imported(path) - ALLOWED[part(path)] - {part(path), "torch_private"}
@@ -172,6 +173,7 @@ def cuda_names(text: str) -> set[str]:
     return {name for name in torch_names(text) if internal(name)}
 
 
+@pytest.mark.slow
 def test_private_names_of_torch_are_in_one_module() -> None:
     assert [*offenders(lambda path: private_names(path.read_text()))] == ["torch_private.py"]
 

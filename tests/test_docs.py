@@ -54,11 +54,13 @@ def python(*words: str) -> str:
     ).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_the_example_runs(example: Path) -> None:
     assert "%" in python(str(example))
 
 
+@pytest.mark.slow
 def test_the_readme_s_python_runs() -> None:
     snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     assert snippets
@@ -71,6 +73,7 @@ def test_the_readme_names_every_method() -> None:
     assert all(f"`{name}`" in text for name in METHOD_REGISTRY)
 
 
+@pytest.mark.slow
 def test_shipped_experiments_resolve() -> None:
     for path in SHIPPED.glob("*.toml"):
         document = read(path)

@@ -40,6 +40,7 @@ def test_step_1_the_file_is_a_method_that_kedge_trains() -> None:
     assert result.method == "calm"
 
 
+@pytest.mark.slow
 def test_step_2_its_name_works_in_a_configuration_with_its_arguments_and_any_schedule(tmp_path: Path) -> None:
     methods = f"{TOY}(beta=0.1), fedbug(ratio=0.2)+{TOY}, feddyn -> {TOY}@0.5"
     out = str(tmp_path / "runs")
@@ -64,12 +65,14 @@ def test_step_3_the_contract_runs_on_it() -> None:
     assert int(done.stdout.split(" passed")[0].split()[-1]) >= len(PROPERTIES) - 1  # it freezes nothing
 
 
+@pytest.mark.slow
 def test_step_4_the_audit_holds_it_against_its_objective() -> None:
     done = kedge_command("audit", TOY, "--objective", f"{FILE}:objective", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert '"closed form"' in done.stdout
 
 
+@pytest.mark.slow
 def test_step_5_an_experiment_names_it(tmp_path: Path) -> None:
     document = f'method = "{TOY}(beta=0.02)"\nrounds = 1\n[data]\nname = "synthetic"\nsamples = 60\n'
     (tmp_path / "calm.toml").write_text(document)

@@ -149,6 +149,7 @@ def test_an_update_lowers_counts_and_follows_moved_files() -> None:
     assert updated(recorded, moved) == moved
 
 
+@pytest.mark.slow
 def test_the_language_gets_no_worse() -> None:
     found = problems(json.loads(FILE.read_text()), findings())
     assert not found, "\n\n".join(found)

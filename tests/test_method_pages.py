@@ -62,6 +62,7 @@ def test_the_command_of_a_page_is_understood(name: str) -> None:
     assert name in (resolved.method["name"], resolved.schedule["name"])
 
 
+@pytest.mark.slow
 def test_the_pages_are_what_the_code_makes() -> None:
     changed = differing(pages())
     assert not changed, f"these are out of date: {', '.join(changed)}. Run: make docs"

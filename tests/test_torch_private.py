@@ -52,6 +52,7 @@ def test_every_name_is_there() -> None:
     assert all(hasattr(torch_private, name) for name in torch_private.__all__)
 
 
+@pytest.mark.slow
 def test_importing_the_module_does_not_import_the_compiler() -> None:
     program = (
         "import sys, kedge.torch_private\n"

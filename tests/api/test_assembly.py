@@ -242,6 +242,7 @@ def test_a_stage_may_train_in_its_own_way() -> None:
     assert history_of(result) != history_of(call({"method": [kedge.Stage(kedge.fedavg(), 3), second]}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     [

@@ -22,11 +22,13 @@ def test_importing_the_package_does_not_load_torch() -> None:
     assert run_python(code).split() == [kedge.__version__, "False"]
 
 
+@pytest.mark.slow
 def test_the_first_use_of_a_public_name_loads_all_of_them() -> None:
     code = "import kedge; kedge.fedavg(); print(kedge.SGD.__name__, kedge.api.run is kedge.run)"
     assert run_python(code).split() == ["SGD", "True"]
 
 
+@pytest.mark.slow
 def test_a_star_import_gives_every_public_name() -> None:
     code = "from kedge import *; import kedge; print(set(kedge.__all__) <= set(globals()))"
     assert run_python(code).split() == ["True"]

@@ -42,6 +42,7 @@ def test_every_cell_is_read_with_last_and_best() -> None:
     assert "train.loss" not in result.cells
 
 
+@pytest.mark.slow
 def test_a_cell_that_is_not_measured_in_every_evaluation_says_of_which_round_it_is() -> None:
     settings = {**SMALL, "evaluation.tune": "all", "evaluation.tune_every": 2, "evaluation.tune_epochs": 1}
     result = kedge.run("quickstart", **{**settings, "participation.per_round": 5})

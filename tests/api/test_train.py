@@ -40,6 +40,7 @@ CLIENTS = [dataset(seed, 20 + 7 * seed) for seed in range(5)]
 TEST = dataset(100, 200)
 
 
+@pytest.mark.slow
 def test_any_module_learns_and_is_left_untouched() -> None:
     module = Net()
     before = copy.deepcopy(module.state_dict())
@@ -60,6 +61,7 @@ def test_training_starts_from_the_weights_given() -> None:
     assert all(torch.allclose(v, module.state_dict()[k], atol=1e-6) for k, v in result.model.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedbug(ratio=0.5)+feddyn(alpha=0.1)"])
 def test_engines_give_the_same_run_in_double_precision(method: str) -> None:
     module = Net()
@@ -95,6 +97,7 @@ def test_a_method_that_keeps_local_leaves_has_personal_models() -> None:
     assert 0 <= result.accuracy <= 1  # on local tests, for there is no common one
 
 
+@pytest.mark.slow
 def test_a_run_in_a_folder_goes_on_with_the_same_call(tmp_path: Path) -> None:
     def call(rounds: int, out: Path, resume: bool = False) -> kedge.Result:
         return kedge.train(Net(), CLIENTS, test=TEST, method="feddyn", rounds=rounds, out=out, resume=resume,

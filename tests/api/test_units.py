@@ -16,6 +16,7 @@ def clients(*shape: int) -> list[kedge.Dataset]:
     return [kedge.Dataset(torch.randn(8, *shape, generator=draw), torch.arange(8) % 3) for _ in range(2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("units", "count"), [("listed", 21), ("module", 4), ("block", 8)])
 def test_a_schedule_gets_the_units_of_the_granularity(units: Granularity, count: int) -> None:
     seen = set()

@@ -51,6 +51,7 @@ def test_the_bound_is_of_the_median() -> None:
     assert not Overhead("fedavg", Ratio(1.11, 1.0, 1.2), 1.1).holds
 
 
+@pytest.mark.slow
 def test_rows_and_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row.method for row in overheads(SMALL, Timing(repeats=2))] == ["fedavg", "feddyn"]
     monkeypatch.setattr(COMMAND, "DIAGNOSTICS", SMALL)

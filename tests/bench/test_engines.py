@@ -42,6 +42,7 @@ def test_the_plain_loop_is_the_sequential_engine_s_mathematics(monkeypatch: pyte
     assert central(one, task.federation)(0) == 10
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "BLOCK_SECONDS", 0.01)
     answer = kedge("bench", "overhead", "--no-compile", "--repeats", "1", "--json")

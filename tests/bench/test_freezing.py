@@ -63,6 +63,7 @@ def test_bounds_and_agreement() -> None:
     assert agreements([]) == []
 
 
+@pytest.mark.slow
 def test_the_command_measures_every_phase() -> None:
     answer = kedge("bench", "freezing", "--no-compile", "--steps", "1", "--repeats", "2", "--json")
     assert answer.code == 0, answer

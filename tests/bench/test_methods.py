@@ -59,6 +59,7 @@ def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ratios, "BLOCK_ROUNDS", 2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_blocks")
 def test_a_method_that_does_more_shows_a_ratio_above_one() -> None:
     rows = [BASE, Candidate("slow", slow, 1.25), Candidate("refused", refused, 1.0)]
@@ -133,6 +134,7 @@ def test_work_is_counted_forward_and_backward_and_less_where_layers_are_frozen()
         assert multiply_adds(SMALL, algorithm) == each * SMALL.samples + 13706
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_blocks")
 def test_the_command_prints_the_table_and_json(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [BASE, Candidate("fedprox", fedprox, 1.25), Candidate("refused", refused)]

@@ -44,6 +44,7 @@ def widths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
+@pytest.mark.slow
 def test_the_command_compares_runs_alone_and_packed(widths: list[int]) -> None:
     answer = kedge("bench", "packing", "--runs", "3", "--steps", "2", "--repeats", "2", "--json")
     assert answer.code == 0, answer
@@ -56,6 +57,7 @@ def test_the_command_compares_runs_alone_and_packed(widths: list[int]) -> None:
     assert answer.json()["freezing"] == answer.json()["freezing_agreement"] == answer.json()["rows"] == []
 
 
+@pytest.mark.slow
 def test_packed_runs_are_the_runs_alone_and_differ_from_each_other() -> None:
     setting = Setting("lenet5", 1, 2)
     data = setting.federation("cpu")

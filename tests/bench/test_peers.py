@@ -149,6 +149,7 @@ def test_the_workloads_are_those_that_are_named() -> None:
         standard(0)
 
 
+@pytest.mark.slow
 def test_a_peer_that_is_not_installed_has_a_row_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Way, "missing", lambda self: bool(self.needs))
     rows = {row.how: row for row in peer_speeds(SMALL, Timing(repeats=2, compiled=False))}
@@ -225,6 +226,7 @@ def test_ratios_are_taken_within_a_turn(monkeypatch: pytest.MonkeyPatch) -> None
     assert [row.samples_per_second for row in rows] == [10, 40, None, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "said"),
     [
@@ -267,6 +269,7 @@ def test_flower_s_rounds_need_every_client() -> None:
     assert answers.getvalue().splitlines() == ["failed 1 of 2 clients replied", "failed out of memory"]
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_table_and_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Way, "missing", lambda self: bool(self.needs))
     monkeypatch.setitem(PEERS, "overhead", SMALL)

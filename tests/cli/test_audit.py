@@ -73,6 +73,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
+@pytest.mark.slow
 def test_the_table_the_list_the_json_and_the_page_tell_the_same(tmp_path: Path) -> None:
     html = tmp_path / "audit.html"
     answer = kedge("audit", "top-down", "--json", "--html", html)
@@ -99,6 +100,7 @@ def test_the_table_the_list_the_json_and_the_page_tell_the_same(tmp_path: Path) 
         assert out.splitlines()[-1] == f"{result['checks']} of {result['checks']} checks pass"
 
 
+@pytest.mark.slow
 def test_a_method_of_the_user_s_own_passes_beside_one_of_kedge(file: Path) -> None:
     answer = kedge("audit", f"{file}:mine", "fix-last", "--json")
     assert answer.code == 0, answer
@@ -113,6 +115,7 @@ def test_a_method_of_the_user_s_own_passes_beside_one_of_kedge(file: Path) -> No
     assert {row["method"] for row in answer.json()["rows"]} == {"my_method.py:mine", "fix-last"}
 
 
+@pytest.mark.slow
 def test_a_module_in_the_current_folder_is_found(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(file.parent)
     answer = kedge("audit", "my_method:mine")
@@ -120,6 +123,7 @@ def test_a_module_in_the_current_folder_is_found(file: Path, monkeypatch: pytest
     assert answer.out.splitlines()[1].startswith("my_method:mine")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attribute", "message"),
     [
@@ -136,6 +140,7 @@ def test_a_broken_method_fails_and_the_message_names_the_check(
     assert "✗" in answer.out.splitlines()[1]
 
 
+@pytest.mark.slow
 def test_a_gradient_hook_needs_the_objective_written_out(file: Path) -> None:
     words = ("audit", f"{file}:hooked")
     answer = kedge(*words, "--json")
@@ -151,6 +156,7 @@ def test_a_gradient_hook_needs_the_objective_written_out(file: Path) -> None:
     assert "✗ my_method.py:hooked, gradient: closed form" in wrong.out
 
 
+@pytest.mark.slow
 def test_equal_names_in_two_files_are_told_apart(file: Path) -> None:
     other = file.parent / "other" / file.name
     other.parent.mkdir()
@@ -180,6 +186,7 @@ def test_wrong_requests_are_refused_before_anything_runs(file: Path) -> None:
         assert answer.out == ""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="no pseudo-terminals here")
 def test_a_terminal_shows_which_check_runs_and_the_output_has_none_of_it() -> None:
     leader, follower = os.openpty()

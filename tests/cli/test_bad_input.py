@@ -121,6 +121,7 @@ def test_a_wrong_command_says_why(words: list[str], message: str) -> None:
     assert message in answer.err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 @pytest.mark.parametrize(
     "words",
@@ -365,6 +366,7 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
         subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_with_130_and_resumes_to_the_same_end(tmp_path: Path) -> None:
     words = [
         "--set",

@@ -40,6 +40,7 @@ def test_a_run_leaves_the_promised_files_and_its_config_gives_the_same_run(tmp_p
     assert (again / "config.toml").read_bytes() == (out / "config.toml").read_bytes()
 
 
+@pytest.mark.slow
 def test_several_methods_and_seeds_give_a_table_a_plot_and_one_folder_each(tmp_path: Path) -> None:
     out = tmp_path / "runs"
     words = ("--methods", "fedavg, feddyn(alpha=0.1, scaling=data), fedbug+scaffold", "--seeds", "2")
@@ -65,6 +66,7 @@ def test_several_methods_and_seeds_give_a_table_a_plot_and_one_folder_each(tmp_p
     assert (tmp_path / "c.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_several_runs_resume_where_they_stopped(tmp_path: Path) -> None:
     """A finished, a started and a missing run all end as without interruption."""
     words = (*SMALL, "--methods", "fedavg,feddyn,scaffold")
@@ -109,6 +111,7 @@ def test_list_names_everything_with_json() -> None:
     assert "hidden=[64]" in kedge("list", "models").out
 
 
+@pytest.mark.slow
 def test_audit_passes_and_says_so_in_json() -> None:
     result = kedge("audit", "fedprox", "--json")
     assert result.code == 0
@@ -117,6 +120,7 @@ def test_audit_passes_and_says_so_in_json() -> None:
     assert "checks pass" in kedge("audit", "fedprox").out
 
 
+@pytest.mark.slow
 def test_quiet_says_nothing_and_the_output_of_a_pipe_has_no_bar(tmp_path: Path) -> None:
     answer = kedge("run", "quickstart", *SMALL, "--out", tmp_path / "a", "--quiet")
     assert (answer.code, answer.out, answer.err) == (0, "", "")
@@ -128,6 +132,7 @@ def test_quiet_says_nothing_and_the_output_of_a_pipe_has_no_bar(tmp_path: Path) 
     assert "\x1b" not in piped.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="no pseudo-terminals here")
 def test_a_terminal_shows_a_bar_with_round_accuracy_speed_and_time_left(tmp_path: Path) -> None:
     leader, follower = os.openpty()
@@ -160,6 +165,7 @@ def test_python_run_is_the_same_as_the_command(tmp_path: Path) -> None:
     assert result.best[1] >= result.accuracy
 
 
+@pytest.mark.slow
 def test_output_that_nobody_reads_to_the_end_ends_quietly() -> None:
     words = [sys.executable, "-m", "kedge", "list", "methods", "--json"]
     ended = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

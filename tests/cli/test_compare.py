@@ -18,6 +18,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_the_table_says_which_accuracy_it_shows_and_which_papers_report_another(runs: Path) -> None:
     answer = kedge("compare", runs)
     assert answer.code == 0
@@ -27,6 +28,7 @@ def test_the_table_says_which_accuracy_it_shows_and_which_papers_report_another(
     assert "fedavg: average" not in told  # there it is the same model
 
 
+@pytest.mark.slow
 def test_another_metric_is_shown_reached_and_drawn(runs: Path, tmp_path: Path) -> None:
     name, plot = "average.local.accuracy", tmp_path / "plot.png"
     answer = kedge("compare", runs, "--metric", name, "--target", "0.01", "--plot", plot)

@@ -23,6 +23,7 @@ def history(folder: Path) -> list[dict[str, dict[str, int]]]:
     return [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_what_is_told_beforehand_is_what_the_runs_cost(runs: Path) -> None:
     told = kedge("cost", "quickstart", *SMALLER, "--methods", METHODS, "--json").json()
     assert told["experiment"] == "quickstart"
@@ -104,6 +105,7 @@ def test_wrong_requests_are_told(words: tuple[str, ...], said: str) -> None:
     assert not answer.out
 
 
+@pytest.mark.slow
 def test_compare_shows_accuracy_for_costs_and_what_a_target_took(runs: Path, tmp_path: Path) -> None:
     plot = tmp_path / "cost.png"
     answer = kedge("compare", runs, "--target", "0.01", "--cost-plot", plot)

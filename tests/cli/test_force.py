@@ -191,6 +191,7 @@ def test_views_of_one_s_own_and_what_a_crash_left_are_kedge_s(tmp_path: Path) ->
         check_replaceable(folder)
 
 
+@pytest.mark.slow
 def test_a_run_several_runs_and_a_sweep_are_replaced_again_and_again(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()  # an empty one is free

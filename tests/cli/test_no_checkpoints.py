@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.cli.command import kedge
 from tests.cli.grids import FILE
 
@@ -54,6 +55,7 @@ def same(folder: Path, whole: Path) -> None:
     assert not (folder / "checkpoint").exists()
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_says_that_nothing_is_saved_and_begins_again(tmp_path: Path) -> None:
     file, out = tmp_path / "mine.toml", tmp_path / "out"
     file.write_text(NEVER.replace("rounds = 3", "rounds = 100"))
@@ -69,6 +71,7 @@ def test_an_interrupted_run_says_that_nothing_is_saved_and_begins_again(tmp_path
     assert "is finished already" in kedge(*again.split()[1:]).err
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_says_so_and_trains_finished_runs_no_second_time(tmp_path: Path) -> None:
     file, out = tmp_path / "grid.toml", tmp_path / "out"
     file.write_text(NEVER.replace("rounds = 3", "rounds = 100") + "[grid]\nrounds = [3, 100]\n")

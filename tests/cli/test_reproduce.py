@@ -43,6 +43,7 @@ def lines(folder: Path) -> int:
     return sum(file.read_bytes().count(b"\n") for file in folder.glob("*/*.jsonl"))
 
 
+@pytest.mark.slow
 def test_without_a_name_the_tables_are_listed(tmp_path: Path) -> None:
     answer = kedge("reproduce", "--out", tmp_path)
     assert (answer.code, answer.err) == (0, "")
@@ -53,6 +54,7 @@ def test_without_a_name_the_tables_are_listed(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_list_has_what_is_measured(out: Path, whole: tuple[Path, Answer]) -> None:
     first, second = kedge("reproduce", "--out", whole[0], "--json").json()
     assert (first["name"], first["places"], first["measured"], first["runs"]) == (TABLE, 4, 4, 4)
@@ -159,6 +161,7 @@ def test_json_has_every_number_of_every_seed_every_comparison_and_every_sitting(
     assert every["tables"][0] == found
 
 
+@pytest.mark.slow
 def test_more_seeds_train_only_the_missing_runs(out: Path, whole: tuple[Path, Answer]) -> None:
     shutil.copytree(whole[0], out)
     (first,) = out.glob("*/*.jsonl")
@@ -194,6 +197,7 @@ def test_the_chosen_precision_and_engine_are_used(out: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_small_has_a_folder_and_a_number_of_seeds_of_its_own(out: Path) -> None:
     assert kedge("reproduce", TABLE, *ONE, "--scale", "small", "--quiet") == (0, "", "")
     (record,) = read_records(out.parent / "reproduced-small")
@@ -213,6 +217,7 @@ def test_quiet_prints_nothing_even_if_runs_are_recorded(out: Path) -> None:
     assert lines(out) == 1
 
 
+@pytest.mark.slow
 def test_processes_side_by_side_give_the_table_of_one(out: Path, whole: tuple[Path, Answer]) -> None:
     words = ("--workers", "2", "--json", "--out")
     answer = kedge("reproduce", TABLE, "--seeds", "1", *words, out)

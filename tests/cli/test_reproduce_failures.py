@@ -27,6 +27,7 @@ def out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
+@pytest.mark.slow
 def test_an_error_is_told_once_with_its_remedy_and_the_other_runs_are_recorded(out: Path) -> None:
     answer = kedge("reproduce", TABLE, "--seeds", "2", "--out", out)
     assert answer.code == 1
@@ -52,6 +53,7 @@ def test_debug_shows_the_traceback_of_an_error_once(out: Path) -> None:
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_all_tables_train_a_run_that_they_share_once(out: Path) -> None:
     answer = kedge("reproduce", "all", "--seeds", "1", "--out", out)
     assert answer.code == 1
@@ -106,6 +108,7 @@ def test_smoke_trains_on_made_data_and_records_nothing(
     assert not list((tmp_path / "here").iterdir())
 
 
+@pytest.mark.slow
 def test_smoke_as_json_says_what_trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     answer = kedge("reproduce", *SMOKE, "--json")

@@ -89,6 +89,7 @@ def check_gone(pids: list[int]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_killed_reproduction_leaves_no_processes_and_goes_on_with_the_runs_that_are_missing(
     begin: Callable[..., Process], tmp_path: Path
 ) -> None:
@@ -108,6 +109,7 @@ def test_a_killed_reproduction_leaves_no_processes_and_goes_on_with_the_runs_tha
     check_whole(tmp_path, kept, 16)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_after_the_round_and_prints_the_command_that_goes_on(
     begin: Callable[..., Process], tmp_path: Path
 ) -> None:
@@ -128,6 +130,7 @@ def test_ctrl_c_ends_after_the_round_and_prints_the_command_that_goes_on(
     check_whole(tmp_path, kept, 10)
 
 
+@pytest.mark.slow
 def test_ctrl_c_twice_does_not_wait_for_the_round_of_any_process(
     begin: Callable[..., Process], tmp_path: Path
 ) -> None:
@@ -143,6 +146,7 @@ def test_ctrl_c_twice_does_not_wait_for_the_round_of_any_process(
     assert not list((tmp_path / "tmp").glob("kedge-*"))
 
 
+@pytest.mark.slow
 def test_ctrl_c_twice_does_not_wait_for_the_round_of_this_process(
     begin: Callable[..., Process], tmp_path: Path
 ) -> None:
@@ -155,6 +159,7 @@ def test_ctrl_c_twice_does_not_wait_for_the_round_of_this_process(
     assert not list((tmp_path / "tmp").glob("kedge-*"))
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_processes_start_is_no_failure_of_a_run(
     begin: Callable[..., Process], tmp_path: Path
 ) -> None:
@@ -167,6 +172,7 @@ def test_ctrl_c_while_processes_start_is_no_failure_of_a_run(
     assert "error" not in err
 
 
+@pytest.mark.slow
 def test_sigterm_to_all_processes_is_no_failure_of_a_run(
     begin: Callable[..., Process], tmp_path: Path
 ) -> None:

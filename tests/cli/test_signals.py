@@ -102,6 +102,7 @@ def check_same_end(folder: Path, experiment: Path) -> None:
     assert lines(folder) == lines(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signals", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_round_that_does_not_end_is_left(signals: int, tmp_path: Path) -> None:
     """The main thread is inside one call of a C library, so that no handler written in Python is called."""
@@ -122,6 +123,7 @@ def test_a_round_that_does_not_end_is_left(signals: int, tmp_path: Path) -> None
     check_same_end(out, experiment)
 
 
+@pytest.mark.slow
 def test_a_child_that_the_same_signal_ends_is_no_failure_of_the_run(tmp_path: Path) -> None:
     """For example a compiler, if the whole process group gets the signal."""
     experiment, out = files(tmp_path), tmp_path / "run"
@@ -135,6 +137,7 @@ def test_a_child_that_the_same_signal_ends_is_no_failure_of_the_run(tmp_path: Pa
     assert f"interrupted; the last checkpoint is saved. Resume with: kedge run --resume {out}" in err
 
 
+@pytest.mark.slow
 def test_a_short_round_is_ended_and_its_state_saved(tmp_path: Path) -> None:
     experiment, out = files(tmp_path), tmp_path / "run"
     experiment.write_text(
@@ -150,6 +153,7 @@ def test_a_short_round_is_ended_and_its_state_saved(tmp_path: Path) -> None:
     check_same_end(out, experiment)
 
 
+@pytest.mark.slow
 def test_before_a_run_began_there_is_nothing_to_go_on_with(tmp_path: Path) -> None:
     experiment, out = files(tmp_path), tmp_path / "run"
     (tmp_path / "when made").touch()
@@ -162,6 +166,7 @@ def test_before_a_run_began_there_is_nothing_to_go_on_with(tmp_path: Path) -> No
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_a_command_that_does_not_train_ends_at_once(tmp_path: Path) -> None:
     experiment = files(tmp_path)
     (tmp_path / "when made").touch()
@@ -181,6 +186,7 @@ def sweep(tmp_path: Path, *words: str) -> tuple[subprocess.Popen[str], list[Path
     return process, folders
 
 
+@pytest.mark.slow
 def test_a_pack_is_stopped_after_its_round(tmp_path: Path) -> None:
     process, folders = sweep(tmp_path, "--set", "rounds=500", "--set", "checkpoint.every=1000")
     process.send_signal(signal.SIGTERM)

@@ -33,6 +33,7 @@ def check_same(left: Path, right: Path) -> None:
     assert max(float((v - other[k]).abs().max()) for k, v in mine.items()) < 1e-12 * largest
 
 
+@pytest.mark.slow
 def test_a_grid_of_methods_and_partitions_over_seeds(tmp_path: Path) -> None:
     out = tmp_path / "out"
     answer = kedge("sweep", written(tmp_path, GRID), "--seeds", "2", "--out", out, "--json")
@@ -64,6 +65,7 @@ def test_a_grid_of_methods_and_partitions_over_seeds(tmp_path: Path) -> None:
     assert " ± " in table.out
 
 
+@pytest.mark.slow
 def test_what_is_done_is_left_and_the_rest_goes_on(tmp_path: Path) -> None:
     """One run finished, one half done, one not begun; the fourth cell's diverges."""
     file = written(tmp_path, '"optimizer.lr" = [0.05, 0.1]')
@@ -133,6 +135,7 @@ def test_a_mistake_of_the_program_shows_its_traceback_and_spares_the_others(
     assert [len(lines(tmp_path / f"out/method=fedavg/seed{seed}")) for seed in (0, 1, 2)] == [3, 0, 3]
 
 
+@pytest.mark.slow
 def test_seeds_of_a_run_are_packed_and_end_as_one_after_another(tmp_path: Path) -> None:
     words = (
         "run", "quickstart", "--methods", "fedavg, scaffold", "--seeds", "2", "--precision", "fp64",
@@ -172,6 +175,7 @@ def started(tmp_path: Path, *words: str) -> tuple[subprocess.Popen[str], Path]:
     return process, out
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_every_run_and_the_sweep_goes_on(tmp_path: Path) -> None:
     process, out = started(tmp_path, "--set", "rounds=60", "--set", "checkpoint.every=100")
     process.send_signal(signal.SIGINT)
@@ -188,6 +192,7 @@ def test_ctrl_c_saves_every_run_and_the_sweep_goes_on(tmp_path: Path) -> None:
     assert [len(lines(out / f"method=fedavg/seed{seed}")) for seed in (0, 1)] == [60, 60]
 
 
+@pytest.mark.slow
 def test_ctrl_c_twice_does_not_wait_for_the_round(tmp_path: Path) -> None:
     process, out = started(tmp_path, "--set", "training.epochs=20000")  # a round of minutes
     process.send_signal(signal.SIGINT)

@@ -84,6 +84,7 @@ def test_the_gradient_s_factor_is_told_and_changes_the_result() -> None:
     assert rows[0].split()[4] != rows[1].split()[4]
 
 
+@pytest.mark.slow
 def test_a_learning_rate_that_diverges_is_told_and_drawn(tmp_path: Path) -> None:
     file = tmp_path / "theory.png"
     answer = kedge("theory", *SMALL, "--lr", "1", "--plot", file)
@@ -94,6 +95,7 @@ def test_a_learning_rate_that_diverges_is_told_and_drawn(tmp_path: Path) -> None
     assert file.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_picture_is_of_the_json_s_numbers(tmp_path: Path) -> None:
     """Read back from JSON, they draw the same bytes; other numbers draw others."""
     file = tmp_path / "theory.png"
@@ -171,6 +173,7 @@ def test_without_matplotlib_the_picture_is_refused_and_the_table_is_not(
     assert kedge("theory", *SMALL).code == 0
 
 
+@pytest.mark.slow
 def test_a_picture_that_cannot_be_written_is_an_error_with_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

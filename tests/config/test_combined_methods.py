@@ -76,6 +76,7 @@ def test_a_combined_method_is_written_as_a_user_writes_it() -> None:
     assert as_text(method) == "fedtr(drift_rate=0.2) & scaffold"
 
 
+@pytest.mark.slow
 def test_methods_of_the_command_line_may_be_combined(tmp_path: Path) -> None:
     words = ("--set", "rounds=2", "--json")
     out = tmp_path / "runs"

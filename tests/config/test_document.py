@@ -54,6 +54,7 @@ def test_a_following_stage_combines_its_method_and_schedule(text: str) -> None:
     assert experiment.then[0]["schedule"] == FEDBUG
 
 
+@pytest.mark.slow
 def test_training_goes_by_the_schedule_beside_the_method(tmp_path: Path) -> None:
     models = []
     for number, text in enumerate([BESIDE[0], 'method = "fedbug(ratio=0.25)+fedavg"', 'method = "fedavg"']):

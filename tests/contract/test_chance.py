@@ -189,6 +189,7 @@ def test_a_resumed_run_leaves_the_same_bytes(
     assert_resume_is_exact(task, engine, tmp_path, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["encoder layer", "decoder layer", "lstm", "gru", "F.dropout", "randn_like"])
 def test_a_step_can_be_written_down_operator_by_operator(name: str) -> None:
     """The captured engine does this on a GPU: it traces vmap and gradients with shapes alone."""

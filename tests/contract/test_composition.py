@@ -54,6 +54,7 @@ def task_of_pair(schedule: str, method: str) -> Task:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "schedule", "method"),
     [(number, *one) for number, one in enumerate(PAIRS) if one not in REFUSED],
@@ -68,6 +69,7 @@ def test_every_schedule_runs_over_every_method_the_engines_agree_and_it_resumes(
     assert_resumes(task, runs[which], ENGINES[which], tmp_path, after=1 + number // 2 % 2)
 
 
+@pytest.mark.slow
 def test_exactly_the_pairs_that_make_no_sense_are_refused_and_the_reason_is_given() -> None:
     reasons = {}
     for schedule, method in PAIRS:
@@ -109,6 +111,7 @@ def sampled_triples() -> list[tuple[str, Triple]]:
 TRIPLES = list(enumerate(sampled_triples()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "kind", "triple"),
     [(number, kind, triple) for number, (kind, triple) in TRIPLES],
@@ -149,6 +152,7 @@ MANY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("methods", MANY.values(), ids=MANY)
 @pytest.mark.parametrize("schedule", ["all", "fedbug", "anti"])
 def test_many_corrections_at_once_stay_finite_and_the_engines_agree(
@@ -160,6 +164,7 @@ def test_many_corrections_at_once_stay_finite_and_the_engines_agree(
     )
 
 
+@pytest.mark.slow
 def test_each_of_seven_corrections_at_once_has_its_effect() -> None:
     """Leaving one correction out changes the model by far more than the engines differ."""
     algorithm, data = combine(*map(for_a_stage, SEVEN)), federation()

@@ -50,6 +50,7 @@ SWITCHES = list(
 each_engine = pytest.mark.parametrize("kind", ENGINES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "first", "second"),
     [(number, *pair) for number, pair in enumerate(SWITCHES)],

@@ -24,6 +24,7 @@ def model_of(build: Callable[[], nn.Module], granularity: Granularity) -> Model:
     return from_module(seeded(build, 0), units=granularity)
 
 
+@pytest.mark.slow
 @each_granularity
 @pytest.mark.parametrize(
     "build",
@@ -36,6 +37,7 @@ def test_engines_agree_with_group_norm(build: Callable[[], nn.Module], granulari
     assert disagreement(algorithm, local, model_of(build, granularity), federation(shape=IMAGE)) < TOLERANCE
 
 
+@pytest.mark.slow
 @each_granularity
 def test_engines_agree_with_batch_norm(granularity: Granularity) -> None:
     """The learning rate is small, because deep batch norm over a few samples is chaotic.

@@ -72,6 +72,7 @@ def test_numpy_and_torch_agree_when_mapped_over_clients() -> None:
     np.testing.assert_array_equal(torch.func.vmap(client_words)(clients).numpy(), drawn)
 
 
+@pytest.mark.slow
 def test_torch_words_compile_without_a_graph_break() -> None:
     traced = torch.compile(torch_words, fullgraph=True, backend="aot_eager")
     counter = (torch.arange(6), torch.tensor(4), torch.tensor(3), torch.tensor(2))

@@ -143,6 +143,7 @@ TREES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(NAMES, TREES, min_size=1, max_size=3))
 def test_unflatten_undoes_flatten(tree: dict[str, Any]) -> None:
     flat = flatten(tree)

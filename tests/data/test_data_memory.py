@@ -24,6 +24,7 @@ def data_bytes(federation: Federation) -> int:
     return sum(v.numel() * v.element_size() for v in tensors) + sum(own.nbytes for own in federation.clients)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [100, 10_000])
 def test_the_pool_is_held_once_whatever_the_number_of_clients(clients: int) -> None:
     given = source()

@@ -121,6 +121,7 @@ def test_features_that_cannot_be_compared_are_refused() -> None:
         interaction([normal(4, 2), normal(4, 2) * torch.nan])
 
 
+@pytest.mark.slow
 def test_twelve_models_of_ten_thousand_samples_take_less_than_a_minute() -> None:
     """The standard CNN has d = 192, the ResNet-20 of FedDyn→FedAvg only 64."""
     models = [normal(10_000, 192, seed=seed).float() for seed in range(12)]

@@ -102,6 +102,7 @@ def test_three_rounds_are_those_of_torch_s_autograd_and_sgd(network: Network, fr
             torch.testing.assert_close(course.v[round, seed], v[0], rtol=1e-13, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("frozen", [0, 3, NEVER])
 @BOTH
 def test_gradient_flow_is_where_small_steps_lead(network: Network, frozen: float) -> None:
@@ -132,6 +133,7 @@ def test_gradient_flow_is_where_small_steps_lead(network: Network, frozen: float
     torch.testing.assert_close(got, now, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_descent_with_ever_smaller_steps_becomes_the_flow() -> None:
     """Explicit Euler is of first order: a tenth of the step has a tenth of the error."""
     start = random_start(20, 3)

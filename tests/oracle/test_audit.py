@@ -64,6 +64,7 @@ def test_the_checks_of_a_method_stand_together() -> None:
     assert {"drift", "features"} <= set(order[first:]) <= set(LAST)
 
 
+@pytest.mark.slow
 def test_audit_takes_methods_and_gives_rows() -> None:
     rows = audit(["protocol"])
     assert {row.method for row in rows} == {"protocol"}

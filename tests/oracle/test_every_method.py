@@ -26,6 +26,7 @@ def test_the_failed_resume_names_what_differs_and_why() -> None:
     assert "outside its states" in detail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RIGHT_METHODS)
 def test_a_right_method_passes_everything(name: str) -> None:
     rows = [run_check(check) for check in property_checks(name, RIGHT_METHODS[name])]

@@ -26,6 +26,7 @@ def numbers(entry: Any) -> Iterator[float]:
             yield from numbers(inner)
 
 
+@pytest.mark.slow
 def test_every_number_of_the_oracles_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[float] = set()
 

@@ -41,6 +41,7 @@ def test_a_wrong_variant_overrides_only_hooks_that_exist(table: ModuleType) -> N
         assert hooks <= inherited, variant
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_variant_is_caught(name: str) -> None:
     finding = WRONG[name]()

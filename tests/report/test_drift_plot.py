@@ -42,6 +42,7 @@ def size(png: bytes) -> tuple[int, int]:
     return struct.unpack(">II", png[16:24])
 
 
+@pytest.mark.slow
 def test_a_full_history_gives_every_figure(tmp_path: Path) -> None:
     clients = {"round": 2, "personal.local.accuracy": [0.5, None, 0.75]}
     run = folder(tmp_path / "run", [LINE, LINE], clients)

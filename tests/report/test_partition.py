@@ -187,6 +187,7 @@ def test_many_clients_are_a_heat_map_in_the_order_of_their_largest_class() -> No
     assert least in found.captions
 
 
+@pytest.mark.slow
 def test_any_size_fits_on_a_page() -> None:
     for clients, classes, kind in [
         (2, 2, "circle"), (40, 40, "circle"), (41, 2, "rect"), (2, 200, "rect"), (3000, 10, "rect"),

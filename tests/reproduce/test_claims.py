@@ -154,6 +154,7 @@ def test_lower_reverses_a_claim() -> None:
     assert found.comparisons[0].name == "A under B in u"
 
 
+@pytest.mark.slow
 def test_one_seed_needs_five_groups_of_runs_with_the_right_sign() -> None:
     four = judgment({column: (1.0,) for column in COLUMNS[:4]})
     assert four.verdict == "within noise"  # 1/16

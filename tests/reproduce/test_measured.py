@@ -33,6 +33,7 @@ def test_a_place_has_the_numbers_of_all_seeds_in_percent() -> None:
     assert measured.place("", "A", "y") is None
 
 
+@pytest.mark.slow
 def test_runs_of_another_identity_scale_or_seed_do_not_count() -> None:
     curve = [(300, 0.8)]
     records = [

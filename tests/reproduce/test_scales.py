@@ -122,6 +122,7 @@ def test_only_what_counts_rounds_changes_at_scale_small() -> None:
     assert short == expected
 
 
+@pytest.mark.slow
 def test_shortened_runs_of_every_table_save_no_checkpoints() -> None:
     scales: tuple[Scale, ...] = ("full", "small", "smoke")
     for scale in scales:

@@ -26,6 +26,7 @@ def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "tmp"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pack", "cells"), [(0, slice(4)), (1, slice(1, 3))])
 def test_records_have_the_numbers_of_kedge_run_with_the_same_config(
     pack: int, cells: slice, tmp_path: Path
@@ -42,6 +43,7 @@ def test_records_have_the_numbers_of_kedge_run_with_the_same_config(
         assert record.rounds == len(history) == 20
 
 
+@pytest.mark.slow
 def test_a_record_describes_its_run_and_its_sitting() -> None:
     began = time.monotonic()
     ends = list(train(runs(seeds=2), options()._replace(start=began)))
@@ -62,6 +64,7 @@ def test_a_small_run_is_recorded_with_its_rounds() -> None:
     assert [round for round, _ in record.history["all.global.accuracy"]] == [1, 2]
 
 
+@pytest.mark.slow
 def test_runs_that_fail_give_an_error_with_its_remedy_and_the_others_go_on() -> None:
     every = runs("digits-table2", seeds=2)
     ends = list(train(every, options()))
@@ -83,6 +86,7 @@ def test_a_run_that_diverges_has_a_record_that_says_so() -> None:
     assert "fedprox diverged in round 1" in diverged.error
 
 
+@pytest.mark.slow
 def test_a_run_has_a_folder_only_while_the_work_goes_on(temporary: Path) -> None:
     counts = []
     for _ in train(runs(), options(pack=1)):
@@ -102,12 +106,14 @@ def test_work_that_is_given_up_removes_its_folders(temporary: Path) -> None:
     assert not list(temporary.glob("kedge-*"))
 
 
+@pytest.mark.slow
 def test_a_run_saves_no_checkpoints(temporary: Path) -> None:
     for _ in train(runs()[:1], options()):
         assert list(temporary.glob("*/*/history.jsonl"))
         assert not list(temporary.glob("*/*/checkpoint*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pack", [0, 1])
 def test_work_that_is_stopped_ends_after_the_round_and_hands_over_what_is_finished(
     pack: int, temporary: Path

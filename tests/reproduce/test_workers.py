@@ -63,6 +63,7 @@ def side(tmp_path_factory: pytest.TempPathFactory) -> Side:
         )
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_records_of_one(side: Side) -> None:
     assert side.ends.keys() == side.alone.keys()
     found = {name: end.record for name, end in side.ends.items() if end.record}
@@ -99,6 +100,7 @@ def test_a_run_that_diverges_in_a_process_is_recorded(side: Side) -> None:
     assert "fedprox diverged in round 1" in end.error
 
 
+@pytest.mark.slow
 def test_runs_of_a_killed_process_fail_with_a_remedy_and_recorded_ones_stay(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, temporary: Path
 ) -> None:
@@ -125,6 +127,7 @@ def test_runs_of_a_killed_process_fail_with_a_remedy_and_recorded_ones_stay(
     assert not list(temporary.glob("kedge-*"))
 
 
+@pytest.mark.slow
 def test_processes_stop_after_the_round_at_hand(temporary: Path) -> None:
     rounds: list[int] = []
     ended: list[TrainedRun] = []
@@ -142,6 +145,7 @@ def test_processes_stop_after_the_round_at_hand(temporary: Path) -> None:
     assert not list(temporary.glob("kedge-*"))
 
 
+@pytest.mark.slow
 def test_processes_that_nobody_waits_for_are_ended_amid_a_round(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, temporary: Path
 ) -> None:

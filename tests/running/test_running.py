@@ -109,6 +109,7 @@ def lock_until(folder: Path, ready: Any, leave: Any) -> None:
         leave.wait()
 
 
+@pytest.mark.slow
 def test_two_processes_do_not_run_in_one_folder(tmp_path: Path) -> None:
     (tmp_path / "config.toml").touch()
     context = multiprocessing.get_context("spawn")

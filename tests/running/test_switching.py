@@ -51,6 +51,7 @@ def a_threshold() -> tuple[float, int]:
     return reached[top], top + 3
 
 
+@pytest.mark.slow
 def test_one_line_and_a_config_file_switch_where_the_rule_says(tmp_path: Path) -> None:
     threshold, last = a_threshold()
     assert 3 <= last < 8
@@ -70,6 +71,7 @@ def without_time(line: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in line.items() if k != "time"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("at", "rounds"), [(2, 2), (0.25, 2), (7, None)])
 def test_at_beside_when_is_the_latest_round(at: float, rounds: int | None, tmp_path: Path) -> None:
     threshold, last = a_threshold()
@@ -87,6 +89,7 @@ def test_a_plateau_ends_a_stage_of_a_run() -> None:
     assert methods_of(history) == ["feddyn"] * 4 + ["fedavg"] * 4
 
 
+@pytest.mark.slow
 def test_where_a_rule_is_never_met_the_first_method_has_all_rounds_and_its_models(tmp_path: Path) -> None:
     """The rest of the run is FedDyn's: its average is not its distributed model."""
     settings = {**SMALL, "method": "feddyn(alpha=0.1) -> fedavg@proposition1(threshold=1e9)"}
@@ -117,6 +120,7 @@ def test_a_run_resumes_exactly_before_and_at_an_early_switch(kind: Kind, after: 
     assert_resume_is_exact(two_stages(feddyn(0.1), scaffold(allow_momentum=True)), kind, tmp_path, after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [3, 4, 5, 6])
 def test_a_run_of_a_config_resumes_exactly_around_the_switch(after: int, tmp_path: Path) -> None:
     """The run stops after this round, and the rule then reads the history from the file."""
@@ -184,6 +188,7 @@ def test_every_rule_refuses_nonsense_in_python_too() -> None:
             kedge.proposition1().with_measurements(algorithm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.5, 0.75])
 @pytest.mark.parametrize("estimate", ["h", "clients"])
 def test_the_threshold_of_a_run_switches_the_same_run_at_that_share(estimate: str, share: float) -> None:

@@ -39,6 +39,7 @@ def test_networks_of_torchvision_train_right(name: str, engine: str, precision: 
     assert_right(run_cell(name, engine, precision))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet", "depthwise", "vit", "gru", "bag"])
 def test_frozen_layers_and_regularisers_are_right_too(name: str) -> None:
     for engine, precision in (("stacked", "fp64"), ("sequential", "bf16"), ("stacked", "bf16")):
@@ -103,6 +104,7 @@ def test_a_wrong_result_would_be_seen(name: str, monkeypatch: pytest.MonkeyPatch
         assert distance(wrong.weights, expected.weights) > 0.2 > TOLERANCES["bf16"]
 
 
+@pytest.mark.slow
 def test_a_network_that_amplifies_rounding_is_held_to_what_rounding_does_to_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -10,6 +10,7 @@ from kedge.bench.networks.setting import Setting
 from kedge.engines.cuda.tracing import trace_program
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("message", ["expected size 2==2, stride 9==1 at dim=1", "something else"])
 def test_central_training_takes_the_usual_layout_where_the_compiler_errs(
     message: str, monkeypatch: pytest.MonkeyPatch

@@ -9,6 +9,7 @@ import torch
 from kedge.bench.networks import footprint
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 @pytest.mark.parametrize("kept", [True, False])
 def test_the_most_that_was_held_counts_even_if_it_is_gone(kept: bool) -> None:
@@ -23,6 +24,7 @@ def test_the_most_that_was_held_counts_even_if_it_is_gone(kept: bool) -> None:
     assert footprint.growth("cpu", again) == pytest.approx(0, abs=20e6)
 
 
+@pytest.mark.slow
 def test_where_nobody_tells_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PROCESS", "RESET_PEAK", "MACHINE"):
         monkeypatch.setattr(footprint, name, tmp_path / "proc" / name)

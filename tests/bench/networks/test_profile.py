@@ -84,6 +84,7 @@ def test_on_a_gpu_only_kernels_count() -> None:
     assert entries(event(cpu, False, 0.0), "cpu") == [("k", 2, 7.0)]
 
 
+@pytest.mark.slow
 def test_the_command_profiles_every_way() -> None:
     words = ("bench", "networks", "--networks", "lenet5", "--clients", "2", "--steps", "2", "--repeats", "1")
     answer = kedge(*words, "--device", "cpu", "--profile", "--json")

@@ -23,6 +23,7 @@ def measured(bench: NetworkBench) -> list[NetworkSpeed]:
     return bench.sorted_rows()
 
 
+@pytest.mark.slow
 def test_rows_are_compared_with_the_plain_loop_and_with_central(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(NETWORKS, "lenet5", 10)
     said: list[str] = []
@@ -59,6 +60,7 @@ def test_rows_of_several_streams_are_compared_with_central(monkeypatch: pytest.M
     assert {row.to_plain for row in rows} == {None}
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_into_memory_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def make(how: str) -> Way:
         def make_round() -> Round:
@@ -80,6 +82,7 @@ def test_what_does_not_fit_into_memory_is_left_out_and_said(monkeypatch: pytest.
     assert measured(NetworkBench([Setting("lenet5", 1, 1)], ["fp32"], Timing(repeats=1))) == []
 
 
+@pytest.mark.slow
 def test_on_a_cpu_what_will_not_fit_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stack takes 1 GB and 2 GB for each client, central training 1 GB and 0.8 GB; 100 GB are free."""
     started: list[tuple[str, int]] = []
@@ -112,6 +115,7 @@ def test_on_a_cpu_what_will_not_fit_is_not_begun(monkeypatch: pytest.MonkeyPatch
     assert len(measured(NetworkBench(settings, ["fp32"], Timing(repeats=1)))) == 6
 
 
+@pytest.mark.slow
 def test_ten_clients_come_first_and_their_plain_loop_serves_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a fake clock a round of the plain loop takes 8 s, a round of a stack of C clients C s."""
     now = [0.0]
@@ -137,6 +141,7 @@ def test_ten_clients_come_first_and_their_plain_loop_serves_all(monkeypatch: pyt
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_nothing_is_profiled_before_all_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The setting that was timed last is profiled first, since its programs are still warm."""
     done: list[str] = []

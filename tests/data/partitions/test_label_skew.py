@@ -43,6 +43,7 @@ def published_loop(labels: Labels, clients: int, alpha: float, seed: int) -> Lab
     return held
 
 
+@pytest.mark.slow
 def test_dirichlet_has_the_law_of_the_published_loop() -> None:
     """Mean over runs of Σ_k (share of class k)², which late fills change, within four standard errors."""
     labels = np.repeat(np.arange(4), 20)
@@ -173,6 +174,7 @@ def test_five_hundred_clients_of_few_classes_are_partitioned_quickly() -> None:
     assert time.monotonic() - start < 10
 
 
+@pytest.mark.slow
 def test_five_hundred_clients_that_cannot_have_the_minimum_are_refused_in_bounded_time() -> None:
     start = time.monotonic()
     with pytest.raises(

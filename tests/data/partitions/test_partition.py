@@ -52,6 +52,7 @@ partitions = st.integers(1, 8).flatmap(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     partition=partitions,

@@ -86,6 +86,7 @@ def test_no_test_window_shares_a_row_with_a_training_window(tmp_path: Path) -> N
     assert set(source.train.y.tolist()) == {1}
 
 
+@pytest.mark.slow
 def test_subjects_are_a_natural_split_and_the_kept_activities_are_numbered(tmp_path: Path) -> None:
     everything = official.pamap2(activities(*((a, 1000) for a in pamap2.PROTOCOL)), ramp(13_000))
     some = official.pamap2(activities((24, 1000)), ramp(1000))

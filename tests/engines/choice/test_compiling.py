@@ -47,6 +47,7 @@ def compiling_repaid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "timed", lambda engine, *rest: seconds[type(engine).__name__])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compiling_repaid")
 def test_auto_goes_on_without_the_compiler(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = train(out=tmp_path / "run")
@@ -58,6 +59,7 @@ def test_auto_goes_on_without_the_compiler(tmp_path: Path, capsys: pytest.Captur
     assert all(torch.equal(v, right.model[k]) for k, v in result.model.items())
 
 
+@pytest.mark.slow
 def test_an_engine_that_was_asked_for_is_not_exchanged() -> None:
     with pytest.raises(NotCompiled, match="cannot be compiled"):  # a pack sees it by its kind
         train("stacked", compile="on")

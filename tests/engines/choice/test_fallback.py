@@ -68,6 +68,7 @@ def test_torch_says_nothing_of_its_fallback(engine: Any, capfd: pytest.CaptureFi
     assert "Warning" not in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command_line_says_it_in_its_own_words(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(FILE)
     words = ["run", "quickstart", "--out", "run", "--set", "rounds=1", "--set", "training.epochs=1",

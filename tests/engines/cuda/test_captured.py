@@ -321,6 +321,7 @@ class TestOnTheGPU:
 class TestAnywhere:
     """The engine's own work with stand-ins for graphs: exact, so a wrong address or order is found."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("streams", [1, 2])
     @pytest.mark.parametrize("method", METHODS)
     def test_every_method_agrees_with_the_reference(self, method: str, streams: int) -> None:
@@ -336,6 +337,7 @@ class TestAnywhere:
             found = final(task, captured(task))
         assert relative_error(reference(task), found) < 1e-10
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("streams", [1, 2])
     @pytest.mark.parametrize("method", ["fedavg", "moon", "fedbug+feddyn", "vanilla+fedavg", "fedper"])
     def test_weights_rounded_where_they_move_change_no_bit(
@@ -370,11 +372,13 @@ class TestAnywhere:
         assert len(read) > 4
         assert all(own is place for own, place in zip(read, lanes.tensors(), strict=True))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("method", ["fedavg", "fedexp", "fedper"])
     def test_every_round_is_measured_as_in_the_reference(self, method: str) -> None:
         with on_the_cpu():
             check_histories(method, "cpu")
 
+    @pytest.mark.slow
     def test_a_run_of_stages_that_saves_beside_them_goes_on(self, tmp_path: Path) -> None:
         one = task_of(scaffold(), "cpu")
         stages = [replace(one.stages[0], rounds=2), Stage(fedavg(), 4, one.stages[0].local)]
@@ -387,6 +391,7 @@ class TestAnywhere:
         expected = flatten(whole.server._asdict())
         assert all(torch.equal(v, expected[k]) for k, v in flatten(found.server._asdict()).items())
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("tuning", [False, True], ids=["training", "fine-tuning"])
     def test_memory_that_does_not_suffice_halves_the_stack(
         self, tuning: bool, monkeypatch: pytest.MonkeyPatch
@@ -425,6 +430,7 @@ class TestAnywhere:
             with pytest.raises(RuntimeError, match="broken"):
                 list(engine.tune(order, [0, 1], Tune(1)))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("case", ["augmented", "chunked", "colours", "adam"])
     def test_every_way_to_train_agrees_with_the_reference(self, case: str) -> None:
         local = LocalTraining(2, 16, Adam(1e-3, eps=1e-3)) if case == "adam" else None

@@ -34,6 +34,7 @@ def task_of(name: str, device: str, precision: Precision = "fp64") -> Task:
     return Task((stage,), model, data, some, precision=precision)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["encoder layer", "lstm", "F.dropout"])
 def test_the_operators_that_are_captured_compute_what_the_reference_does(name: str) -> None:
     task = task_of(name, "cpu")

@@ -97,6 +97,7 @@ def check(tasks: list[Task], kind: Kind = Stacked) -> Pack:
     return pack
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "feddyn", "scaffold", "fedper"])
 def test_graphs_of_several_runs(method: str) -> None:
     """The captured engine's own work in a pack, on stand-ins for graphs."""
@@ -107,6 +108,7 @@ def test_graphs_of_several_runs(method: str) -> None:
     assert pack.stacks, "nothing was trained side by side"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Stacked, captured_stack])
 def test_a_run_that_diverges_leaves_the_others_alone(kind: Kind) -> None:
     wild = replace(task_of(fedavg(), 1, lr=1e200), on_divergence="drop")
@@ -120,12 +122,14 @@ def test_a_run_that_diverges_leaves_the_others_alone(kind: Kind) -> None:
     assert max(float((v - left[k]).abs().max()) for k, v in right.items()) < 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHOD_FACTORIES)
 def test_seeds_of_every_method(method: str) -> None:
     pack = check([task_of(METHOD_FACTORIES[method](), seed) for seed in range(3)])
     assert pack.stacks, "nothing was trained side by side"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     ["schedules", "augmented", "other data", "learning rates", "lengths", "methods", "stages"],
@@ -147,6 +151,7 @@ def test_runs_that_differ(case: str) -> None:
 SERVER_RULES = (fedexp(), fedavg(), fedavgm(), fednova())  # their clients' steps are those of FedAvg
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Stacked, captured_stack])
 def test_methods_with_the_same_steps_train_in_one_stack(kind: Kind) -> None:
     with on_the_cpu():
@@ -154,11 +159,13 @@ def test_methods_with_the_same_steps_train_in_one_stack(kind: Kind) -> None:
     assert len(pack.stacks) == 1
 
 
+@pytest.mark.slow
 def test_two_rules_with_one_slot_train_in_stacks_of_their_own() -> None:
     pack = check([task_of(fedexp(rule=rule), 0) for rule in ("paper", "fedbug-code")] * 2)
     assert len(pack.stacks) == 2
 
 
+@pytest.mark.slow
 def test_an_upload_of_another_method_rejects_no_client() -> None:
     """The square of an update may overflow where the update does not; only FedExP sends that."""
     local = LocalTraining(1, 1000, SGD(1e200))
@@ -177,6 +184,7 @@ def test_an_upload_of_another_method_rejects_no_client() -> None:
     assert [bool(one.history[0]["rejected"]) for one in found] == [False, True, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("room", "alone"), [(8, 0), (4, 0), (3, 4 * 3)])
 def test_memory_that_does_not_suffice_halves_the_pack(
     room: int, alone: int, monkeypatch: pytest.MonkeyPatch
@@ -210,6 +218,7 @@ def test_memory_that_does_not_suffice_halves_the_pack(
     assert sum(engine in pack.engines for engine in by_themselves) == alone
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's compiler warns of torch itself
 def test_a_compiled_pack_has_one_program_for_all_steps() -> None:
     """Before its first step, a client's parameters are the same tensors as its anchor."""
@@ -241,6 +250,7 @@ def test_an_error_of_the_stack_reaches_every_run(monkeypatch: pytest.MonkeyPatch
     assert [str(end) for end in ended] == ["broken", "broken"]
 
 
+@pytest.mark.slow
 def test_runs_whose_programs_differ_fail_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     train = Pack.train_side_by_side
 

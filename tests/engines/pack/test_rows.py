@@ -67,6 +67,7 @@ def test_memory_limits_the_number() -> None:
     assert rows.compiled_sizes["a"] == [20]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("usual", [None, 4])
 def test_runs_with_random_participation_compile_once(
     usual: int | None, monkeypatch: pytest.MonkeyPatch

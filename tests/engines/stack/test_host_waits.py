@@ -17,6 +17,7 @@ from kedge.engines.stack.stacked import Stacked
 from kedge.running.runner import rounds, run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_keeps_its_tensors_on_the_device(method: str) -> None:
     """In training, evaluation and fine-tuning."""
@@ -31,6 +32,7 @@ def test_every_method_keeps_its_tensors_on_the_device(method: str) -> None:
     assert all(v.is_meta for v in read if isinstance(v, Tensor))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["augmented", "chunked", "frozen", "batch norm", "two streams"])
 def test_every_way_to_train_keeps_its_tensors_on_the_device(case: str) -> None:
     with on_the_meta_device():
@@ -55,6 +57,7 @@ def waits_of_rounds(watch: Watch, monkeypatch: pytest.MonkeyPatch, kind: Any, na
     return found
 
 
+@pytest.mark.slow
 def test_the_host_waits_twice_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """For losses and flags of the round; and, when the device is busy, for the finite model before it."""
     with on_the_meta_device() as watch:
@@ -67,6 +70,7 @@ def test_the_host_waits_twice_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(steps) == 7
 
 
+@pytest.mark.slow
 def test_a_pack_waits_once_and_once_for_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with on_the_meta_device() as watch:
         tasks = [task_of(fedavg(), "meta", network="mlp", seed=seed) for seed in range(3)]

@@ -32,6 +32,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_there_is_a_page_for_every_table_with_a_number_and_a_list(tmp_path: Path) -> None:
     write_pages(tmp_path / "results", tables())
     found = contents(tmp_path / "results")
@@ -40,6 +41,7 @@ def test_there_is_a_page_for_every_table_with_a_number_and_a_list(tmp_path: Path
     assert found["README.md"].decode() == results_index(overview(tables()))
 
 
+@pytest.mark.slow
 def test_all_links_lead_to_something(tmp_path: Path) -> None:
     for record in mixed().records:
         write_record(tmp_path / record.table / "one.jsonl", record)

@@ -28,6 +28,7 @@ def pages(folder: Path) -> dict[str, str]:
     return {file.name: file.read_text(encoding="utf-8") for file in folder.glob("*.md")}
 
 
+@pytest.mark.slow
 def test_the_pages_are_made_of_the_records(tables: list, tmp_path: Path) -> None:  # type: ignore[type-arg]
     write_pages(tmp_path, tables)
     assert pages(RESULTS) == pages(tmp_path), WRITE_AGAIN
@@ -62,6 +63,7 @@ def test_the_readme_has_the_tables_that_are_measured(tables: list) -> None:  # t
     assert rows == expected
 
 
+@pytest.mark.slow
 def test_a_changed_record_changes_the_page(tmp_path: Path) -> None:
     name = "fedbug-table1"
     first, *others = read_records(RESULTS)

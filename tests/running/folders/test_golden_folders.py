@@ -81,6 +81,7 @@ def test_several_runs_of_one_command_go_on(version: Path, tmp_path: Path) -> Non
     check_ended(folder / "scaffold", version / "ended/several/scaffold")
 
 
+@pytest.mark.slow
 @EACH
 def test_a_sweep_goes_on_with_the_runs_that_are_left(version: Path, tmp_path: Path) -> None:
     folder = copied(version, "sweep", tmp_path / "sweep")

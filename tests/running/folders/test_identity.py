@@ -419,6 +419,7 @@ def own_method(rate: float) -> Algorithm:
     return Algorithm("mine", loss=loss, schedule=all_units)
 
 
+@pytest.mark.slow
 def test_the_identity_is_the_same_in_another_process(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     root = str(Path(__file__).parents[3])

@@ -137,6 +137,7 @@ def test_a_file_that_cannot_be_executed_any_more_is_refused_for_its_change(place
     assert "ZeroDivisionError" not in answer.err
 
 
+@pytest.mark.slow
 def test_a_change_that_is_accepted_is_executed_and_recorded(place: Path) -> None:
     run = start_run(place.parent / "run")
     first = read_record(run)
@@ -224,6 +225,7 @@ def test_a_run_of_version_0_1_goes_on_and_stores_the_code_of_now(
     assert read_record(run)
 
 
+@pytest.mark.slow
 def test_every_run_of_several_has_its_own_code_and_all_are_compared(place: Path) -> None:
     top = place.parent / "several"
     words = ("-m", "fedavg, mine.py:mine", "--seeds", "2", "--pack", "2")
@@ -280,6 +282,7 @@ def test_train_compares_the_code_that_its_method_names(place: Path) -> None:
     assert train(4, resume=True)[2:] == ["mine-z-b-1"] * 2
 
 
+@pytest.mark.slow
 def test_a_finished_run_needs_no_code(place: Path) -> None:
     top = place.parent / "several"
     assert kedge("run", "quickstart", *SMALL, "-m", "fedavg, mine.py:mine", "--out", top).code == 0
@@ -378,6 +381,7 @@ def test_an_optimizer_and_a_rule_of_one_s_own_run_and_are_stored(place: Path) ->
     assert set(record.names) == {"parts.py:half", "parts.py:soon"}
 
 
+@pytest.mark.slow
 def test_a_folder_with_stored_code_is_replaced_by_force(place: Path) -> None:
     run = place.parent / "run"
     for _ in range(2):
@@ -391,6 +395,7 @@ def test_a_folder_with_stored_code_is_replaced_by_force(place: Path) -> None:
     assert kedge("run", "quickstart", *many).code == 0
 
 
+@pytest.mark.slow
 def test_comparing_and_plotting_execute_nothing(place: Path) -> None:
     run = start_run(place.parent / "run", measure={"drift": True})
     for file in [*place.rglob("*.py"), *run.rglob("*.py")]:

@@ -31,6 +31,7 @@ from kedge.running.requests import Outcome, RunRequest
 from kedge.running.several_runs import run_all
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp64", 1e-12), ("fp32", 1e-5)])
 def test_packed_runs_end_as_alone(
     precision: str, tolerance: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -82,6 +83,7 @@ def test_packed_runs_on_a_gpu_end_as_alone(tmp_path: Path) -> None:
         assert (read_engine_settings(tmp_path / f"run{number}") or {})["name"] == "captured"
 
 
+@pytest.mark.slow
 def test_one_after_another_gives_the_bytes_of_a_run_alone(tmp_path: Path) -> None:
     experiments = [experiment(seed=seed) for seed in range(2)]
     assert list(errors_of(members(tmp_path, experiments), limit=1)) == ["run0", "run1"]
@@ -129,6 +131,7 @@ def after(rounds: int, folder: Path) -> Callable[[], bool]:
     return lambda: (folder / "history.jsonl").exists() and len(lines(folder)) >= rounds
 
 
+@pytest.mark.slow
 def test_interrupted_runs_are_saved_and_go_on_together_or_alone(tmp_path: Path) -> None:
     experiments = [experiment(seed=seed, method="scaffold", engine__precision="fp64") for seed in range(3)]
     broken, whole = tmp_path / "broken", tmp_path / "whole"
@@ -150,6 +153,7 @@ def test_interrupted_runs_are_saved_and_go_on_together_or_alone(tmp_path: Path) 
         assert (read_engine_settings(broken / f"run{number}") or {})["packed"] == 3
 
 
+@pytest.mark.slow
 def test_a_run_with_a_checkpoint_goes_on_beside_one_that_begins(tmp_path: Path) -> None:
     """The first run was stopped while it trained alone."""
     experiments = [experiment(seed=seed, engine__precision="fp64") for seed in range(2)]
@@ -178,6 +182,7 @@ def test_one_that_diverges_leaves_the_others_alone(tmp_path: Path) -> None:
     assert distance(tmp_path / "run0", tmp_path / "alone") < 1e-12
 
 
+@pytest.mark.slow
 def test_runs_without_memory_beside_the_stack_go_on_in_smaller_packs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -202,6 +207,7 @@ def test_runs_without_memory_beside_the_stack_go_on_in_smaller_packs(
         assert [line["round"] for line in lines(tmp_path / f"run{number}")] == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_a_run_alone_without_memory_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def short(*_: Any) -> Any:
         raise torch.OutOfMemoryError("as if")
@@ -213,6 +219,7 @@ def test_a_run_alone_without_memory_fails(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert sum("out of memory" in message for message in said) == 2  # packs of four, of two; then runs alone
 
 
+@pytest.mark.slow
 def test_an_error_does_not_hold_on_to_its_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     packs: list[weakref.ref[Pack]] = []
     begin = Pack.__init__

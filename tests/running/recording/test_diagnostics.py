@@ -81,6 +81,7 @@ def test_a_run_with_diagnostics_resumes_to_the_same_numbers(engine: Made, tmp_pa
     assert_resume_is_exact(task_of(feddyn(0.1), EVERYTHING), engine, tmp_path, after=1)
 
 
+@pytest.mark.slow
 def test_engines_tell_the_same_numbers() -> None:
     """In float64, after rounds that differ in the last bits."""
     for algorithm in (feddyn(0.1), fedbug(scaffold(), 0.8)):
@@ -210,6 +211,7 @@ def test_feddyn_tells_h_its_shift_and_c_and_spread_where_asked_for() -> None:
         quick("fedavg", **spread)
 
 
+@pytest.mark.slow
 def test_memory_of_updates_goes_on_across_a_switch() -> None:
     everybody = {"rounds": 4, "measure.drift": True, "participation.per_round": 20, "partition.clients": 20}
     history = quick("feddyn -> fedavg@2", **everybody)

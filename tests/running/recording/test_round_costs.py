@@ -82,6 +82,7 @@ def sent(tree: Tree) -> int:
     return sum(v.numel() * v.element_size() for v in flatten(tree).values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_history_s_multiply_adds_are_those_of_the_sequential_kernel(name: str) -> None:
     """Every method, clients with short batches, two rounds; the counts are exactly equal."""
@@ -102,6 +103,7 @@ def test_what_is_told_before_a_run_is_what_its_history_has(name: str) -> None:
         assert set(told["cost"]) == {"parameters", "samples", "updates", "macs", "bytes_down", "bytes_up"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [n for n, a in ALGORITHMS.items() if not any(isinstance(c, MEASURES) for c in a.corrections)]
 )
