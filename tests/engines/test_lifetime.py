@@ -23,7 +23,7 @@ Refs = list[weakref.ref[Tensor]]
 
 
 def long(task: Task) -> Task:
-    """Eight rounds, of which all but the first are written while the next trains."""
+    """The task with eight rounds. Each round but the first is recorded while the next round trains."""
     return replace(task, stages=(replace(task.stages[0], rounds=8),), tune="off")
 
 

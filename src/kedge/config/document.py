@@ -23,7 +23,7 @@ from kedge.core.errors import RequestError, nearest
 SHIPPED = Path(__file__).parent.parent / "experiments"
 STAGED = ("when",)  # tables that only [[then]] has
 PLAIN = FACTORIES.keys() - {"method"}  # keys whose value may be a text such as "adam(lr=0.01)"
-STAGE_PLAIN = ("schedule", "when")  # keys of [[then]] whose value may be such a text
+STAGE_PLAIN = ("schedule", "when")  # the keys of PLAIN that a table [[then]] has
 BY_METHOD = ("method", "schedule", "then")  # tables that a method string may set
 
 

@@ -57,7 +57,7 @@ class MaskedBatchNorm(nn.Module):
 
 
 class StackedConv2d(nn.Conv2d):
-    """nn.Conv2d that is fast under vmap over clients, each of which has its own weights.
+    """An nn.Conv2d that is fast under vmap over clients with different weights.
 
     Under vmap torch computes a grouped convolution, which is slow. On a GPU kedge has a Triton program
     (gpu/convolution.py). In a compiled program on a CPU, a small convolution is a matrix product over shifted

@@ -120,7 +120,7 @@ def test_a_file_of_one_s_own_may_move(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_another_run_is_passed_over(tmp_path: Path) -> None:
-    """A process whose folder was replaced could still write such a checkpoint."""
+    """A process may still write a checkpoint after --force has replaced its folder by another run."""
     mine, other = start_run(tmp_path / "mine"), start_run(tmp_path / "other", seed=1)
     assert digest_in(mine) != digest_in(other)
     shutil.copytree(other / "checkpoint/000002", mine / "checkpoint/000009")

@@ -46,7 +46,7 @@ class Property(NamedTuple):
 DECAYING = LocalTraining(2, 4, SGD(0.1, weight_decay=1e-2, decay=0.9), clip=1.0)
 MOMENTUM = LocalTraining(2, 4, SGD(0.05, momentum=0.9, weight_decay=1e-2), clip=1.0)
 # Adam divides by the size of the gradient. If the true gradient is 0, as for a convolution's bias before
-# batch norm, this amplifies rounding: hence a network without batch norm, and a larger eps.
+# batch norm, this amplifies rounding. So Adam is tested without batch norm and with a larger eps.
 ADAM = LocalTraining(2, 4, Adam(0.01, eps=1e-3, weight_decay=1e-2), clip=1.0)
 PLAIN = LocalTraining(2, 4, SGD(0.1))
 DROP_LAST = LocalTraining(3, 4, SGD(0.1), drop_last=True)

@@ -1,4 +1,4 @@
-"""conv2d that is fast under vmap over clients, each of which has its own weights.
+"""A conv2d that is fast under vmap over clients with different weights.
 
 Under vmap torch computes a grouped convolution, which is slow on a GPU. `Convolution` calls the operators of
 operators.py instead: one implicit matrix product for all clients. Without CUDA, without Triton, in float64
