@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
@@ -38,6 +39,23 @@ def test_every_record_is_of_a_run_that_its_table_asks_for(tables: list) -> None:
     """Otherwise a change of kedge has changed the run's identity, and the record no longer counts."""
     used = {(one.table, one.key) for found, _ in tables for one in found.records}
     assert {(one.table, one.key) for one in read_records(RESULTS)} <= used
+
+
+def test_the_note_on_exchanged_blocks_is_what_the_records_show(tables: list) -> None:  # type: ignore[type-arg]
+    """Table 2 of FedBug: the runs at 1 % agree with the numbers that are printed under 10 %."""
+    found = next(found for found, _ in tables if found.paper.name == "fedbug-table2")
+    few, many = "1 % of the clients a round", "10 % of the clients a round"
+    names = [name for name in found.by_name if name[0] == few and "FedDecorr" not in name[2]]
+    distances = {
+        block: mean(
+            abs(found.by_name[name].mean - found.by_name[block, *name[1:]].entry.value) for name in names
+        )
+        for block in (few, many)
+    }
+    assert len(names) == 32
+    note = next(note for note in found.paper.notes if "exchange" in note)
+    assert f"{distances[many]:.2f} points from the 32 numbers that are printed under 10 %" in note
+    assert f"{distances[few]:.2f} points from those under 1 %" in note
 
 
 def test_records_are_small() -> None:

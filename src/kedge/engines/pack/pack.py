@@ -26,7 +26,7 @@ from kedge.engines.pack.joint_planner import JointPlanner, JointRows, PendingRou
 from kedge.engines.pack.joint_programs import JointPrograms, own_end, own_totals, with_slots
 from kedge.engines.pack.rows import RowCounts
 from kedge.engines.stack.programs import StackEnd
-from kedge.engines.stack.stack_start import StackRows, StackStart
+from kedge.engines.stack.stack_start import StackRows, StackStart, first_carry
 from kedge.engines.stack.stacked import Stacked, next_order
 from kedge.engines.sums import Totals, Uploads, read_back, sum_uploads, weighted_means
 from kedge.torch_private import foreach_add
@@ -204,7 +204,7 @@ class Pack:
         orders = [run.order for run in waiting]
         rows = [run_rows._replace(order=order) for run_rows, order in zip(joint.rows, orders, strict=True)]
         carries = [
-            with_slots(run.engine.carry_without_shared(run_rows), algorithm)
+            with_slots(carry_without_shared(run, run_rows), algorithm)
             for run, run_rows in zip(waiting, rows, strict=True)
         ]
         members = [
@@ -256,6 +256,12 @@ class Pack:
         # Only the newest stacks are kept: a run does not return to an earlier stage.
         self.stacks = [*self.stacks[-most:], (key, width, stack)]
         return stack
+
+
+def carry_without_shared(run: PendingRound, rows: StackRows) -> Carry:
+    """The first carry of a run's rows, without the shared leaves."""
+    engine = run.engine
+    return first_carry(engine.stage, engine.memories, rows.order, rows.clients, False, with_shared=False)
 
 
 def totals_means_averages(

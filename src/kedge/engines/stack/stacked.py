@@ -71,7 +71,6 @@ class Stacked:
     def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
         """Start a stage; clients keep their memories of the slots in `kept`."""
         self.stage, self.model = stage, model_for(stage.algorithm, self.network)
-        self.carries_without_shared: dict[int, Carry] = {}  # by the number of rows
         self.memories.begin(stage.algorithm, self.model, params, kept)
         sizes = np.array([len(samples) for samples in self.federation.clients])
         self.width = int(step_counts(sizes, stage.local)[0].max())
@@ -184,16 +183,6 @@ class Stacked:
             carry["state"] = {}
         members = [self.federation.clients[c] for c in rows.clients]
         return StackStart(members, prepared, carry, rows.order.shared, {} if tuning else rows.order.broadcast)
-
-    def carry_without_shared(self, rows: StackRows) -> Carry:
-        """The first carry of `rows` without the shared leaves; cached if it is the same in every round."""
-        count = len(rows.clients)
-        if count in self.carries_without_shared:
-            return self.carries_without_shared[count]
-        carry = first_carry(self.stage, self.memories, rows.order, rows.clients, False, with_shared=False)
-        if not (self.memories.needed or self.memories.local or rows.order.buffers):
-            self.carries_without_shared[count] = carry
-        return carry
 
     def run_steps(self, start: StackStart) -> Carry:
         """Run all steps of a round, and return the carry after the last."""
