@@ -1,0 +1,104 @@
+"""The Ray cluster of a run: joined by its address, or started on this machine and shut down afterwards."""
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from kedge.core.errors import RequestError
+
+INSTALL = "Ray is not installed. Install it with: pip install 'kedge[ray]'"
+
+
+class Share(NamedTuple):
+    """The resources of one worker."""
+
+    cpus: float
+    gpus: float
+
+
+class Cluster:
+    """A connected cluster, and worker processes that finished runs have left for the next ones."""
+
+    def __init__(self, ray: Any) -> None:
+        self.ray = ray
+        self.idle: list[tuple[Share, Any]] = []  # share, handle
+
+    @property
+    def cpus(self) -> int:
+        """The CPU cores of the cluster."""
+        return int(self.ray.cluster_resources().get("CPU", 1))
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs of the cluster."""
+        return int(self.ray.cluster_resources().get("GPU", 0))
+
+    def start(self, worker: type, share: Share) -> Any:
+        """The handle of an idle worker with this share of the cluster, or of a new one."""
+        for number, (idle_share, handle) in enumerate(self.idle):
+            if idle_share == share:
+                del self.idle[number]
+                return handle
+        actor = self.ray.remote(num_cpus=share.cpus, num_gpus=share.gpus, max_restarts=0)(worker)
+        return actor.remote()
+
+    def put_back(self, share: Share, handle: Any) -> None:
+        """Keep a worker for the next run."""
+        self.idle.append((share, handle))
+
+
+CONNECTED: list[Cluster] = []  # the connected cluster, if any
+
+
+def import_ray() -> ModuleType:
+    """The package `ray`; raises RequestError if it is not installed."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns about its next version
+    try:
+        import ray
+    except ImportError:
+        raise RequestError(f"engine.name = 'ray': {INSTALL}") from None
+    return ray
+
+
+@contextmanager
+def connected(address: str = "") -> Iterator[Cluster]:
+    """Connect to the cluster at `address`, or start one on this machine. Disconnect at the end.
+
+    A cluster that this process has started ends with it, also if the process is killed. It listens on the
+    loopback interface only. Inside this context another call returns the same cluster.
+    """
+    if CONNECTED:
+        yield CONNECTED[0]
+        return
+    ray: Any = import_ray()
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        if address:
+            ray.init(address=address, **quiet)
+        else:
+            ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        where = f"--address {address}" if address else "a cluster on this machine"
+        raise RequestError(
+            f"cannot connect to Ray at {where}: {error}. Start a cluster with 'ray start --head', or leave "
+            "the address out: kedge then starts one on this machine."
+        ) from error
+    CONNECTED.append(Cluster(ray))
+    try:
+        yield CONNECTED[0]
+    finally:
+        CONNECTED.clear()
+        ray.shutdown()
+
+
+def pickle_by_value(modules: Sequence[ModuleType]) -> None:
+    """Send these modules to workers as code, because workers cannot import them."""
+    import_ray()
+    from ray import cloudpickle  # type: ignore[attr-defined]
+
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)

@@ -1,0 +1,147 @@
+"""RayEngine: trains the clients of a round on the workers of a Ray cluster, and adds up their sums.
+
+The order of a round is stored once in the object store; every worker reads it there. Sums come back, one for
+each shard, and are added in the order of shards. The memory of a client is with the worker of its shard.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from kedge.core.algorithm import Stage, Tune, model_for
+from kedge.core.model import Model
+from kedge.core.tree import Leaves, Tree, tree_map
+from kedge.data.federation import Federation
+from kedge.engines.choice.choose import Choice
+from kedge.engines.engine import Order
+from kedge.engines.memory import Memories
+from kedge.engines.ray.arrays import FederationArrays, order_with, sums_to_tensors, to_arrays, to_tensors
+from kedge.engines.ray.cluster import Cluster, Share
+from kedge.engines.ray.journal import ROUNDS, JournalRound, by_client
+from kedge.engines.ray.shards import Shards
+from kedge.engines.ray.worker import WorkerSettings
+from kedge.engines.ray.workers import CLIENTS_AT_ONCE, Say, StageStart, WorkerArguments, Workers
+from kedge.engines.sums import Sums
+
+
+def ignore(message: str) -> None:
+    """Show no messages."""
+
+
+class RayEngine:
+    """Trains the clients of a round on the workers of a Ray cluster."""
+
+    at_once = 1
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        model: Model,
+        federation: Federation,
+        shards: int,
+        settings: WorkerSettings,
+        share: Share,
+        say: Say = ignore,
+    ) -> None:
+        """Take a worker of the cluster for each of `shards`."""
+        self.ray = cluster.ray
+        self.network, self.federation = model, federation
+        self.device = federation.pool.x.device
+        self.shards = Shards(shards, [len(samples) for samples in federation.clients])
+        data = self.ray.put(FederationArrays.of(federation))
+        arguments = WorkerArguments(self.ray.put(model), data, settings)
+        self.workers = Workers(cluster, arguments, share, self.shards, say)
+        self.journal = self.workers.journal
+        self.memories = Memories()  # of the client whose own model was asked for last
+
+    def build(self, choice: Choice) -> None:
+        """Build the engine of every worker."""
+        self.workers.build(choice)
+
+    def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
+        """Start a stage; clients keep their memories of the slots in `kept`."""
+        self.take_snapshot()
+        self.memories.load({str(client): memory for client, memory in self.journal.memories(self.remembered)})
+        self.memories.begin(stage.algorithm, model_for(stage.algorithm, self.network), params, kept)
+        self.journal.take(by_client(self.memories.save()), only_changed=False)
+        self.memories.load({})
+        self.workers.begin(StageStart(stage, self.ray.put(to_arrays(params)), kept))
+
+    @property
+    def remembered(self) -> list[int]:
+        """The clients with a memory in the snapshot."""
+        return sorted(self.journal.snapshot)
+
+    def train(self, order: Order, clients: Sequence[int]) -> Sums:
+        """Train `clients`; the sums of their shards are added in the order of shards."""
+        remembers = self.memories.needed
+        parts = self.shards.divide(clients, by_owner=remembers)
+        sent = self.send(order)
+        calls = {shard: (sent, part) for shard, part in enumerate(parts) if part}
+        results = self.workers.gather("train", calls)
+        if remembers:
+            self.journal.add(JournalRound(sent, parts))
+            if len(self.journal.rounds) >= ROUNDS:
+                self.take_snapshot()
+        sums = Sums()
+        for shard in sorted(results):
+            sums += sums_to_tensors(results[shard], self.device)
+        return sums
+
+    def send(self, order: Order) -> Any:
+        """Store an order in the object store; return the reference."""
+        return self.ray.put(order_with(order, to_arrays))
+
+    def take_snapshot(self) -> None:
+        """Write the memories that have changed since the last snapshot to the journal."""
+        changed = self.journal.trained
+        if changed:
+            self.journal.take(self.fetch_memories(changed), only_changed=True)
+
+    def fetch_memories(self, clients: Sequence[int]) -> Iterator[tuple[int, Tree]]:
+        """The memories of `clients`, fetched from their workers a few at a time."""
+        for first in range(0, len(clients), CLIENTS_AT_ONCE):
+            parts = enumerate(self.shards.divide(clients[first : first + CLIENTS_AT_ONCE], by_owner=True))
+            results = self.workers.gather("memories", {shard: (part,) for shard, part in parts if part})
+            for found in results.values():
+                yield from by_client(to_tensors(found))
+
+    def personal(self, client: int, shared: Leaves, buffers: Leaves) -> tuple[Leaves, Leaves]:
+        """Parameters and statistics of a client's own model: `shared`, and the client's memory."""
+        found = self.workers.gather("memories", {self.shards.owner(client): ([client],)})
+        memories = [to_tensors(memory, self.device) for memory in found.values()]
+        self.memories.load(memories[0])
+        model = self.memories.own_model(client, shared, buffers)
+        self.memories.load({})
+        return model
+
+    def tune(self, order: Order, clients: Sequence[int], tune: Tune) -> Iterator[tuple[int, Leaves, Leaves]]:
+        """Fine-tune a copy of each client's model on its data; yield client, parameters and statistics."""
+        sent = self.send(order)
+        for first in range(0, len(clients), CLIENTS_AT_ONCE):
+            group = clients[first : first + CLIENTS_AT_ONCE]
+            parts = enumerate(self.shards.divide(group, by_owner=True))
+            calls = {shard: (sent, part, tune) for shard, part in parts if part}
+            tuned = {found[0]: found for models in self.workers.gather("tune", calls).values() for found in models}
+            for client in group:
+                _, params, buffers = tuned[client]
+                yield client, to_tensors(params, self.device), to_tensors(buffers, self.device)
+
+    def save(self) -> Tree:
+        """Every client's memory; the tensors are read from the journal's files when they are used."""
+        self.take_snapshot()
+        memories = self.journal.memories(self.remembered)
+        return {str(client): tree_map(lambda v: v.to(self.device), memory) for client, memory in memories}
+
+    def load(self, saved: Tree) -> None:
+        """Restore saved memories."""
+        self.journal.take(by_client(saved), only_changed=False)
+        clients = list(range(len(self.shards.work)))
+        for first in range(0, len(clients), CLIENTS_AT_ONCE):
+            parts = enumerate(self.shards.divide(clients[first : first + CLIENTS_AT_ONCE], by_owner=True))
+            self.workers.gather(
+                "replace", {shard: (part, self.journal.arrays(part)) for shard, part in parts if part}
+            )
+
+    def close(self) -> None:
+        """Leave the workers to the next run."""
+        self.workers.close()
