@@ -76,7 +76,7 @@ def train(  # noqa: PLR0913  # one parameter for each key of a configuration
     measure: Measure | None = None,
     on_divergence: Literal["stop", "drop"] = "stop",
     precision: Precision = "fp32",
-    engine: Literal["auto", "sequential", "stacked", "captured"] = "auto",
+    engine: Literal["auto", "sequential", "stacked", "captured", "ray"] = "auto",
     device: Literal["auto", "cpu", "cuda"] = "auto",
     compile: Literal["auto", "on", "off"] = "auto",
     out: str | Path | None = None,

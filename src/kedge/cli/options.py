@@ -49,8 +49,15 @@ EngineName = Annotated[
     str,
     typer.Option(
         "--engine",
-        help="auto, sequential, stacked or captured (CUDA).",
-        autocompletion=completion.one_of("auto", "sequential", "stacked", "captured"),
+        help="auto, sequential, stacked, captured (CUDA) or ray (a cluster).",
+        autocompletion=completion.one_of("auto", "sequential", "stacked", "captured", "ray"),
+    ),
+]
+Address = Annotated[
+    str,
+    typer.Option(
+        "--address",
+        help="With --engine ray: the address of a running cluster. Default: a cluster on this machine.",
     ),
 ]
 PrecisionName = Annotated[

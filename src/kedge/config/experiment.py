@@ -83,13 +83,17 @@ class Checkpoints:
 class EngineChoice:
     """The table [engine]: engine, device and precision. With 0 and "auto" kedge chooses."""
 
-    name: Literal["auto", "sequential", "stacked", "captured"] = "auto"
+    name: Literal["auto", "sequential", "stacked", "captured", "ray"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Precision = "fp32"
     compile: Literal["auto", "on", "off"] = "auto"
     chunk: Automatic = 0
     streams: Automatic = 0  # CUDA streams on which the clients of a round train at the same time
     threads: Automatic = 0
+    # For the engine "ray":
+    workers: Automatic = 0  # processes that train; 0: one for each GPU, or for each CPU core
+    worker_engine: Literal["auto", "sequential", "stacked", "captured"] = "auto"
+    address: str = ""  # of a cluster; empty: kedge starts one on this machine
 
 
 @checked(prefix="")

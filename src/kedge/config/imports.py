@@ -166,6 +166,11 @@ def source_of(module: ModuleType) -> bytes | None:
     return loaded[1]
 
 
+def user_modules() -> list[ModuleType]:
+    """The imported modules whose source is the user's own."""
+    return [module for module in list(sys.modules.values()) if LOADED_FROM in getattr(module, "__dict__", ())]
+
+
 def is_installed(path: Path) -> bool:
     """Whether a file belongs to an installed package, to Python or to kedge."""
     return bool(INSTALLED & set(path.parts)) or any(

@@ -6,6 +6,7 @@ The commands and the Python calls share these functions.
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,13 +17,11 @@ from kedge.config.federations import partition_record_of, without_checksums
 from kedge.config.task import Task
 from kedge.core.errors import RequestError
 from kedge.data.partitions.saved import PARTITION_FILE
-from kedge.engines.choice.choose import build
 from kedge.engines.choice.compiling import compile_failure
 from kedge.engines.choice.fallback import without_torch_warnings
 from kedge.engines.choice.unstackable import explain_stacking_errors
 from kedge.nn.precision import computing_in
 from kedge.running.engine_settings import (
-    choice_of,
     choose_engine,
     preserve_thread_count,
     read_engine_settings,
@@ -35,6 +34,7 @@ from kedge.running.folders.marker import Marker, read_marker
 from kedge.running.folders.partition_check import check_partition
 from kedge.running.folders.resumed_code import update_record, use_code
 from kedge.running.folders.sources import CodeChoice, code_names, contents
+from kedge.running.open_engine import choose_settings, cluster_of, open_engine
 from kedge.running.progress import Observer
 from kedge.running.recording.history import complete_rounds, history_problem
 from kedge.running.result import Result, result_of
@@ -134,25 +134,36 @@ def run_locked(
         explain_stacking_errors(),
     ):
         settings = read_engine_settings(folder)
-        if settings is None:
-            settings = choose_engine([task], wanted, observer.say)
-            write_environment(folder, task, settings)
-        while True:
-            torch.set_num_threads(settings["threads"])
-            engine = build(choice_of(settings), task.model, task.federation, task.participants)
-            try:
-                progress = run(task, engine, folder, checkpoint_every, settings, observer)
-                break
-            except Exception as error:
-                reason = compile_failure(error)
-                if reason is None or wanted.name != "auto" or not settings["compiled"]:
-                    raise
-            # Outside `except` the error is freed, and with it the tensors in its frames.
-            del engine
-            observer.say(f"choosing an engine that compiles nothing: {reason}")
-            settings = choose_engine([task], replace(wanted, compile="off"), observer.say)
-            write_environment(folder, task, settings)
-    return result_of(task, engine, progress, name, settings, folder)
+        with cluster_of(wanted, settings):
+            if settings is None:
+                settings = choose_settings(task, wanted, observer.say)
+                write_environment(folder, task, settings)
+            while True:
+                torch.set_num_threads(settings["threads"])
+                try:
+                    return train_rounds(task, settings, name, checkpoint_every, folder, observer)
+                except Exception as error:
+                    reason = compile_failure(error)
+                    if reason is None or wanted.name != "auto" or not settings["compiled"]:
+                        raise
+                # Outside `except` the error is freed, and with it the engine in its frames.
+                observer.say(f"choosing an engine that compiles nothing: {reason}")
+                settings = choose_engine([task], replace(wanted, compile="off"), observer.say)
+                write_environment(folder, task, settings)
+
+
+def train_rounds(
+    task: Task,
+    settings: dict[str, Any],
+    name: str,
+    checkpoint_every: int,
+    folder: Path | None,
+    observer: Observer,
+) -> Result:
+    """Train the remaining rounds on the engine that `settings` describe."""
+    with open_engine(task, settings, observer.say) as engine:
+        progress = run(task, engine, folder, checkpoint_every, settings, observer)
+        return result_of(task, engine, progress, name, settings, folder)
 
 
 def run_is_finished(folder: Path) -> bool:

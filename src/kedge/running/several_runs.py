@@ -1,9 +1,11 @@
 """Train the runs of a command: runs that can share a pack in packs, every other run by itself."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 
 import torch
 
+from kedge.running.open_engine import cluster_of
 from kedge.running.packs.grouping import groups
 from kedge.running.packs.scheduler import PackScheduler
 from kedge.running.requests import Controls, Outcome, RunRequest
@@ -24,9 +26,13 @@ def run_all(
     terminal). `say` receives messages for the user.
     """
     controls = Controls(shown, say, stop)
-    for group in groups(requests):
-        if len(group) == 1:
-            yield run_single(group[0], controls)
-        else:
-            yield from PackScheduler(group, limit, controls).outcomes()
-        torch.cuda.empty_cache()  # the next group measures the free memory
+    on_cluster = [
+        request.experiment.engine for request in requests if request.experiment.engine.name == "ray"
+    ]
+    with cluster_of(on_cluster[0]) if on_cluster else nullcontext():
+        for group in groups(requests):
+            if len(group) == 1:
+                yield run_single(group[0], controls)
+            else:
+                yield from PackScheduler(group, limit, controls).outcomes()
+            torch.cuda.empty_cache()  # the next group measures the free memory

@@ -8,6 +8,7 @@ import typer
 from kedge.cli.errors import report_errors
 from kedge.cli.options import (
     AcceptChanged,
+    Address,
     Debug,
     Device,
     EngineName,
@@ -43,6 +44,7 @@ def command(
     device: Device = "",
     engine: EngineName = "",
     precision: PrecisionName = "",
+    address: Address = "",
     out: Out = None,
     resume_from: ResumeRun = None,
     accept_changed_code: AcceptChanged = False,
@@ -90,6 +92,7 @@ def command(
             document = read_document(
                 experiment, sets, seed,
                 model=model, engine_device=device, engine_name=engine, engine_precision=precision,
+                engine_address=address,
             )  # fmt: skip
             top = out or Path("runs") / str(document["name"])
             plan = action.run_plan(document, methods, seeds)

@@ -10,6 +10,7 @@ from kedge.cli import completion
 from kedge.cli.errors import report_errors
 from kedge.cli.options import (
     AcceptChanged,
+    Address,
     Debug,
     Device,
     EngineName,
@@ -45,6 +46,7 @@ def command(
     seeds: Seeds = 1,
     device: Device = "",
     engine: EngineName = "",
+    address: Address = "",
     precision: PrecisionName = "",
     out: Out = None,
     resume_from: ResumeSweep = None,
@@ -79,7 +81,12 @@ def command(
     else:
         if not file:
             raise RequestError("name an experiment with a table [grid], as in kedge sweep my.toml.")
-        chosen = {"engine_device": device, "engine_name": engine, "engine_precision": precision}
+        chosen = {
+            "engine_device": device,
+            "engine_name": engine,
+            "engine_precision": precision,
+            "engine_address": address,
+        }
         document = action.read_grid(file, sets, seed, chosen)
         top, plan = out or Path("runs") / str(document["name"]), action.sweep_plan(document, seeds)
     if dry_run:

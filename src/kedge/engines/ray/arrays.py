@@ -20,7 +20,6 @@ from kedge.engines.engine import Order
 from kedge.engines.sums import Sums
 
 Array = NDArray[Any]
-TREES = ("shared", "buffers", "broadcast")  # the fields of an Order with tensors
 
 
 def array_of(tensor: Tensor) -> Array:
@@ -57,7 +56,9 @@ def convert(tree: Tree, function: Callable[[Any], Any]) -> dict[str, Any]:
 
 def order_with(order: Order, function: Callable[[Tree], Tree]) -> Order:
     """The order with `function` applied to each of its trees."""
-    return order._replace(**{name: function(getattr(order, name)) for name in TREES})
+    trees = order.shared, order.buffers, order.broadcast
+    shared, buffers, broadcast = (dict(function(tree)) for tree in trees)
+    return order._replace(shared=shared, buffers=buffers, broadcast=broadcast)
 
 
 def sums_to_arrays(sums: Sums) -> dict[str, Any]:

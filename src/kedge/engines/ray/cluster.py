@@ -53,7 +53,7 @@ class Cluster:
 CONNECTED: list[Cluster] = []  # the connected cluster, if any
 
 
-def import_ray() -> ModuleType:
+def import_ray() -> Any:
     """The package `ray`; raises RequestError if it is not installed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns about its next version
@@ -74,7 +74,7 @@ def connected(address: str = "") -> Iterator[Cluster]:
     if CONNECTED:
         yield CONNECTED[0]
         return
-    ray: Any = import_ray()
+    ray = import_ray()
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address:
@@ -98,7 +98,7 @@ def connected(address: str = "") -> Iterator[Cluster]:
 def pickle_by_value(modules: Sequence[ModuleType]) -> None:
     """Send these modules to workers as code, because workers cannot import them."""
     import_ray()
-    from ray import cloudpickle  # type: ignore[attr-defined]
+    from ray import cloudpickle
 
     for module in modules:
         cloudpickle.register_pickle_by_value(module)

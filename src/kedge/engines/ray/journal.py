@@ -85,5 +85,3 @@ class Journal:
 def by_client(saved: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """The memories of an engine's `save`, by the numbers of the clients."""
     return ((int(name), memory) for name, memory in saved.items())
-
-

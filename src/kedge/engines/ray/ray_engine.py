@@ -11,11 +11,11 @@ from kedge.core.algorithm import Stage, Tune, model_for
 from kedge.core.model import Model
 from kedge.core.tree import Leaves, Tree, tree_map
 from kedge.data.federation import Federation
-from kedge.engines.choice.choose import Choice
+from kedge.engines.choice.choose import Choice, EngineOptions
 from kedge.engines.engine import Order
 from kedge.engines.memory import Memories
 from kedge.engines.ray.arrays import FederationArrays, order_with, sums_to_tensors, to_arrays, to_tensors
-from kedge.engines.ray.cluster import Cluster, Share
+from kedge.engines.ray.cluster import Cluster
 from kedge.engines.ray.journal import ROUNDS, JournalRound, by_client
 from kedge.engines.ray.shards import Shards
 from kedge.engines.ray.worker import WorkerSettings
@@ -37,21 +37,28 @@ class RayEngine:
         cluster: Cluster,
         model: Model,
         federation: Federation,
-        shards: int,
         settings: WorkerSettings,
-        share: Share,
         say: Say = ignore,
     ) -> None:
-        """Take a worker of the cluster for each of `shards`."""
+        """Take workers of the cluster, one for each shard."""
         self.ray = cluster.ray
         self.network, self.federation = model, federation
         self.device = federation.pool.x.device
-        self.shards = Shards(shards, [len(samples) for samples in federation.clients])
+        self.shards = Shards(settings.workers, [len(samples) for samples in federation.clients])
         data = self.ray.put(FederationArrays.of(federation))
         arguments = WorkerArguments(self.ray.put(model), data, settings)
-        self.workers = Workers(cluster, arguments, share, self.shards, say)
+        self.workers = Workers(cluster, arguments, self.shards, say)
         self.journal = self.workers.journal
         self.memories = Memories()  # of the client whose own model was asked for last
+
+    def choose(self, stage: Stage, per_round: int, rounds: int, options: EngineOptions) -> Choice:
+        """Choose the engine of the workers, by a trial on one of them with `per_round` clients."""
+        first = self.workers.processes[0]
+        choice: Choice
+        choice, messages = self.workers.call(first, "choose", stage, per_round, rounds, options)
+        for message in messages:
+            self.workers.say(message)
+        return choice
 
     def build(self, choice: Choice) -> None:
         """Build the engine of every worker."""
@@ -121,7 +128,9 @@ class RayEngine:
             group = clients[first : first + CLIENTS_AT_ONCE]
             parts = enumerate(self.shards.divide(group, by_owner=True))
             calls = {shard: (sent, part, tune) for shard, part in parts if part}
-            tuned = {found[0]: found for models in self.workers.gather("tune", calls).values() for found in models}
+            tuned = {
+                found[0]: found for models in self.workers.gather("tune", calls).values() for found in models
+            }
             for client in group:
                 _, params, buffers = tuned[client]
                 yield client, to_tensors(params, self.device), to_tensors(buffers, self.device)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kedge.core.algorithm import Stage, Tune
+from kedge.core.algorithm import Stage
 from kedge.core.frozen import place_frozen
 from kedge.core.model import Model
 from kedge.core.tree import Tree
@@ -24,12 +24,15 @@ from kedge.engines.ray.arrays import (
     to_arrays,
     to_tensors,
 )
+from kedge.engines.ray.cluster import Share
 from kedge.nn.precision import Precision, computing_in
 
 
 class WorkerSettings(NamedTuple):
-    """The settings that all workers share."""
+    """The workers of a run: their number, and what all have in common."""
 
+    workers: int
+    share: Share
     device: str
     precision: Precision
     threads: int  # of torch on a CPU
@@ -53,7 +56,9 @@ class Worker:
         self.contexts.close()
         self.__dict__.clear()
 
-    def choose(self, stage: Stage, per_round: int, rounds: int, options: EngineOptions) -> tuple[Any, ...]:
+    def choose(
+        self, stage: Stage, per_round: int, rounds: int, options: EngineOptions
+    ) -> tuple[Choice, list[str]]:
         """Choose the engine of the workers by a trial here; return the choice and messages for the user."""
         messages: list[str] = []
         work = Work(self.model, self.federation, stage, per_round, rounds)
@@ -91,9 +96,7 @@ class Worker:
         tuned = self.engine.tune(self.received(order), clients, tune)
         return [(client, to_arrays(params), to_arrays(buffers)) for client, params, buffers in tuned]
 
-    def score(
-        self, score: Callable[..., Any], order: Order, clients: Sequence[int], tune: Any
-    ) -> list[Any]:
+    def score(self, score: Callable[..., Any], order: Order, clients: Sequence[int], tune: Any) -> list[Any]:
         """Apply `score` to the clients' own models (with `tune`: to fine-tuned copies), in groups.
 
         `score` receives the model, the federation and a list of (client, parameters, statistics); its result
@@ -116,4 +119,3 @@ class Worker:
         if group:
             results.append(to_arrays(score(self.model, self.federation, group)))
         return results
-

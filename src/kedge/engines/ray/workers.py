@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from kedge.core.algorithm import Stage
 from kedge.engines.choice.choose import Choice
-from kedge.engines.ray.cluster import Cluster, Share
+from kedge.engines.ray.cluster import Cluster
 from kedge.engines.ray.journal import Journal
 from kedge.engines.ray.shards import Shards
 from kedge.engines.ray.worker import Worker, WorkerSettings
@@ -53,11 +53,9 @@ class WorkersLostError(RuntimeError):
 class Workers:
     """Calls methods of all workers, and replaces workers that are lost."""
 
-    def __init__(
-        self, cluster: Cluster, arguments: WorkerArguments, share: Share, shards: Shards, say: Say
-    ) -> None:
+    def __init__(self, cluster: Cluster, arguments: WorkerArguments, shards: Shards, say: Say) -> None:
         self.cluster, self.ray, self.arguments = cluster, cluster.ray, arguments
-        self.share, self.shards, self.say = share, shards, say
+        self.share, self.shards, self.say = arguments.settings.share, shards, say
         self.journal = Journal()
         self.choice: Choice | None = None
         self.stage_start: StageStart | None = None
@@ -190,4 +188,3 @@ class Workers:
             self.cluster.put_back(self.share, process.handle)
         self.processes = []
         self.journal.close()
-

@@ -81,7 +81,7 @@ class PackScheduler:
     def pack_limit(self, first: PreparedRun) -> int:
         """The largest number of runs in a pack; `first` shows how much memory a run needs."""
         engine = self.settings["name"] if self.settings else self.wanted.name
-        if engine == "sequential":
+        if engine in ("sequential", "ray"):
             return 1
         return self.limit or runs_that_fit(first.task, self.wanted.chunk)
 
