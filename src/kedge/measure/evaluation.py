@@ -140,6 +140,14 @@ class Scorer(NamedTuple):
         return Scores(*(torch.cat(values, 1) for values in zip(*parts, strict=True)))
 
 
+def score_client_models(
+    predict: Predict, model: Model, data: Federation, models: Sequence[ClientModel]
+) -> dict[str, Tensor]:
+    """The fields of the scores of clients' own models on their local tests in `data`."""
+    scorer = Scorer(model, predict, data.prepare)
+    return scorer.client_model_scores(models, EvaluationSets(data))._asdict()
+
+
 def batch_slices(samples: int, models: int, device: torch.device) -> list[slice]:
     """Slices of equal length that cover `samples` samples, each small enough for `models` models."""
     batches = -(-samples * models // BATCH_LIMIT[device.type])

@@ -4,7 +4,7 @@ The order of a round is stored once in the object store; every worker reads it t
 each shard, and are added in the order of shards. The memory of a client is with the worker of its shard.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from kedge.core.algorithm import Stage, Tune, model_for
@@ -134,6 +134,16 @@ class RayEngine:
             for client in group:
                 _, params, buffers = tuned[client]
                 yield client, to_tensors(params, self.device), to_tensors(buffers, self.device)
+
+    def score_models(
+        self, score: Callable[..., Tree], order: Order, clients: Sequence[int], tune: Tune | None
+    ) -> list[tuple[Sequence[int], Tree]]:
+        """Apply `score` to groups of the models of `clients`, on the workers that have their memories."""
+        sent = self.send(order)
+        parts = enumerate(self.shards.divide(clients, by_owner=True))
+        calls = {shard: (score, sent, part, tune) for shard, part in parts if part}
+        results = self.workers.gather("score", calls)
+        return [(group, to_tensors(scores)) for found in results.values() for group, scores in found]
 
     def save(self) -> Tree:
         """Every client's memory; the tensors are read from the journal's files when they are used."""

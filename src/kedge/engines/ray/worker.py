@@ -5,11 +5,12 @@ All arguments and results are arrays and plain values. Ray runs the methods of a
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
 
-from kedge.core.algorithm import Stage
+from kedge.core.algorithm import Stage, Tune
 from kedge.core.frozen import place_frozen
 from kedge.core.model import Model
 from kedge.core.tree import Tree
@@ -91,31 +92,23 @@ class Worker:
         kept = {name: memory for name, memory in self.engine.save().items() if name not in removed}
         self.engine.load({**kept, **to_tensors(memories, self.settings.device)})
 
-    def tune(self, order: Order, clients: Sequence[int], tune: Any) -> list[tuple[int, Any, Any]]:
+    def tune(self, order: Order, clients: Sequence[int], tune: Tune) -> list[tuple[int, Any, Any]]:
         """Fine-tuned copies of the clients' models: client, parameters and statistics."""
         tuned = self.engine.tune(self.received(order), clients, tune)
         return [(client, to_arrays(params), to_arrays(buffers)) for client, params, buffers in tuned]
 
-    def score(self, score: Callable[..., Any], order: Order, clients: Sequence[int], tune: Any) -> list[Any]:
-        """Apply `score` to the clients' own models (with `tune`: to fine-tuned copies), in groups.
-
-        `score` receives the model, the federation and a list of (client, parameters, statistics); its result
-        is a tree of tensors.
-        """
+    def score(
+        self, score: Callable[..., Tree], order: Order, clients: Sequence[int], tune: Tune | None
+    ) -> list[tuple[list[int], dict[str, Any]]]:
+        """Apply `score` to groups of the clients' own models, or of fine-tuned copies."""
         received = self.received(order)
-        if tune is None:
-            models = (
-                (client, *self.engine.personal(client, received.shared, received.buffers))
-                for client in clients
-            )
+        if tune:
+            models = self.engine.tune(received, clients, tune)
         else:
-            models = self.engine.tune(received, clients, tune)  # type: ignore[assignment]
-        results, group = [], []
-        for model in models:
-            group.append(model)
-            if len(group) == self.engine.at_once:
-                results.append(to_arrays(score(self.model, self.federation, group)))
-                group = []
-        if group:
-            results.append(to_arrays(score(self.model, self.federation, group)))
+            shared, buffers = received.shared, received.buffers
+            models = ((c, *self.engine.personal(c, shared, buffers)) for c in clients)
+        results = []
+        while group := list(islice(models, self.engine.at_once)):
+            scores = score(self.model, self.federation, group)
+            results.append(([client for client, _, _ in group], to_arrays(scores)))
         return results

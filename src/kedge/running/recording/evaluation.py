@@ -18,21 +18,20 @@ from typing import NamedTuple
 from kedge.config.metrics import global_models, tune_of
 from kedge.config.task import Task
 from kedge.core.algorithm import Stage, logits
-from kedge.engines.engine import Engine, Order
+from kedge.engines.engine import Engine
 from kedge.engines.overlap import overlap_of
 from kedge.measure.evaluation import (
-    ClientModel,
     ClientScore,
     EvaluationSets,
     Scorer,
     Scores,
     common_metrics,
-    groups,
     pooled_metrics,
     rows_by_client,
     split_by_client,
 )
 from kedge.running.progress import Progress
+from kedge.running.recording.client_scores import own_scores, tuned_scores
 
 Metrics = dict[str, float]
 ByClient = dict[str, list[float | None]]
@@ -66,27 +65,22 @@ def start_evaluation(
     views = global_models(algorithm, server)
     different = {id(leaves): leaves for leaves in views.values()}
     models = [{**server.own, **leaves} for leaves in different.values()]
-    client_models: list[list[ClientModel]] = []
-    if tests.sizes and (server.own or algorithm.predict is not logits or model.statistics == "local"):
-        clients = ((c, *engine.personal(c, server.shared, server.buffers)) for c in tests.sizes)
-        client_models = list(groups(clients, engine.at_once))
+    own = own_scores(task, engine, algorithm, progress, tests)
 
     def score() -> RoundScores:
         shared = Scorer(model, logits, tests.data.prepare)
-        personal = shared._replace(predict=algorithm.predict)
         common, local = (
             [shared.model_scores(params, server.buffers, samples, overlap.repeat) for params in models]
             if samples
             else []
             for samples in (tests.common(), tests.local())
         )
-        own = [personal.client_model_scores(group, tests, overlap.repeat) for group in client_models]
-        return RoundScores(common, local, own)
+        return RoundScores(common, local, own.scores())
 
     ids = list(different)
     evaluation = Evaluation(
         names={name: ids.index(id(leaves)) for name, leaves in views.items()},
-        clients=[[client for client, _, _ in group] for group in client_models],
+        clients=own.clients,
         seen=frozenset(progress.seen),
         scores=overlap.launch(score),
         tuned=fine_tuned_scores(task, engine, stage, progress, tests),
@@ -98,18 +92,14 @@ def fine_tuned_scores(
     task: Task, engine: Engine, stage: Stage, progress: Progress, tests: EvaluationSets
 ) -> dict[int, ClientScore]:
     """Scores of fine-tuned copies of clients' models on their own tests, if they are due in this round."""
-    server, algorithm, overlap = progress.server, stage.algorithm, overlap_of(engine)
+    algorithm = stage.algorithm
     tune = tune_of(task, algorithm)
     due = progress.round == task.rounds or (task.tune_every and progress.round % task.tune_every == 0)
     if not (tune and due and tests.sizes):
         return {}
-    order = Order(progress.round - 1, progress.stage_round - 1, task.seed, server.shared, server.buffers, {})
     by_client: dict[int, ClientScore] = {}
-    scorer = Scorer(task.model, algorithm.predict, tests.data.prepare)
-    for group in groups(engine.tune(order, list(tests.sizes), tune), engine.at_once):
-        # Launched, although the result is needed at once: `repeat` must always be called on the same stream.
-        scores = overlap.launch(partial(scorer.client_model_scores, group, tests, overlap.repeat))
-        by_client |= rows_by_client(scores(), [client for client, _, _ in group], tests.sizes)
+    for group, scores in tuned_scores(task, engine, algorithm, progress, tests, tune):
+        by_client |= rows_by_client(scores, group, tests.sizes)
     return by_client
 
 
