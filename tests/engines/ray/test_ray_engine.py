@@ -97,12 +97,12 @@ def no_room(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 @pytest.mark.usefixtures("no_room")
-def test_the_workers_that_are_left_take_over_if_the_cluster_has_no_room(
+def test_the_remaining_workers_take_over_if_the_cluster_has_no_room(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     messages: list[str] = []
     disturbed = end_state(cluster, lethal(tmp_path / "deaths", [2]), SEQUENTIAL, messages)
-    assert messages == ["a worker was lost: rebuilding its 1 shard(s) on the 1 that are left"]
+    assert messages == ["a worker was lost: rebuilding its 1 shard(s) on the 1 remaining"]
     data, algorithm = federation(), lethal(tmp_path / "none", [])
     model = network("batch", of=algorithm)
     engine = Sequential(model, data)

@@ -20,6 +20,7 @@ from kedge.data.datasets import BUILT_IN
 from kedge.data.npz_files import available_datasets
 from kedge.data.partitions.partition import PARTITIONS
 from kedge.engines.cuda.captured import Captured
+from kedge.engines.ray.ray_engine import RayEngine
 from kedge.engines.sequential import Sequential
 from kedge.engines.stack.stacked import Stacked
 from kedge.models import MODELS
@@ -33,9 +34,19 @@ FACTORIES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "models": MODELS,
     "partitions": PARTITIONS,
     "optimizers": OPTIMIZERS,
-    "engines": {"sequential": Sequential, "stacked": Stacked, "captured": Captured},
+    "engines": {"sequential": Sequential, "stacked": Stacked, "captured": Captured, "ray": RayEngine},
 }
-SUPPLIED = {"shape", "classes", "model", "federation", "backend", "participants"}  # arguments not listed
+SUPPLIED = {
+    "shape",
+    "classes",
+    "model",
+    "federation",
+    "backend",
+    "participants",
+    "cluster",
+    "settings",
+    "say",
+}  # arguments not listed
 
 
 def print_kinds(kinds: Sequence[str], as_json: bool) -> None:

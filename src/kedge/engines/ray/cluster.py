@@ -20,7 +20,7 @@ class Share(NamedTuple):
 
 
 class Cluster:
-    """A connected cluster, and worker processes that finished runs have left for the next ones."""
+    """A connected cluster, and the idle worker processes of finished runs."""
 
     def __init__(self, ray: Any) -> None:
         self.ray = ray

@@ -1,7 +1,7 @@
 """RayEngine: trains the clients of a round on the workers of a Ray cluster, and adds up their sums.
 
-The order of a round is stored once in the object store; every worker reads it there. Sums come back, one for
-each shard, and are added in the order of shards. The memory of a client is with the worker of its shard.
+The order of a round is stored once in the object store; every worker reads it there. Each shard
+returns its sums, which are added in the order of shards. The memory of a client is with the worker of its shard.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -49,7 +49,7 @@ class RayEngine:
         arguments = WorkerArguments(self.ray.put(model), data, settings)
         self.workers = Workers(cluster, arguments, self.shards, say)
         self.journal = self.workers.journal
-        self.memories = Memories()  # of the client whose own model was asked for last
+        self.memories = Memories()  # of one client, while `personal` makes its model
 
     def choose(self, stage: Stage, per_round: int, rounds: int, options: EngineOptions) -> Choice:
         """Choose the engine of the workers, by a trial on one of them with `per_round` clients."""

@@ -30,7 +30,7 @@ from kedge.nn.precision import Precision, computing_in
 
 
 class WorkerSettings(NamedTuple):
-    """The workers of a run: their number, and what all have in common."""
+    """The workers of a run: their number, and the settings that all of them share."""
 
     workers: int
     share: Share

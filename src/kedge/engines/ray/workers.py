@@ -1,7 +1,7 @@
 """Workers: the worker processes of a run, the shards that each of them trains, and their replacement.
 
-A worker that is lost is replaced by a new one; if the cluster has no room for that, by the workers that are
-left. Either rebuilds the lost shards from the journal.
+A worker that is lost is replaced by a new one; if the cluster has no room for that, by the remaining
+workers. Either rebuilds the lost shards from the journal.
 """
 
 from collections.abc import Callable, Mapping
@@ -64,7 +64,7 @@ class Workers:
             self.call(process, "setup", *arguments)
 
     def start_process(self) -> Any:
-        """Ask the cluster for a worker; return its handle."""
+        """Request a worker from the cluster; return its handle."""
         return self.cluster.start(Worker, self.share)
 
     def build(self, choice: Choice) -> None:
@@ -134,7 +134,7 @@ class Workers:
         return next(process for process in self.processes if shard in process.shards)
 
     def replace(self, lost: Process) -> None:
-        """Rebuild the shards of a lost worker on a new worker, or on those that are left."""
+        """Rebuild the shards of a lost worker on a new worker, or on the remaining workers."""
         if lost not in self.processes:
             return
         self.ray.kill(lost.handle)  # it may still run, on a machine that cannot be reached
@@ -144,7 +144,7 @@ class Workers:
             raise WorkersLostError(
                 "all workers are lost, and the cluster has no room for a new one. The run can be resumed."
             )
-        where = "on a new worker" if new else f"on the {len(self.processes)} that are left"
+        where = "on a new worker" if new else f"on the {len(self.processes)} remaining"
         self.say(f"a worker was lost: rebuilding its {len(lost.shards)} shard(s) {where}")
         targets = [new] if new else list(self.processes)
         moved = [(shard, targets[number % len(targets)]) for number, shard in enumerate(lost.shards)]
