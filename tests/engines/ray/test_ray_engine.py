@@ -1,6 +1,8 @@
 """The engine on a Ray cluster trains as the engines of one process do, also if workers are lost."""
 
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,11 +17,13 @@ from kedge.core.algorithm import Algorithm, LocalTraining, Stage
 from kedge.core.optimizers import SGD
 from kedge.core.tree import Tree, flatten
 from kedge.engines.choice.choose import Choice
+from kedge.engines.engine import Order
 from kedge.engines.ray import workers
 from kedge.engines.ray.cluster import Cluster, Share
 from kedge.engines.ray.ray_engine import RayEngine
 from kedge.engines.ray.worker import WorkerSettings
 from kedge.engines.sequential import Sequential
+from kedge.engines.sums import Sums
 
 LOCAL = LocalTraining(2, 4, SGD(0.1, weight_decay=1e-2), clip=1.0)
 COHORTS = [[0, 1, 2, 3], [1, 3], [0, 1, 2], [3, 0]]
@@ -30,12 +34,16 @@ pytestmark = pytest.mark.slow
 
 
 def end_state(
-    cluster: Cluster, algorithm: Algorithm, choice: Choice = STACKED, messages: list[str] | None = None
+    cluster: Cluster,
+    algorithm: Algorithm,
+    choice: Choice = STACKED,
+    messages: list[str] | None = None,
+    make: type[RayEngine] = RayEngine,
 ) -> dict[str, object]:
     """The state after the rounds of COHORTS on two workers."""
     data, model = federation(), network("batch", of=algorithm)
     said = [] if messages is None else messages
-    engine = RayEngine(cluster, model, data, SETTINGS, said.append)
+    engine = make(cluster, model, data, SETTINGS, said.append)
     try:
         engine.build(choice)
         return run_state(train_rounds(algorithm, LOCAL, engine, model, data, COHORTS), engine)
@@ -72,42 +80,49 @@ def test_a_run_ends_in_the_same_bits_if_workers_die_while_they_train(
     assert same_bits(undisturbed, disturbed)
 
 
-@pytest.fixture
-def no_room(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Another job waits for a core of the cluster, so that a worker's core is not free when it dies."""
+class CrowdedEngine(RayEngine):
+    """Another job takes the core of the worker that dies in round 1, and ends before round 3."""
+
+    def build(self, choice: Choice) -> None:
+        class Job:
+            pass
+
+        super().build(choice)
+        self.job = self.ray.remote(num_cpus=1)(Job).remote()  # waits in the cluster's queue
+
+    def train(self, order: Order, clients: Sequence[int]) -> Sums:
+        if order.round == 3:
+            self.ray.kill(self.job)
+            assert self.workers.queued
+            self.ray.get(self.workers.queued[1])
+        return super().train(order, clients)
+
+
+def test_the_remaining_workers_train_the_shards_while_the_cluster_has_no_room(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed = end_state(cluster, lethal(tmp_path / "none", []), SEQUENTIAL)
     for _, handle in cluster.idle:
-        cluster.ray.kill(handle)
+        cluster.ray.kill(handle)  # else the idle workers are used, and the job takes a core
     cluster.idle.clear()
     monkeypatch.setattr(workers, "START_SECONDS", 3.0)
-    started: list[object] = []
-
-    class Job:
-        def ready(self) -> bool:
-            return True
-
-    def wait_for_a_core(self: RayEngine, *arguments: object) -> None:
-        original(self, *arguments)  # type: ignore[arg-type]
-        started.append(cluster.ray.remote(num_cpus=1)(Job).remote())
-
-    original = RayEngine.build
-    monkeypatch.setattr(RayEngine, "build", wait_for_a_core)
-    yield
-    for job in started:
-        cluster.ray.kill(job)
-
-
-@pytest.mark.usefixtures("no_room")
-def test_the_remaining_workers_take_over_if_the_cluster_has_no_room(
-    cluster: Cluster, tmp_path: Path
-) -> None:
     messages: list[str] = []
-    disturbed = end_state(cluster, lethal(tmp_path / "deaths", [2]), SEQUENTIAL, messages)
-    assert messages == ["a worker was lost: rebuilding its 1 shard(s) on the 1 remaining"]
-    data, algorithm = federation(), lethal(tmp_path / "none", [])
-    model = network("batch", of=algorithm)
-    engine = Sequential(model, data)
-    expected = run_state(train_rounds(algorithm, LOCAL, engine, model, data, COHORTS), engine)
-    assert distance(expected, disturbed) < TOLERANCE
+    disturbed = end_state(cluster, lethal(tmp_path / "deaths", [1]), SEQUENTIAL, messages, make=CrowdedEngine)
+    assert messages == [
+        "a worker was lost: rebuilding its 1 shard(s) on the 1 remaining",
+        "a new worker was started: rebuilding a shard on it",
+    ]
+    assert same_bits(undisturbed, disturbed)
+
+
+def test_a_lost_machine_of_the_cluster_changes_nothing() -> None:
+    """In a process of its own, because a process is connected to one cluster."""
+    script = Path(__file__).with_name("lost_machine.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    lost, distance_to_sequential = done.stdout.split()
+    assert int(lost) >= 1
+    assert float(distance_to_sequential) < TOLERANCE
 
 
 def test_a_memory_survives_a_new_stage_and_a_lost_worker(cluster: Cluster) -> None:

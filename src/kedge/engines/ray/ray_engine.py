@@ -1,7 +1,7 @@
 """RayEngine: trains the clients of a round on the workers of a Ray cluster, and adds up their sums.
 
 The order of a round is stored once in the object store; every worker reads it there. Each shard
-returns its sums, which are added in the order of shards. The memory of a client is with the worker of its shard.
+returns its sums, which are added in the order of shards. The worker of a client's shard has its memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -80,6 +80,7 @@ class RayEngine:
 
     def train(self, order: Order, clients: Sequence[int]) -> Sums:
         """Train `clients`; the sums of their shards are added in the order of shards."""
+        self.workers.grow()
         remembers = self.memories.needed
         parts = self.shards.divide(clients, by_owner=remembers)
         sent = self.send(order)

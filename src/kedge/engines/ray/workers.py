@@ -4,7 +4,7 @@ A worker that is lost is replaced by a new one; if the cluster has no room for t
 workers. Either rebuilds the lost shards from the journal.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -59,6 +59,7 @@ class Workers:
         self.journal = Journal()
         self.choice: Choice | None = None
         self.stage_start: StageStart | None = None
+        self.queued: tuple[Process, Any] | None = None  # a worker that has not started, and its setup
         self.processes = [Process(self.start_process(), [shard]) for shard in range(shards.count)]
         for process in self.processes:
             self.call(process, "setup", *arguments)
@@ -139,7 +140,7 @@ class Workers:
             return
         self.ray.kill(lost.handle)  # it may still run, on a machine that cannot be reached
         self.processes.remove(lost)
-        new = self.start_replacement()
+        new = self.start_replacement(START_SECONDS)
         if new is None and not self.processes:
             raise WorkersLostError(
                 "all workers are lost, and the cluster has no room for a new one. The run can be resumed."
@@ -147,34 +148,66 @@ class Workers:
         where = "on a new worker" if new else f"on the {len(self.processes)} remaining"
         self.say(f"a worker was lost: rebuilding its {len(lost.shards)} shard(s) {where}")
         targets = [new] if new else list(self.processes)
-        moved = [(shard, targets[number % len(targets)]) for number, shard in enumerate(lost.shards)]
-        for shard, target in moved:
+        self.move([(shard, targets[number % len(targets)]) for number, shard in enumerate(lost.shards)])
+
+    def move(self, moves: Sequence[tuple[int, Process]]) -> None:
+        """Rebuild each shard on its new worker."""
+        for shard, target in moves:
             target.shards.append(shard)
-        for shard, target in moved:
+        for shard, target in moves:
             try:
                 if target in self.processes:
                     self.rebuild(target, shard)
             except self.losses():
                 self.replace(target)  # with all its shards
 
-    def start_replacement(self) -> Process | None:
-        """A new worker in the present stage, or None if the cluster has no room for one."""
-        process = Process(self.start_process())
+    def start_replacement(self, seconds: float) -> Process | None:
+        """A new worker in the present stage, or None if the cluster has no room for one within `seconds`.
+
+        A worker that has not started stays in the queue of the cluster; the next call waits for it again.
+        """
+        if self.queued is None:
+            process = Process(self.start_process())
+            self.queued = process, process.handle.setup.remote(*self.arguments)
+        process, setup = self.queued
         try:
-            self.result(process.handle.setup.remote(*self.arguments), timeout=START_SECONDS)
+            self.result(setup, seconds)
+            self.queued = None
             if self.choice:
                 self.call(process, "build", self.choice)
             if self.stage_start:
                 self.call(process, "begin", *self.stage_start)
-        except (self.ray.exceptions.GetTimeoutError, *self.losses()):
-            self.ray.kill(process.handle)
+        except self.ray.exceptions.GetTimeoutError:
+            return None
+        except self.losses():
+            self.queued = None
             return None
         self.processes.append(process)
         return process
 
+    def grow(self) -> None:
+        """Start a missing worker, if the cluster has room again; it gets a shard of a worker with several."""
+        if len(self.processes) == self.shards.count:
+            return
+        new = self.start_replacement(0)
+        if new is None:
+            return
+        source = max(self.processes, key=lambda process: len(process.shards))
+        shard = source.shards.pop()
+        self.say("a new worker was started: rebuilding a shard on it")
+        self.move([(shard, new)])
+        try:
+            self.call(source, "replace", self.members(shard), {})
+        except self.losses():
+            self.replace(source)
+
+    def members(self, shard: int) -> list[int]:
+        """The clients whose memories are in a shard."""
+        return [client for client in range(len(self.shards.work)) if self.shards.owner(client) == shard]
+
     def rebuild(self, target: Process, shard: int) -> None:
         """Load the memories of a shard from the journal, and repeat its rounds."""
-        members = [c for c in range(len(self.shards.work)) if self.shards.owner(c) == shard]
+        members = self.members(shard)
         for first in range(0, len(members), CLIENTS_AT_ONCE):
             clients = members[first : first + CLIENTS_AT_ONCE]
             self.call(target, "replace", clients, self.journal.arrays(clients))
@@ -186,5 +219,7 @@ class Workers:
         for process in self.processes:
             process.handle.reset.remote()
             self.cluster.put_back(self.share, process.handle)
-        self.processes = []
+        if self.queued:
+            self.ray.kill(self.queued[0].handle)
+        self.processes, self.queued = [], None
         self.journal.close()

@@ -1,8 +1,8 @@
 """Scores of clients' own models on their local tests, computed where the engine keeps their memories.
 
 An engine whose clients are in other processes has a method `score_models`: models stay there, and scores are
-returned. Any other engine hands out the models, and they are scored here, beside the next round's training if the
-engine can overlap.
+returned. Any other engine hands out the models, and they are scored here, beside the next round's training
+if the engine can overlap.
 """
 
 from collections.abc import Callable, Sequence
