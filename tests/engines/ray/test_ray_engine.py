@@ -125,6 +125,18 @@ def test_a_lost_machine_of_the_cluster_changes_nothing() -> None:
     assert float(distance_to_sequential) < TOLERANCE
 
 
+@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
+def test_the_memory_of_driver_and_store_does_not_grow_with_the_clients(method: str) -> None:
+    """400 clients a round; SCAFFOLD's memories alone are 400 times the size of the model."""
+    script = Path(__file__).with_name("memory_use.py")
+    words = [sys.executable, str(script), "400", method]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    driver, store, _ = map(float, done.stdout.split())
+    assert driver < 200
+    assert store < 100
+
+
 def test_a_memory_survives_a_new_stage_and_a_lost_worker(cluster: Cluster) -> None:
     """The second stage keeps SCAFFOLD's c_i; the worker that has them dies at its start."""
     states = []

@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 import torch
 
-from kedge.bench.engines import automatic_choice
+from kedge.bench.cluster_rounds import cluster_rounds
+from kedge.bench.engines import LONG_RUN, automatic_choice
 from kedge.bench.loops import central, plain_loop
 from kedge.bench.peers.flower import PeerFailed, flower
 from kedge.bench.peers.pfl import pfl_research
@@ -126,6 +127,13 @@ def ways(work: Workload, task: Task, timing: Timing) -> list[Way]:
         *(
             Way("kedge, captured", precision, partial(kedge_rounds, task, captured, precision))
             for precision in rounded
+        ),
+        Way(
+            "kedge, ray",
+            "fp32",
+            lambda: cluster_rounds(task, "fp32", LONG_RUN if timing.compiled else 1),
+            ("ray",),
+            "ray",
         ),
         Way(CENTRAL, None, lambda: nullcontext(central(work, data))),
         Way(PFL, None, lambda: pfl_research(work, data), ("pfl",), "pfl"),
