@@ -58,7 +58,7 @@ def train(  # noqa: PLR0913  # one parameter for each key of a configuration
     rounds: Count = ROUNDS,
     per_round: Count | None = None,
     share: float | None = None,
-    sampling: Literal["exact", "bernoulli"] = "exact",
+    sampling: Literal["exact", "bernoulli", "poisson"] = "exact",
     epochs: Count = 1,
     batch: Count = 50,
     optimizer: Optimizer | str | None = None,
