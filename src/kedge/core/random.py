@@ -48,6 +48,7 @@ class Purpose(IntEnum):
     TUNE_DROPOUT = 10
     TUNE_AUGMENT = 11
     LINEAR = 12  # initial weights of the linear laboratory (`kedge theory`)
+    PRIVACY = 13
 
 
 def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words]) -> tuple[Words, ...]:

@@ -15,6 +15,7 @@ from kedge.config.task import Task
 from kedge.core.server import Reply, broadcast, next_stage_server, server_update
 from kedge.engines.engine import Assignment, Engine, Order, Rounds, drive
 from kedge.engines.sums import Sums
+from kedge.running.private_reply import released_reply
 from kedge.running.progress import Observer, Progress, is_finished, stage_is_over
 from kedge.running.recording.final_models import write_models
 from kedge.running.recording.recorder import Recorder, Saving
@@ -56,6 +57,7 @@ def rounds(
             yield from recorder.probe(progress, assignment)
             reply = (yield assignment) if assignment.clients else Sums().reply()
             recorder.check(progress, assignment, reply)
+            reply = released_reply(task, progress, reply)
             progress = advance(task, progress, assignment, reply)
             recorder.record(progress, assignment, reply)
     if folder:
