@@ -96,10 +96,12 @@ def test_averaged_statistics_of_batch_norm_are_refused(statistics: Any) -> None:
         with pytest.raises(RequestError, match=r"training\.statistics = 'local' or 'frozen'"):
             kedge.train(module, clients, privacy=private, **settings)
         return
-    model = kedge.train(module, clients, privacy=private, **settings).model
+    result = kedge.train(module, clients, privacy=private, **settings)
     for name, value in module.state_dict().items():
         kept = "running" in name or "num_batches" in name
-        assert torch.equal(model[name], value) == kept
+        assert torch.equal(result.model[name], value) == kept
+    parameters = sum(p.numel() for p in module.parameters())
+    assert result.history[0]["cost"]["bytes_up"] == 3 * 4 * parameters  # without the statistics
 
 
 def test_an_adaptive_clip_refuses_a_method_that_changes_the_delta_afterwards() -> None:

@@ -16,7 +16,9 @@ from kedge.core.tree import Leaves
 
 # (leaves, part) -> a standard normal number for each entry; parts 0, 1, … of a round are independent.
 Noise = Callable[[Leaves, int], Leaves]
-BLOCK = 1 << 20  # numbers drawn in one call, to bound the memory; the result does not depend on it
+BLOCK = (
+    1 << 16
+)  # numbers drawn in one call, so that they fit into the cache; the result does not depend on it
 
 
 def keyed_noise(seed: int, round: int) -> Noise:
