@@ -86,6 +86,11 @@ def test_little_noise_has_a_coarse_bound_above_the_fine_one() -> None:
     assert coarse.epsilon(3) > 10 * fine.epsilon(3)
 
 
+@pytest.mark.parametrize("rate", [1.0, 0.1])
+def test_with_much_noise_epsilon_is_almost_zero(rate: float) -> None:
+    assert 0 <= Accountant(Privacy(1.0, 3e4), rate).epsilon(2) < 1e-3
+
+
 def test_without_noise_epsilon_is_infinite() -> None:
     assert Accountant(Privacy(1.0, 0.0), 0.1).epsilon(1) == inf
 

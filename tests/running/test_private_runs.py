@@ -82,6 +82,18 @@ def test_the_first_round_adds_the_noise_of_its_key() -> None:
         torch.testing.assert_close(noised[name] - plain[name], expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("round", [1, 2])
+def test_later_rounds_have_noise_of_their_own(round: int) -> None:
+    """With a tiny clip the model moves by the noise alone."""
+    small: dict[str, Any] = {"privacy__clip": 1e-5, "privacy__noise": 3e4}
+    before, after = (result(**small, rounds=rounds).model for rounds in (round, round + 1))
+    for number, name in enumerate(sorted(before)):
+        position = torch.arange(before[name].numel()).numpy()
+        drawn = normals(0, Purpose.PRIVACY, round=round, client=number, position=position)
+        expected = 0.1 * torch.from_numpy(drawn).reshape(before[name].shape)
+        torch.testing.assert_close(after[name] - before[name], expected, rtol=0, atol=1e-5)
+
+
 def test_a_round_without_clients_releases_noise() -> None:
     """Without it, a model that stays the same would show that no client took part."""
     run = result(participation={"rule": "poisson", "share": 0.1}, rounds=8)

@@ -12,6 +12,8 @@ from importlib.util import find_spec
 from math import inf, sqrt
 from typing import Any
 
+import numpy as np
+
 from kedge.core.errors import RequestError
 from kedge.core.sampling import Participation
 from kedge.privacy.settings import Privacy
@@ -41,7 +43,8 @@ class Accountant:
         if self.rate == 1:
             from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 
-            return float(get_epsilon_gaussian(self.noise / sqrt(rounds), self.delta))
+            with np.errstate(divide="ignore"):  # for much noise the library computes log(0) = −inf
+                return float(get_epsilon_gaussian(self.noise / sqrt(rounds), self.delta))
         return float(self.loss().self_compose(rounds).get_epsilon_for_delta(self.delta))
 
     def loss(self) -> Any:
