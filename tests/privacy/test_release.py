@@ -16,7 +16,7 @@ from kedge.core.server import Reply, Server, initial_server, server_update
 from kedge.core.tree import Leaves, zeros
 from kedge.nn.from_module import from_module
 from kedge.privacy.clipping import with_clipping
-from kedge.privacy.noise import BLOCK, Noise, keyed_noise, keyed_normals
+from kedge.privacy.noise import BLOCK, Noise, keyed_noise, keyed_normals, system_noise
 from kedge.privacy.release import opened_leaves, release
 from kedge.privacy.settings import Privacy
 
@@ -168,6 +168,21 @@ def test_a_leaf_larger_than_a_block_has_no_repeated_noise() -> None:
     drawn = keyed_normals(torch.zeros(BLOCK + 5, dtype=torch.float64), 0, 0, 0, 0)
     assert torch.equal(drawn[:5], keyed_normals(torch.zeros(5, dtype=torch.float64), 0, 0, 0, 0))
     assert not torch.equal(drawn[BLOCK:], drawn[:5])
+
+
+def test_noise_of_the_system_is_normal_and_never_repeated() -> None:
+    like: Leaves = {"a": torch.zeros(300, 400, dtype=torch.float64), "b": torch.zeros(())}
+    first, second = system_noise(like, 0), system_noise(like, 0)
+    assert {k: (v.shape, v.dtype) for k, v in first.items()} == {
+        k: (v.shape, v.dtype) for k, v in like.items()
+    }
+    count = 120_000
+    for drawn in (first["a"].reshape(-1).numpy(), second["a"].reshape(-1).numpy()):
+        assert abs(drawn.mean()) < 6 / count**0.5
+        assert abs(drawn.var() - 1) < 6 * (2 / count) ** 0.5
+        assert abs((drawn**4).mean() - 3) < 6 * (96 / count) ** 0.5
+    correlation = np.corrcoef(first["a"].reshape(-1), second["a"].reshape(-1))[0, 1]
+    assert abs(correlation) < 6 / count**0.5
 
 
 def test_opened_leaves_follow_the_schedule_and_not_the_clients() -> None:
