@@ -181,3 +181,49 @@ def test_a_client_that_is_not_finite_counts_as_zero() -> None:
         assert [rejection["client"] for rejection in run.history[0]["rejected"]] == [2][: expected - 2]
         models.append({k: expected * (v - module.state_dict()[k]) for k, v in run.model.items()})
     assert distance(*models) < 1e-6
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_one_client_moves_the_released_model_by_at_most_the_clip(engine: Any) -> None:
+    """The sensitivity that the accountant assumes: a client against the same client with a zero upload."""
+    generator = torch.Generator().manual_seed(0)
+    data = [kedge.Dataset(torch.randn(n, 4, generator=generator), torch.arange(n) % 3) for n in (8, 30, 9, 4)]
+    module = torch.nn.Linear(4, 3)
+    for client in range(4):
+        without = list(data)
+        without[client] = kedge.Dataset(data[client].x.double() * 1e300, data[client].y)
+        runs = [
+            kedge.train(
+                module, clients, method=kedge.fedavg("uniform"), rounds=1, on_divergence="drop", epochs=3,
+                privacy=Privacy(0.05, 0.0), precision="fp64", tune="off", engine=engine, compile="off",
+            )
+            for clients in (data, without)
+        ]  # fmt: skip
+        rejected = [[rejection["client"] for rejection in run.history[0]["rejected"]] for run in runs]
+        assert rejected == [[], [client]]
+        models = [run.model for run in runs]
+        moved = sum(float(((v - models[1][k]) ** 2).sum()) for k, v in models[0].items()) ** 0.5
+        assert moved == pytest.approx(0.05 / 4, rel=1e-9)  # every client's norm is above the clip
+
+
+def test_a_call_of_train_resumes_with_the_same_privacy_only(tmp_path: Path) -> None:
+    data = [kedge.Dataset(torch.randn(8, 4), torch.arange(8) % 3) for _ in range(3)]
+    module = torch.nn.Linear(4, 3)
+
+    def call(rounds: int, out: str, privacy: Privacy | None, resume: bool = False) -> Result:
+        return kedge.train(
+            module, data, method=kedge.fedavg("uniform"), rounds=rounds, on_divergence="drop",
+            privacy=privacy, engine="sequential", out=tmp_path / out, resume=resume,
+        )  # fmt: skip
+
+    private = Privacy(0.5, 1.0, adaptive=True)
+    whole = call(4, "whole", private)
+    call(2, "parts", private)
+    for other in (None, Privacy(0.5, 0.9, adaptive=True)):
+        with pytest.raises(kedge.RequestError, match="privacy"):
+            call(4, "parts", other, resume=True)
+    parts = call(4, "parts", private, resume=True)
+    assert all(torch.equal(v, parts.model[k]) for k, v in whole.model.items())
+    assert [line["privacy.epsilon"] for line in parts.history] == [
+        line["privacy.epsilon"] for line in whole.history
+    ]
