@@ -23,6 +23,7 @@ from kedge.measure.settings import Measure
 from kedge.nn.precision import Precision
 from kedge.nn.replacement import private_copy
 from kedge.nn.units import Granularity
+from kedge.privacy.settings import Privacy
 from kedge.running.execute import execute, run_locked
 from kedge.running.folders.folder import check_free, create, locked
 from kedge.running.folders.marker import Marker
@@ -58,7 +59,7 @@ def train(  # noqa: PLR0913  # one parameter for each key of a configuration
     rounds: Count = ROUNDS,
     per_round: Count | None = None,
     share: float | None = None,
-    sampling: Literal["exact", "bernoulli"] = "exact",
+    sampling: Literal["exact", "bernoulli", "poisson"] = "exact",
     epochs: Count = 1,
     batch: Count = 50,
     optimizer: Optimizer | str | None = None,
@@ -74,6 +75,7 @@ def train(  # noqa: PLR0913  # one parameter for each key of a configuration
     all: bool = False,
     headline: Literal["all", "seen"] = "all",
     measure: Measure | None = None,
+    privacy: Privacy | None = None,
     on_divergence: Literal["stop", "drop"] = "stop",
     precision: Precision = "fp32",
     engine: Literal["auto", "sequential", "stacked", "captured", "ray"] = "auto",
@@ -96,7 +98,8 @@ def train(  # noqa: PLR0913  # one parameter for each key of a configuration
     `local_tests`, every `evaluate_every` rounds. `tune` fine-tunes a copy of each client's model before its
     local test, every `tune_every` rounds (0: after the last round). all=True also evaluates the mean of all
     clients' last models. headline="seen" leaves clients that never took part out of the personal means.
-    `measure` adds measurements to the history: kedge.Measure(drift=True).
+    `measure` adds measurements to the history: kedge.Measure(drift=True). `privacy` bounds and noises what
+    the server learns of a client: kedge.Privacy(clip=1.0, noise=1.0) (docs/privacy.md).
 
     With `out`, the run is saved to this folder while it trains. The same call with resume=True resumes it.
     Data, module, method and settings must be the same; `rounds` and a few others may differ (docs/runs.md).

@@ -12,6 +12,7 @@ from kedge.core.model import Output
 from kedge.core.optimizers import SGD, Adam
 from kedge.data.dataset import Dataset
 from kedge.measure.settings import Measure
+from kedge.privacy.settings import Privacy
 from kedge.rules import plateau, proposition1, threshold_of
 from kedge.running.result import Result
 from kedge.version import __version__
@@ -30,6 +31,7 @@ __all__ = [
     "LocalTraining",
     "Measure",
     "Output",
+    "Privacy",
     "RequestError",
     "Result",
     "Stage",

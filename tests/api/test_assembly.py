@@ -157,10 +157,19 @@ OTHER: dict[str, Any] = {
     "measure.drift": True, "measure.spread": True, "measure.probe_every": 2, "measure.features_every": 2,
     "measure.components": 3, "measure.correlation": 0.4, "measure.quantile": 0.8, "measure.samples": 50,
     "measure.similarity_samples": 40,
+    "privacy.clip": 2.0, "privacy.noise": 1.5, "privacy.delta": 1e-6, "privacy.adaptive": True,
+    "privacy.quantile": 0.4, "privacy.clip_rate": 0.1, "privacy.count_noise": 3.0,
     "checkpoint.every": 2,
     "engine.name": "stacked", "engine.device": "cpu", "engine.precision": "fp64", "engine.compile": "off",
     "engine.chunk": 2, "engine.streams": 2, "engine.threads": 2,
 }  # fmt: skip
+
+
+# Keys that the other keys of a table need.
+REQUIRED: dict[str, dict[str, Any]] = {
+    "measure": {"measure.drift": True},
+    "privacy": {"privacy.clip": 1.0, "privacy.noise": 1.0},
+}
 
 
 def all_keys() -> set[str]:
@@ -178,7 +187,7 @@ def test_the_table_has_every_key_of_a_configuration() -> None:
 
 @pytest.mark.parametrize("key", OTHER)
 def test_a_key_as_a_setting_or_an_argument_resolves_as_in_a_configuration(key: str) -> None:
-    settings = {key: OTHER[key]} | ({"measure.drift": True} if key == "measure.probe_every" else {})
+    settings = REQUIRED.get(key.partition(".")[0], {}) | {key: OTHER[key]}
     expected = resolve(override({"name": "train"}, settings))
     assert resolved_by_train(settings) == expected
     assert expected != resolve({"name": "train"})

@@ -25,6 +25,8 @@ from kedge.config.imports import import_method
 from kedge.core.algorithm import Algorithm
 from kedge.measure.last_models import LastModels
 from kedge.measure.updates import Updates
+from kedge.privacy.clipping import with_clipping
+from kedge.privacy.settings import Privacy
 from kedge.rules.gradient_spread import GradientSpread
 
 BUILT_IN: dict[str, Algorithm] = {
@@ -45,6 +47,7 @@ BUILT_IN: dict[str, Algorithm] = {
     "anti+fedavg": replace(fedavg(), schedule=anti((1, 2), strict=True)),
     "fedavg, all": replace(fedavg(), corrections=(LastModels(),)),
     "feddyn, spread": replace(feddyn(0.1), corrections=(*feddyn(0.1).corrections, GradientSpread(0.1))),
+    "feddyn, private": with_clipping(feddyn(0.1), Privacy(0.3, 1.0, adaptive=True)),
     "feddyn, updates": replace(feddyn(0.1), corrections=(*feddyn(0.1).corrections, Updates(()))),
 }
 

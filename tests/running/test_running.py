@@ -44,6 +44,39 @@ def test_bernoulli_participation_varies_and_is_never_empty() -> None:
     assert rule.sample(10, 0, 7) == rule.sample(10, 0, 7)
 
 
+def test_poisson_participation_is_a_draw_for_each_client_and_may_be_empty() -> None:
+    rule = Participation("poisson", share=0.1)
+    rounds = [rule.sample(10, 0, round) for round in range(2000)]
+    empty = sum(not clients for clients in rounds) / 2000
+    assert abs(empty - 0.9**10) < 4 * (0.35 * 0.65 / 2000) ** 0.5
+    for client in range(10):
+        share = sum(client in clients for clients in rounds) / 2000
+        assert abs(share - 0.1) < 4 * (0.1 * 0.9 / 2000) ** 0.5
+
+
+def test_the_expected_number_of_clients_is_exact() -> None:
+    assert Participation("poisson", share=0.1).expected(15) == 1.5
+    assert Participation("poisson", per_round=3).expected(7) == 3
+    assert Participation(share=0.1).expected(15) == 1
+    assert Participation().expected(7) == 7
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_a_round_without_clients_keeps_the_model(engine: str) -> None:
+    settings = {"participation": {"rule": "poisson", "share": 0.1}, "engine.name": engine}
+    history = kedge.run(
+        "quickstart", rounds=8, **{k: v for k, v in SMALL.items() if "per_round" not in k} | settings
+    ).history
+    assert [line["round"] for line in history] == [*range(1, 9)]
+    empty = [number for number, line in enumerate(history) if not line["clients"]]
+    assert empty
+    for number in empty:
+        assert "train.loss" not in history[number]
+        if number:
+            before, after = history[number - 1], history[number]
+            assert before["distributed.global.loss"] == after["distributed.global.loss"]
+
+
 def test_exact_participation_does_not_depend_on_how_orders_are_drawn_together() -> None:
     from kedge.core.random import Purpose, permutation
 

@@ -23,6 +23,7 @@ from kedge.config.experiment import EngineChoice, Evaluation, Experiment, option
 from kedge.config.factories import factory_of
 from kedge.config.federations import federation_of
 from kedge.config.forward_check import with_checked_forward
+from kedge.config.privacy_checks import check_privacy
 from kedge.config.schema import parameters
 from kedge.config.stages import adapted_model, common_rebuild, stages_of, with_measurements
 from kedge.config.task import Task
@@ -34,6 +35,7 @@ from kedge.data.federation import Federation
 from kedge.nn.from_module import from_module, seeded
 from kedge.nn.precision import DTYPES, in_precision
 from kedge.nn.units import check_trainable
+from kedge.privacy.clipping import with_clipping
 
 NO_CUDA = "engine.device = 'cuda', but torch finds no CUDA device: training on the CPU"
 
@@ -77,11 +79,19 @@ def assemble(experiment: Experiment, objects: Objects | None = None) -> Task:
         headline=experiment.evaluation.headline,
         measure=experiment.measure,
         precision=choice.precision,
+        privacy=experiment.privacy,
     )
     check_rules(task)
     check_measures(task)
     check_tuning(task)
-    return task
+    check_privacy(task)
+    return with_private_stages(task)
+
+
+def with_private_stages(task: Task) -> Task:
+    """The task whose clients clip their deltas, if it is private."""
+    stages = [replace(s, algorithm=with_clipping(s.algorithm, task.privacy)) for s in task.stages]
+    return replace(task, stages=stages) if task.privacy.active else task
 
 
 def initial_model(

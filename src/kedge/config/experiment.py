@@ -25,6 +25,7 @@ from kedge.data.npz_files import dataset_from_folder
 from kedge.measure.settings import Measure
 from kedge.nn.precision import Precision
 from kedge.nn.units import Granularity
+from kedge.privacy.settings import OFF, Privacy
 
 AND = "and"  # key of [method]: further methods, whose corrections are added; no argument has this name
 SUPPLIED = {"model": ("shape", "classes"), "data": ("name", "source")}  # arguments that a table may not set
@@ -115,6 +116,7 @@ class Experiment:
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
     measure: Measure = Measure()
+    privacy: Privacy = OFF
     checkpoint: Checkpoints = Checkpoints()
     engine: EngineChoice = EngineChoice()
     # Later stages: at (the latest start: a round, or a share of the rounds), when (a rule), method, schedule.
@@ -163,8 +165,12 @@ class Experiment:
         return "->".join(label_of(method, schedule) for method, schedule, *_ in self.stages)
 
     def toml(self) -> str:
-        """The configuration with every default written out."""
-        return tomli_w.dumps(without_none(asdict(self)))
+        """The configuration with every default written out; without [privacy] if the run is not private."""
+        return tomli_w.dumps(without_none(self.tables()))
+
+    def tables(self) -> dict[str, Any]:
+        """The configuration as a dict; without the table [privacy] if the run is not private."""
+        return {k: v for k, v in asdict(self).items() if k != "privacy" or self.privacy.active}
 
 
 def label_of(method: dict[str, Any], schedule: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from kedge.core.sampling import Participation
 from kedge.data.federation import Federation
 from kedge.measure.settings import Measure
 from kedge.nn.precision import Precision
+from kedge.privacy.settings import OFF, Privacy
 
 History = list[dict[str, Any]]
 
@@ -31,6 +32,7 @@ class Task:
     headline: Literal["all", "seen"] = "all"  # whether clients never sampled count in personal means
     measure: Measure = Measure()  # further measurements; diagnostics.py adds their corrections to the stages
     precision: Precision = "fp32"  # of the model's computation
+    privacy: Privacy = OFF
 
     def __post_init__(self) -> None:
         if self.tune_every % self.evaluate_every:

@@ -63,6 +63,8 @@ def train_document(arguments: Mapping[str, Any]) -> dict[str, Any]:
     tuning = {"tune": tune.what, "tune_epochs": tune.epochs} if isinstance(tune, Tune) else {"tune": tune}
     document["evaluation"] |= tuning
     document["measure"] = asdict(arguments["measure"] or Measure())
+    if arguments["privacy"]:
+        document["privacy"] = asdict(arguments["privacy"])
     texts = {key: arguments[key] for key in ("method", "optimizer") if isinstance(arguments[key], str)}
     return document | texts
 

@@ -68,7 +68,7 @@ class Cohort(NamedTuple):
     """The server's view of a round."""
 
     round: int
-    size: int  # number of admitted uploads
+    size: float  # number of admitted uploads; in a private run the expected number of participants
     population: int  # number of all clients
     shared: Leaves  # the shared leaves before the update
 

@@ -48,6 +48,7 @@ class Purpose(IntEnum):
     TUNE_DROPOUT = 10
     TUNE_AUGMENT = 11
     LINEAR = 12  # initial weights of the linear laboratory (`kedge theory`)
+    PRIVACY = 13  # noise of private runs
 
 
 def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words]) -> tuple[Words, ...]:
@@ -157,10 +158,15 @@ def normals(
     step: Integers = 0,
     position: Integers = 0,
 ) -> NDArray[np.float64]:
-    """Standard normal numbers (Box and Muller, 1958): radius from two words, angle from the other two."""
+    """Standard normal numbers: radius from two words, angle from the other two."""
     first, second, third, fourth = _philox_words(seed, purpose, round, client, step, position)
-    radius = np.sqrt(-2 * np.log(_open_interval(_concatenated(first, second))))
-    return np.asarray(radius * np.cos(2 * np.pi * _open_interval(_concatenated(third, fourth))))
+    return normals_from_bits(_concatenated(first, second), _concatenated(third, fourth))
+
+
+def normals_from_bits(radius: NDArray[np.uint64], angle: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Standard normal numbers (Box and Muller, 1958) from two arrays of 64 random bits."""
+    length = np.sqrt(-2 * np.log(_open_interval(radius)))
+    return np.asarray(length * np.cos(2 * np.pi * _open_interval(angle)))
 
 
 def permutation(

@@ -1,4 +1,9 @@
-"""Sampling of a round's clients: a fixed number, or each client with a given probability (at least one)."""
+"""Sampling of a round's clients.
+
+exact: the same number of clients in each round. bernoulli: each client with the same probability, drawn again
+until at least one takes part. poisson: the same without a second draw, so that a round may have no client;
+only this rule is the Poisson sampling of differential privacy.
+"""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,7 +32,7 @@ def permutations(population: int, seed: int, block: int) -> NDArray[np.int64]:
 class Participation:
     """The sampling rule, and the number of clients per round or their share (default: all clients)."""
 
-    rule: Literal["exact", "bernoulli"] = "exact"
+    rule: Literal["exact", "bernoulli", "poisson"] = "exact"
     per_round: Count | None = None
     share: Annotated[float, Field(gt=0, le=1)] | None = None
 
@@ -36,7 +41,7 @@ class Participation:
             raise RequestError("participation: give per_round or share, not both.")
 
     def count(self, population: int) -> int:
-        """Clients per round; for "bernoulli" the expected number, before empty draws are repeated."""
+        """Clients per round; for the random rules the expected number as a whole number of at least 1."""
         if self.per_round is not None and self.per_round > population:
             raise RequestError(
                 f"participation.per_round = {self.per_round}: there are only {population} clients. "
@@ -46,16 +51,27 @@ class Participation:
             return max(1, int(self.share * population + 1e-9))
         return population if self.per_round is None else self.per_round
 
+    def probability(self, population: int) -> float:
+        """The probability that a client takes part in a round, before empty draws are repeated."""
+        if self.rule != "exact" and self.share is not None:
+            return self.share
+        return self.count(population) / population
+
+    def expected(self, population: int) -> float:
+        """The expected number of clients in a round, before empty draws are repeated."""
+        if self.rule != "exact" and self.share is not None:
+            return self.share * population
+        return float(self.count(population))
+
     def sample(self, population: int, seed: int, round: int) -> list[int]:
-        """The clients of a round, in ascending order."""
-        count = self.count(population)
+        """The clients of a round, in ascending order; empty in some rounds if the rule is "poisson"."""
         if self.rule == "exact":
+            count = self.count(population)
             return sorted(permutations(population, seed, round // BLOCK)[round % BLOCK, :count].tolist())
-        probability = self.share if self.share is not None else count / population
-        retry = 0
+        probability, retry = self.probability(population), 0
         while True:  # ends with probability 1; each retry uses another step of the key
             drawn = uniforms(seed, Purpose.SAMPLING, round=round, step=retry, position=np.arange(population))
             chosen = np.flatnonzero(drawn <= probability)
-            if len(chosen):
+            if len(chosen) or self.rule == "poisson":
                 return [int(c) for c in chosen]
             retry += 1

@@ -21,7 +21,7 @@ class Reply(NamedTuple):
     """The result of a round: the means of the admitted uploads."""
 
     mean: dict[str, Any]  # delta, buffers, slots
-    size: int  # admitted uploads
+    size: float  # admitted uploads; in a private run the expected number of participants
     trained: frozenset[str]  # leaves that trained on at least one client
     rejected: tuple[Rejection, ...]
     metrics: dict[str, float]

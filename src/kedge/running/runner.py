@@ -14,6 +14,8 @@ from typing import Any
 from kedge.config.task import Task
 from kedge.core.server import Reply, broadcast, next_stage_server, server_update
 from kedge.engines.engine import Assignment, Engine, Order, Rounds, drive
+from kedge.engines.sums import Sums
+from kedge.running.private_reply import released_reply
 from kedge.running.progress import Observer, Progress, is_finished, stage_is_over
 from kedge.running.recording.final_models import write_models
 from kedge.running.recording.recorder import Recorder, Saving
@@ -53,8 +55,9 @@ def rounds(
                 continue
             assignment = next_assignment(task, progress)
             yield from recorder.probe(progress, assignment)
-            reply = yield assignment
+            reply = (yield assignment) if assignment.clients else Sums().reply()
             recorder.check(progress, assignment, reply)
+            reply = released_reply(task, progress, reply)
             progress = advance(task, progress, assignment, reply)
             recorder.record(progress, assignment, reply)
     if folder:

@@ -25,6 +25,7 @@ from kedge.engines.ray.worker import WorkerSettings
 from kedge.engines.sequential import Sequential
 from kedge.engines.sums import Sums
 
+ROOT = Path(__file__).parents[3]
 LOCAL = LocalTraining(2, 4, SGD(0.1, weight_decay=1e-2), clip=1.0)
 COHORTS = [[0, 1, 2, 3], [1, 3], [0, 1, 2], [3, 0]]
 SETTINGS = WorkerSettings(2, Share(1, 0), "cpu", "fp64", 1)
@@ -80,6 +81,14 @@ def test_a_run_ends_in_the_same_bits_if_workers_die_while_they_train(
     assert same_bits(undisturbed, disturbed)
 
 
+def printed_by(script: str, *words: str) -> list[str]:
+    """The words that a script of this folder prints, in a process of its own."""
+    command = [sys.executable, "-m", f"tests.engines.ray.{script}", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
 class CrowdedEngine(RayEngine):
     """Another job takes the core of the worker that dies in round 1, and ends before round 3."""
 
@@ -117,10 +126,7 @@ def test_the_remaining_workers_train_the_shards_while_the_cluster_has_no_room(
 
 def test_a_lost_machine_of_the_cluster_changes_nothing() -> None:
     """In a process of its own, because a process is connected to one cluster."""
-    script = Path(__file__).with_name("lost_machine.py")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    lost, distance_to_sequential = done.stdout.split()
+    lost, distance_to_sequential = printed_by("lost_machine")
     assert int(lost) >= 1
     assert float(distance_to_sequential) < TOLERANCE
 
@@ -128,11 +134,7 @@ def test_a_lost_machine_of_the_cluster_changes_nothing() -> None:
 @pytest.mark.parametrize("method", ["fedavg", "scaffold"])
 def test_the_memory_of_driver_and_store_does_not_grow_with_the_clients(method: str) -> None:
     """400 clients a round; SCAFFOLD's memories alone are 400 times the size of the model."""
-    script = Path(__file__).with_name("memory_use.py")
-    words = [sys.executable, str(script), "400", method]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    driver, store, _ = map(float, done.stdout.split())
+    driver, store, _ = map(float, printed_by("memory_use", "400", method))
     assert driver < 200
     assert store < 100
 

@@ -85,7 +85,7 @@ class ByParticipants(Drift):
     """Means over the |S| participants instead of all m clients."""
 
     def server(self, update: Leaves, mean: Tree, state: Tree, cohort: Cohort) -> tuple[Leaves, Tree]:
-        return Drift.server(self, update, mean, state, cohort._replace(population=cohort.size))
+        return Drift.server(self, update, mean, state, cohort._replace(population=int(cohort.size)))
 
 
 DC, NTD, NO_REG, NO_H = feddc(0.1), fedntd(), feddyn_no_reg(), feddyn_no_h(0.1)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from kedge.core.errors import RequestError
 
+LOOPBACK = "127.0.0.1"
 INSTALL = "Ray is not installed. Install it with: pip install 'kedge[ray]'"
 
 
@@ -77,10 +78,12 @@ def connected(address: str = "") -> Iterator[Cluster]:
     ray = import_ray()
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
-        if address:
+        if address.startswith(LOOPBACK):
+            ray.init(address=address, _node_ip_address=LOOPBACK, **quiet)
+        elif address:
             ray.init(address=address, **quiet)
         else:
-            ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+            ray.init(include_dashboard=False, _node_ip_address=LOOPBACK, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
         where = f"--address {address}" if address else "a cluster on this machine"
         raise RequestError(

@@ -54,6 +54,7 @@ def row_of(group: list[Run], labels: list[str], target: float | None, metric: st
         "accuracies": [curve[-1][1] for curve in curves],
         "cells": cells,
         "reports": list(cells_of(label_of(group))),
+        "epsilon": epsilon_of(group),
         **efficiency([run.history for run in group], cell["last"]),
     }
     if target is not None:
@@ -65,6 +66,13 @@ def row_of(group: list[Run], labels: list[str], target: float | None, metric: st
 def label_of(group: Sequence[Run]) -> str:
     """The methods of the run with the most stages: a rule may end a stage in the run of one seed only."""
     return max((run.label for run in group), key=lambda label: label.count("->"))
+
+
+def epsilon_of(group: Sequence[Run]) -> float | None:
+    """The largest ε of private runs after their last rounds; None if a run has none."""
+    values = [run.history[-1].get("privacy.epsilon") if run.history else None for run in group]
+    known = [value for value in values if value is not None]
+    return max(known) if known and len(known) == len(values) else None
 
 
 def cell_of(group: Sequence[Run], name: str) -> dict[str, Any]:
@@ -97,6 +105,9 @@ def comparison_table(
     table = number_table(first, "runs", "rounds", "accuracy %", "best %")
     if target is not None:
         table.add_column(f"rounds to {100 * target:g} %", justify="right")
+    private = any(row["epsilon"] is not None for row in rows)
+    if private:
+        table.add_column("ε", justify="right")
     table.add_column("seconds", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     top = max((row["accuracy"] for row in rows if row["accuracy"] is not None), default=None)
@@ -107,6 +118,8 @@ def comparison_table(
         if target is not None:
             reached = row["rounds_to_target"]
             cells.append("not reached" if reached is None else f"{reached:g}")
+        if private:
+            cells.append("–" if row["epsilon"] is None else f"{row['epsilon']:.3g}")
         note = "diverged" if row["diverged"] else "" if row["complete"] else "unfinished"
         style = (
             "bold green" if row["accuracy"] is not None and row["accuracy"] == top and len(rows) > 1 else None

@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path, PurePath
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -42,7 +42,7 @@ def experiment_identity(experiment: Experiment) -> Identity:
 
     `rounds` is not part of it, because a run may be made longer; the rounds at which its stages start are.
     """
-    config = asdict(experiment)
+    config = experiment.tables()
     kept = {key: value for key, value in config.items() if key not in FREE}
     starts = zip(config["then"], experiment.starts, strict=True)
     kept["then"] = [{**row, "at": None if row["at"] is None else start} for row, start in starts]
@@ -67,6 +67,7 @@ def call_identity(task: Task, algorithm: Algorithm | str, module: nn.Module, **s
         "tune_every": task.tune_every,
         "headline": task.headline,
         "measure": task.measure,
+        **({"privacy": task.privacy} if task.privacy.active else {}),
         **settings,
     }
     return {

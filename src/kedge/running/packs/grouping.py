@@ -25,6 +25,7 @@ from kedge.running.requests import RunRequest
 
 MOST = {"cpu": 8, "cuda": 32}  # runs of a pack, unless the user sets a limit; more runs gain little
 TENSORS = ("lr", "decay")  # settings of an optimizer that do not change the program of a step
+CLIPPING = ("clip", "adaptive", "quantile", "clip_rate")  # settings of [privacy] that clients' programs have
 
 
 def groups(requests: Iterable[RunRequest]) -> list[list[RunRequest]]:
@@ -64,6 +65,7 @@ def program_key(experiment: Experiment) -> tuple[Hashable, ...]:
         "engine": asdict(experiment.engine),
         "rules": [rule for *_, rule in experiment.stages],
         "optimizer": {k: v for k, v in experiment.optimizer.items() if k not in TENSORS},
+        "clipping": [getattr(experiment.privacy, key) for key in CLIPPING],
         "watched": [experiment.evaluation.all, experiment.measure.drift, experiment.measure.spread],
     }
     steps = [step_key(method, schedule) for method, schedule, *_ in experiment.stages]

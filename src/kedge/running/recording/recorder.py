@@ -25,6 +25,7 @@ from kedge.running.recording.checkpoint_writer import CheckpointWriter
 from kedge.running.recording.diagnostics import BeforeRound, drift_values, measure_before_round
 from kedge.running.recording.evaluation import evaluation_due, finite_or_none, start_evaluation
 from kedge.running.recording.history import HistoryWriter, UnfinishedLine
+from kedge.running.recording.privacy_values import accountant_of, privacy_values
 from kedge.running.recording.round_costs import CostCounter, RoundPosition
 from kedge.running.recording.run_state import checkpoint_state
 from kedge.running.start import Start
@@ -64,6 +65,7 @@ class Recorder:
         self.saving, self.identity = saving, start.identity
         self.overlap = overlap_of(engine)
         self.costs = CostCounter(task, start.progress.history)
+        self.accountant = accountant_of(task)
         self.tests = EvaluationSets(task.federation)
         folder = saving.folder
         self.writer: CheckpointWriter | None = None
@@ -172,6 +174,7 @@ class Recorder:
         line = done.line | {k: finite_or_none(v) for k, v in done.reply.metrics.items()}
         line |= drift_values(task, self.engine, stage, progress, done.reply)
         line |= done.before.after_round(task, line, server)
+        line |= privacy_values(self.accountant, progress.round)
         evaluated = None
         if evaluation_due(task, progress.round):
             evaluated = start_evaluation(task, self.engine, stage, progress, self.tests)

@@ -58,7 +58,9 @@ class StageCosts:
         self.client = DryRun(self.algorithm, self.model, self.local, task.federation, params, buffers)
         down = {k: self.client.fixed[k] for k in ("anchor", "broadcast")}
         up = {k: self.client.upload[k] for k in ("delta", "slots")}
-        self.traffic = Traffic(everything(self.model), down, up, buffers, self.model.statistics)
+        # The server of a private run keeps its initial statistics.
+        statistics = "frozen" if task.privacy.active else self.model.statistics
+        self.traffic = Traffic(everything(self.model), down, up, buffers, statistics)
         self.shared = frozenset(self.client.fixed["anchor"])
         self.sizes, self.bytes = {k: v.numel() for k, v in params.items()}, tensor_bytes(params)
         self.cache: dict[tuple[int, Phases], ClientCost] = {}
