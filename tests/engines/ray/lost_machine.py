@@ -3,6 +3,7 @@
 Prints the number of lost workers, and the distance of the end from that of the sequential engine.
 """
 
+import os
 from collections.abc import Sequence
 
 from ray.cluster_utils import Cluster as Machines
@@ -25,7 +26,9 @@ COHORTS = [[0, 1, 2, 3], [1, 3], [0, 1, 2], [3, 0]]
 
 
 def main() -> None:
-    local = {"node_ip_address": "127.0.0.1", "include_dashboard": False}
+    os.environ.pop("RAY_OVERRIDE_RESOURCES", None)  # of the tests that started this script
+    # 127.0.0.1 would be replaced by the machine's address in its network.
+    local = {"node_ip_address": "127.0.0.2", "include_dashboard": False}
     machines = Machines(initialize_head=True, head_node_args={"num_cpus": 0, **local})
     lost = machines.add_node(num_cpus=1, **local)
     machines.add_node(num_cpus=1, **local)

@@ -76,14 +76,15 @@ def connected(address: str = "") -> Iterator[Cluster]:
         yield CONNECTED[0]
         return
     ray = import_ray()
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
-        if address.startswith(LOOPBACK):
-            ray.init(address=address, _node_ip_address=LOOPBACK, **quiet)
-        elif address:
-            ray.init(address=address, **quiet)
+        if address:
+            host = address.partition(":")[0]
+            # Ray replaces 127.0.0.1 by the machine's own address, but no other loopback address.
+            place = {"_node_ip_address": host} if host.startswith("127.") and host != LOOPBACK else {}
+            ray.init(address=address, **place, **quiet)
         else:
-            ray.init(include_dashboard=False, _node_ip_address=LOOPBACK, **quiet)
+            ray.init("local", include_dashboard=False, _node_ip_address=LOOPBACK, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
         where = f"--address {address}" if address else "a cluster on this machine"
         raise RequestError(
