@@ -1,0 +1,67 @@
+"""kedge serve: the server of a federation over the network."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kedge.cli.errors import report_errors
+from kedge.cli.options import Debug, Experiment, Force, Json, Out, PrecisionName, Quiet, ResumeRun, Seed, Sets
+from kedge.core.errors import RequestError
+
+Address = Annotated[str, typer.Option(help="Where to listen, as HOST:PORT.")]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Without TLS and without keys; only on 127.0.0.1, for trials.")
+]
+LeastAnswers = Annotated[
+    int | None,
+    typer.Option(
+        "--min-clients", help="Answers that a round needs at its deadline. Default: of all its clients."
+    ),
+]
+Deadline = Annotated[
+    float | None,
+    typer.Option(help="Seconds after which a round ends without the clients that have not answered."),
+]
+
+
+@report_errors
+def command(
+    experiment: Experiment = "",
+    sets: Sets = [],  # noqa: B006
+    seed: Seed = None,
+    precision: PrecisionName = "",
+    address: Address = "127.0.0.1:8474",
+    insecure: Insecure = False,
+    least: LeastAnswers = None,
+    deadline: Deadline = None,
+    out: Out = None,
+    resume_from: ResumeRun = None,
+    force: Force = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Train an experiment with clients on other machines, which join with kedge join.
+
+    Needs the extra: pip install 'kedge[flower]'. The server stores its state after every round: if it is
+    stopped or killed, --resume continues exactly, and the clients connect again.
+    """
+    from kedge.cli.actions import federation as action
+    from kedge.cli.actions.training import read_document
+
+    action.require_flower()
+    server = action.server_of(address, insecure, least, deadline)
+    if resume_from:
+        if experiment or sets or out or precision or seed is not None:
+            raise RequestError(
+                "--resume continues the training with its own settings: "
+                "leave out the experiment, --set, --seed, --precision and --out."
+            )
+        action.resume(resume_from, server, quiet, as_json)
+        return
+    if not experiment:
+        raise RequestError("name an experiment, as in kedge serve my.toml.")
+    document = read_document(experiment, sets, seed, engine_precision=precision)
+    folder = out or Path("runs") / str(document["name"])
+    action.serve_document(document, folder, server, force, quiet, as_json)

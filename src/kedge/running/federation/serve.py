@@ -1,0 +1,126 @@
+"""The server of a federation: the runner's loop, with an engine that sends orders over the network."""
+
+import json
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from kedge.config.experiment import Experiment
+from kedge.config.task import Task
+from kedge.core.errors import RequestError
+from kedge.core.tree import Tree
+from kedge.engines.flower.members import Members, Settings
+from kedge.engines.flower.messages import Content
+from kedge.engines.flower.server_engine import Population, ServerEngine
+from kedge.engines.flower.superlink import Certificate, SuperLink
+from kedge.measure.settings import Measure
+from kedge.nn.precision import computing_in
+from kedge.running.engine_settings import preserve_thread_count, write_environment
+from kedge.running.execute import create_run, load_run
+from kedge.running.federation.introduction import check_answer, fingerprints, introduction, sizes_only
+from kedge.running.folders.folder import locked, write
+from kedge.running.progress import Observer, Progress
+from kedge.running.recording.round_costs import StageCosts
+from kedge.running.runner import run
+
+SIZES = "clients.json"
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where and how a server listens, and how long it waits for clients."""
+
+    host: str = "127.0.0.1"
+    port: int = 8474
+    certificate: Certificate | None = None  # None: no TLS
+    keys: dict[bytes, int] | None = None  # public key -> client; None: no authentication
+    least: int | None = None  # answers that a round needs at its deadline; None: of all its clients
+    deadline: float | None = None  # seconds
+
+    def __post_init__(self) -> None:
+        if self.certificate is None and self.host not in ("127.0.0.1", "localhost", "::1"):
+            raise RequestError(
+                f"--insecure with the address {self.host}: without TLS everyone on the network could read and "
+                "change the models. Listen on 127.0.0.1, or make certificates: kedge serve --init DIR."
+            )
+
+
+def serve(experiment: Experiment, folder: Path, server: Server, observer: Observer, force: bool) -> Progress:
+    """Train an experiment with clients on other machines, in a new folder."""
+    check_federated(experiment)
+    with ExitStack() as locks:
+        task = create_run(experiment, folder, force, locks)
+        return train(task, experiment, folder, server, observer)
+
+
+def resume_serving(folder: Path, server: Server, observer: Observer) -> Progress:
+    """Continue the training of a server that was stopped or killed."""
+    with locked(folder):
+        experiment, task = load_run(folder)
+        return train(task, experiment, folder, server, observer)
+
+
+def check_federated(experiment: Experiment) -> None:
+    """Raise if an experiment measures what a server without the clients' data cannot."""
+    if experiment.evaluation.all or experiment.measure != Measure():
+        raise RequestError(
+            "evaluation.all and the table [measure] need the memories of all clients, which stay with the "
+            "clients in a federation. Set evaluation.all = false and leave [measure] out, or simulate: kedge run."
+        )
+
+
+def train(task: Task, experiment: Experiment, folder: Path, server: Server, observer: Observer) -> Progress:
+    """Wait for the clients, and train the remaining rounds."""
+    clients, prints = len(task.federation.clients), fingerprints(experiment, task)
+    settings = Settings(server.least if server.least is not None else clients, server.deadline)
+    with (
+        computing_in(task.precision),
+        preserve_thread_count(),
+        SuperLink(server.host, server.port, server.certificate, server.keys is not None) as link,
+    ):
+        nodes = {link.admit(key): client for key, client in (server.keys or {}).items()}
+
+        def admit(node: int, answer: Content) -> int:
+            client = check_answer(answer, prints, clients)
+            return nodes.get(node, client)
+
+        members = Members(link, introduction(experiment, task), admit, settings, observer.say)
+        observer.say(f"listening on {link.address} for {clients} clients")
+        sizes = read_sizes(folder)
+        if sizes is None:
+            members.wait_for(range(clients))
+            sizes = [members.members[client].samples for client in range(clients)]
+            write(folder / SIZES, json.dumps(sizes).encode())
+        task = federated(task, sizes)
+        engine = ServerEngine(
+            task.model, task.stages, Population(sizes, upload_templates(task)), members, observer.say
+        )
+        engine_settings = {
+            "name": "flower",
+            "compiled": False,
+            "chunk": 0,
+            "threads": torch.get_num_threads(),
+        }
+        write_environment(folder, task, engine_settings)
+        progress = run(task, engine, folder, 1, engine_settings, observer)
+        members.dismiss("the training has ended")
+        return progress
+
+
+def federated(task: Task, sizes: list[int]) -> Task:
+    """The task as the server has it; an upload that cannot be used is left out, and the round continues."""
+    return replace(task, federation=sizes_only(task.federation, sizes), on_divergence="drop", tune="off")
+
+
+def read_sizes(folder: Path) -> list[int] | None:
+    """The clients' numbers of samples, if the run has started."""
+    file = folder / SIZES
+    return [int(n) for n in json.loads(file.read_bytes())] if file.is_file() else None
+
+
+def upload_templates(task: Task) -> list[Tree]:
+    """For each stage, an upload with the right names, shapes and dtypes."""
+    params, buffers = task.model.init(task.seed)
+    return [StageCosts(task, stage, params, buffers).client.upload for stage in task.stages]
