@@ -1,4 +1,4 @@
-"""Simulate, then deploy unchanged: a server and clients in processes of their own end with the simulator's model."""
+"""Simulate, then deploy unchanged: processes of a server and of clients end with the simulator's model."""
 
 import json
 from pathlib import Path

@@ -28,24 +28,52 @@ class JoinOptions(NamedTuple):
     """The options of kedge join."""
 
     address: str
-    client: int
+    client: int | None
     data: Path | None
     memory: Path | None
     experiment: str
+    credentials: Path | None
     insecure: bool
     patience: float
 
 
-def server_of(address: str, insecure: bool, least: int | None, deadline: float | None) -> Any:
+def check_security(credentials: Path | None, insecure: bool) -> None:
+    """Raise unless exactly one of --credentials and --insecure is given."""
+    if insecure == (credentials is not None):
+        raise RequestError(
+            "give either --credentials DIR, a folder that kedge serve --init has made, or --insecure for a "
+            "trial on 127.0.0.1."
+        )
+
+
+def make_credentials(folder: Path, hosts: str, clients: int) -> None:
+    """Make keys and certificates, and print the sheet that says who gets what."""
+    from kedge.engines.flower.certificates import initialize
+
+    names = [host.strip() for host in hosts.split(",") if host.strip()]
+    if not names:
+        raise RequestError("--hosts: name the server as clients reach it, as in fl.example.org,10.0.0.5.")
+    sheet = initialize(folder, names, clients)
+    print_line(sheet.read_text(encoding="utf-8"))
+
+
+def server_of(
+    address: str, credentials: Path | None, insecure: bool, least: int | None, deadline: float | None
+) -> Any:
     """The server of the options; raise if they exclude each other."""
+    from kedge.engines.flower.certificates import read_server
+    from kedge.engines.flower.superlink import Certificate
     from kedge.running.federation.serve import Server
 
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise RequestError(f"--address {address}: need HOST:PORT, as in 127.0.0.1:8474.")
-    if not insecure:
-        raise RequestError("TLS comes with the next version: add --insecure and listen on 127.0.0.1.")
-    return Server(host.strip("[]"), int(port), None, None, least, deadline)
+    check_security(credentials, insecure)
+    if credentials is None:
+        return Server(host.strip("[]"), int(port), None, None, least, deadline)
+    files = read_server(credentials)
+    certificate = Certificate(files.certificate, files.key)
+    return Server(host.strip("[]"), int(port), certificate, files.clients, least, deadline)
 
 
 def serve_document(
@@ -75,7 +103,7 @@ def resume(folder: Path, server: Any, quiet: bool, as_json: bool) -> None:
     show(work, folder, experiment.label, experiment.rounds, quiet, as_json)
 
 
-def show(  # noqa: PLR0913
+def show(
     work: Callable[[Observer], Progress], folder: Path, label: str, rounds: int, quiet: bool, as_json: bool
 ) -> None:
     """Show the progress of the training `work`, and print its result."""
@@ -84,7 +112,8 @@ def show(  # noqa: PLR0913
             work(Observer(bar.line, bar.say))
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
-                f"interrupted; the state after the last round is saved. Continue: kedge serve --resume {folder}"
+                "interrupted; the state after the last round is saved. Resume with: "
+                f"kedge serve --resume {folder}"
             ) from None
     if as_json:
         print_json({"folder": str(folder), "runs": comparison([read_run(folder)], None)})
@@ -94,16 +123,20 @@ def show(  # noqa: PLR0913
 
 def join_server(options: JoinOptions, quiet: bool) -> None:
     """Take part in a training until it ends."""
+    from kedge.engines.flower.certificates import read_client
     from kedge.engines.flower.supernode import Credentials
     from kedge.running.federation.join import Site, join
 
-    if not options.insecure:
-        raise RequestError("TLS comes with the next version: add --insecure.")
+    check_security(options.credentials, options.insecure)
+    files = read_client(options.credentials) if options.credentials else None
+    client = options.client if files is None else files.client
+    if client is None:
+        raise RequestError("--client: with --insecure, give the number of this client, from 0.")
+    if options.client not in (None, client):
+        raise RequestError(f"--client {options.client}: the credentials are those of client {client}.")
+    memory = options.memory or Path("federation") / f"client-{client}"
+    credentials = Credentials(files.keys, files.authority, memory / "node") if files else Credentials()
     experiment = resolve(read(options.experiment)) if options.experiment else None
-    memory = options.memory or Path("federation") / f"client-{options.client}"
-    site = Site(
-        options.address, options.client, memory, options.data, experiment, Credentials(None, None),
-        options.patience,
-    )  # fmt: skip
+    site = Site(options.address, client, memory, options.data, experiment, credentials, options.patience)
     say = (lambda message: None) if quiet else print_message
     say(join(site, say))

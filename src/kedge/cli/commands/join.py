@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kedge.cli.commands.serve import Insecure
+from kedge.cli.commands.serve import Credentials, Insecure
 from kedge.cli.errors import report_errors
 from kedge.cli.options import Debug, Quiet
 
@@ -16,7 +16,10 @@ DataFile = Annotated[
         "--data", help="An npz file with the arrays x and y. Default: client N of the experiment's own data."
     ),
 ]
-ClientNumber = Annotated[int, typer.Option("--client", help="The number of this client, from 0.")]
+ClientNumber = Annotated[
+    int | None,
+    typer.Option("--client", help="The number of this client, from 0. Default: that of the credentials."),
+]
 Memory = Annotated[
     Path | None, typer.Option(help="The folder of this client's memory. Default: federation/client-N.")
 ]
@@ -30,8 +33,9 @@ Patience = Annotated[float, typer.Option(help="Seconds without a server, after w
 @report_errors
 def command(
     address: ServerAddress,
-    client: ClientNumber,
     data: DataFile = None,
+    client: ClientNumber = None,
+    credentials: Credentials = None,
     memory: Memory = None,
     experiment: OwnExperiment = "",
     insecure: Insecure = False,
@@ -48,5 +52,5 @@ def command(
 
     action.require_flower()
     action.join_server(
-        action.JoinOptions(address, client, data, memory, experiment, insecure, patience), quiet
+        action.JoinOptions(address, client, data, memory, experiment, credentials, insecure, patience), quiet
     )

@@ -13,6 +13,18 @@ Address = Annotated[str, typer.Option(help="Where to listen, as HOST:PORT.")]
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="Without TLS and without keys; only on 127.0.0.1, for trials.")
 ]
+Credentials = Annotated[
+    Path | None,
+    typer.Option(help="The folder with your keys and certificates; kedge serve --init makes it."),
+]
+Init = Annotated[
+    Path | None,
+    typer.Option("--init", help="Make keys and certificates in this new folder, and a sheet; train nothing."),
+]
+Hosts = Annotated[
+    str, typer.Option(help="With --init: the server's names and addresses, separated by commas.")
+]
+Clients = Annotated[int, typer.Option(help="With --init: the number of clients.")]
 LeastAnswers = Annotated[
     int | None,
     typer.Option(
@@ -32,7 +44,11 @@ def command(
     seed: Seed = None,
     precision: PrecisionName = "",
     address: Address = "127.0.0.1:8474",
+    credentials: Credentials = None,
     insecure: Insecure = False,
+    init: Init = None,
+    hosts: Hosts = "localhost,127.0.0.1",
+    clients: Clients = 0,
     least: LeastAnswers = None,
     deadline: Deadline = None,
     out: Out = None,
@@ -51,7 +67,10 @@ def command(
     from kedge.cli.actions.training import read_document
 
     action.require_flower()
-    server = action.server_of(address, insecure, least, deadline)
+    if init:
+        action.make_credentials(init, hosts, clients)
+        return
+    server = action.server_of(address, credentials, insecure, least, deadline)
     if resume_from:
         if experiment or sets or out or precision or seed is not None:
             raise RequestError(

@@ -6,6 +6,7 @@ simulation.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,7 @@ class ClientEngine:
         return self.engine
 
     def restore(self, engine: Sequential, client: int, stage: int, version: int) -> bool:
-        """Give the engine the memory after `version` rounds, at the start of `stage`; return if it is lost."""
+        """Load the memory after `version` rounds, and start the stage; return whether the memory is lost."""
         lost, start = False, self.number
         if version != self.version or stage < self.number or self.number < 0:
             stored = self.memory.load(version) if version else None
@@ -129,7 +130,7 @@ def content_under(content: Content, prefix: str) -> Leaves:
 
 
 def unexpected(received: Leaves, known: Leaves) -> str | None:
-    """A sentence on the first received tensor of unknown name, other shape or other dtype; None if all fit."""
+    """A sentence on the first received tensor of unknown name, shape or dtype; None if all fit."""
     return mismatch(received, {k: known[k] for k in received if k in known})
 
 
@@ -143,7 +144,7 @@ def kept_slots(
 ) -> list[frozenset[str]]:
     """For each stage, the slots whose memories clients keep from the stage before."""
     server, kept = initial_server(stages[0].algorithm, model, params, buffers), [frozenset[str]()]
-    for before, after in zip(stages, stages[1:], strict=False):
+    for before, after in pairwise(stages):
         server, slots = next_stage_server(before.algorithm, after.algorithm, server, model)
         kept.append(slots)
     return kept

@@ -2,8 +2,8 @@
 
 Flower's commands poll every three seconds, start a process for each message and install what an app asks
 for. kedge therefore uses Flower's parts themselves: the SuperLink's web application and state, and the
-SuperNode's client of the Fleet API. Every module of kedge takes Flower's names from here, so that the settings
-are made before Flower is imported.
+SuperNode's client of the Fleet API. Every module of kedge takes Flower's names from here, because the
+settings must precede the import.
 """
 
 import logging
@@ -13,45 +13,41 @@ os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
 os.environ["FLWR_DISABLE_UPDATE_CHECK"] = "1"
 os.environ["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] = "1"
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict  # noqa: E402
-from flwr.app.message import remove_content_from_message  # noqa: E402
-from flwr.app.message.array import Array  # noqa: E402
-from flwr.common.constant import HEARTBEAT_MIN_INTERVAL, NOOP_ACCOUNT_NAME, NOOP_FLWR_AID  # noqa: E402
-from flwr.common.serde import message_from_proto, message_to_proto  # noqa: E402
-from flwr.proto.fleet_pb2 import (  # noqa: E402
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.app.message.array import Array
+from flwr.common.constant import HEARTBEAT_MIN_INTERVAL, NOOP_ACCOUNT_NAME, NOOP_FLWR_AID
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
     DeactivateNodeRequest,
     PullMessagesRequest,
     PushMessagesRequest,
     RegisterNodeFleetRequest,
 )
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest  # noqa: E402
-from flwr.proto.message_pb2 import (  # noqa: E402
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import (
     ConfirmMessageReceivedRequest,
     ObjectTree,
     PullObjectRequest,
     PushObjectRequest,
 )
-from flwr.proto.node_pb2 import Node  # noqa: E402
-from flwr.server.superlink.linkstate import LinkState  # noqa: E402
-from flwr.supercore.constant import NOOP_FEDERATION_ID, NodeStatus, TaskType  # noqa: E402
-from flwr.supercore.heartbeat import HeartbeatSender  # noqa: E402
-from flwr.supercore.inflatable.inflatable_object import (  # noqa: E402
+from flwr.proto.node_pb2 import Node
+from flwr.server.superlink.linkstate import LinkState
+from flwr.supercore.constant import NOOP_FEDERATION_ID, NodeStatus, TaskType
+from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
     iterate_object_tree,
     no_object_id_recompute,
 )
-from flwr.supercore.inflatable.inflatable_utils import (  # noqa: E402
-    inflate_object_from_contents,
-    pull_objects,
-)
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor  # noqa: E402
-from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes  # noqa: E402
-from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
-from flwr.superlink.main import create_app  # noqa: E402
-from flwr.supernode.fleet_http_client import FleetHttpClient  # noqa: E402
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor  # noqa: E402
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.main import create_app
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 logging.getLogger("flwr").setLevel(logging.CRITICAL)
 
@@ -67,7 +63,6 @@ __all__ = [
     "ConfirmMessageReceivedRequest",
     "DeactivateNodeRequest",
     "FleetHttpClient",
-    "HeartbeatSender",
     "LinkState",
     "Message",
     "Node",
@@ -94,6 +89,5 @@ __all__ = [
     "message_to_proto",
     "no_object_id_recompute",
     "public_key_to_bytes",
-    "pull_objects",
     "remove_content_from_message",
 ]

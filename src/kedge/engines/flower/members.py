@@ -61,7 +61,7 @@ class Members:
         settings: Settings,
         say: Callable[[str], None],
     ) -> None:
-        """`admit(node, answer)` returns the number of a client, or raises MessageError with the reason why not."""
+        """`admit(node, answer)` returns the number of a client, or raises MessageError with the reason."""
         self.link, self.introduction, self.admit = link, introduction, admit
         self.settings, self.say = settings, say
         self.asked: dict[Connection, str] = {}  # new connections -> the introduction that they have to answer

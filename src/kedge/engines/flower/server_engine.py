@@ -1,8 +1,8 @@
 """The server's engine of a federation: it sends orders to clients and adds up their replies.
 
-Replies are added in the order of the clients, never of their arrival, and each is the `Sums` of one client, as
-in the sequential engine: the result has the same bits. The clients' memories stay with the clients. The engine
-knows the round after which each memory was stored, and names it in every order.
+Replies are added in the order of the clients, never of their arrival, and each is the `Sums` of one client,
+as in the sequential engine: the result has the same bits. The clients' memories stay with the clients. The
+engine knows the round after which each memory was stored, and names it in every order.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from kedge.core.algorithm import Stage, Tune, model_for
 from kedge.core.errors import RequestError
 from kedge.core.model import Model
 from kedge.core.server import Rejection, upload_weights
-from kedge.core.tree import Leaves, Tree, finite, flatten
+from kedge.core.tree import Leaves, Tree, flatten
 from kedge.engines.engine import Order
 from kedge.engines.flower.messages import Content, Facts, MessageError, Request, tensor_bytes
 from kedge.engines.flower.selection import (
@@ -41,7 +41,7 @@ class Exchange(Protocol):
     ) -> Mapping[int, Content | str]:
         """The reply of each client, or the reason why there is none.
 
-        `request(client, new)` makes a client's message; `new`: the client has kept nothing of earlier messages.
+        `request(client, new)` makes a client's message; `new`: the client has nothing of earlier messages.
         """
         ...
 
@@ -185,7 +185,7 @@ class ServerEngine:
         frozen = all_leaves(self.network) - trained
         expected = without_leaves({**parts, "buffers": {}} if fixed else parts, frozen)
         difference = mismatch(reply.tensors, expected)
-        if difference or not finite(reply.tensors):
+        if difference or not all(bool(v.isfinite().all()) for v in reply.tensors.values()):
             raise MessageError(difference or "not finite")
         slots = upload_weights(self.stage.algorithm)
         weights = {slot: torch.tensor(reply.number(f"weight.{slot}"), dtype=torch.float64) for slot in slots}

@@ -76,9 +76,15 @@ class SuperLink:
         app = create_app()
         app.state.enable_supernode_auth = authenticate
         self.state: LinkState = app.state.linkstate_factory.state()
-        tls = {"ssl_certfile": certificate.certificate, "ssl_keyfile": certificate.key} if certificate else {}
         config = uvicorn.Config(
-            FleetOnly(app), host, port, log_level="critical", access_log=False, lifespan="off", **tls
+            FleetOnly(app),
+            host,
+            port,
+            log_level="critical",
+            access_log=False,
+            lifespan="off",
+            ssl_certfile=certificate.certificate if certificate else None,
+            ssl_keyfile=certificate.key if certificate else None,
         )
         self.address = f"{host}:{port}"
         self.server = uvicorn.Server(config)

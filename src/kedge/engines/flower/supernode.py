@@ -7,11 +7,13 @@ and registers again.
 
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import httpx
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
 
 from kedge.engines.flower.flwr_private import (
     HEARTBEAT_MIN_INTERVAL,
@@ -48,10 +50,15 @@ OBJECT_TRIES = 200  # for a tensor that the server is still storing
 
 
 class Credentials(NamedTuple):
-    """The keys of a client (None: new ones), and the certificate that signed the server's (None: no TLS)."""
+    """A client's keys (None: new ones), the authority's certificate (None: no TLS), and a file for its node.
 
-    keys: tuple[Any, Any] | None
-    root_certificate: Path | None
+    A client that was killed is still connected in the server's eyes. `node_file` has the number of its node,
+    so that it can end that connection when it starts again.
+    """
+
+    keys: tuple[EllipticCurvePrivateKey, EllipticCurvePublicKey] | None = None
+    root_certificate: Path | None = None
+    node_file: Path | None = None
 
 
 class Disconnected(ConnectionError):
@@ -80,16 +87,28 @@ class SuperNode:
         )
         self.stopping = threading.Event()
         self.thread = threading.Thread(target=self.send_heartbeats, name="kedge-heartbeat", daemon=True)
-        self.pause = FIRST_PAUSE_SECONDS
+        self.pause, self.node_file = FIRST_PAUSE_SECONDS, credentials.node_file
 
     def __enter__(self) -> Self:
         key = public_key_to_bytes(self.public_key)
         if self.registers:
             self.call("RegisterNode", RegisterNodeFleetRequest(public_key=key))
+        else:
+            self.end_old_connection()
         request = ActivateNodeRequest(public_key=key, heartbeat_interval=HEARTBEAT_MIN_INTERVAL)
         self.node = Node(node_id=self.call("ActivateNode", request).node_id)
+        if self.node_file:
+            self.node_file.parent.mkdir(parents=True, exist_ok=True)
+            self.node_file.write_text(str(self.node.node_id))
         self.thread.start()
         return self
+
+    def end_old_connection(self) -> None:
+        """End the connection of the process before, if it was killed."""
+        text = self.node_file.read_text() if self.node_file and self.node_file.is_file() else ""
+        if text.isdigit():
+            with suppress(Disconnected):  # the server has restarted, or has ended the connection
+                self.call("DeactivateNode", DeactivateNodeRequest(node_id=int(text)))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -97,10 +116,8 @@ class SuperNode:
         self.stopping.set()
         if self.thread.is_alive():
             self.thread.join(timeout=HEARTBEAT_SECONDS)
-            try:
+            with suppress(Disconnected, Refused):  # the server notices that the heartbeats are missing
                 self.call("DeactivateNode", DeactivateNodeRequest(node_id=self.node.node_id))
-            except (Disconnected, Refused):
-                pass  # the server notices that the heartbeats are missing
         self.client.close()
 
     def call(self, method: str, request: Any) -> Any:

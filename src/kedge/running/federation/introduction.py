@@ -76,8 +76,8 @@ def read_experiment(content: Content, own: Experiment | None) -> Experiment:
     """The experiment of an introduction; raise unless it is safe to run and equal to the client's `own`."""
     if content.integer("protocol") != PROTOCOL:
         raise RequestError(
-            f"the server speaks version {content.integer('protocol')} of kedge's protocol, this client version "
-            f"{PROTOCOL}. Install the same kedge on both sides; here it is {__version__}."
+            f"the server speaks version {content.integer('protocol')} of kedge's protocol, this client "
+            f"version {PROTOCOL}. Install the same kedge on both sides; here it is {__version__}."
         )
     experiment = resolve(tomllib.loads(content.text("experiment")))
     if code_names(experiment) and own is None:
@@ -98,7 +98,7 @@ def read_experiment(content: Content, own: Experiment | None) -> Experiment:
 
 
 def fingerprints(experiment: Experiment, task: Task) -> dict[str, str]:
-    """Texts that are equal on two machines if kedge, method, network, preprocessing and own code are equal."""
+    """Texts that are equal on two machines if kedge, method, network, preprocessing and code are equal."""
     form = form_of(task.federation)
     files = contents(code_names(experiment))
     return {

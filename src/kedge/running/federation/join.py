@@ -37,7 +37,7 @@ class Site:
     memory: Path  # the folder of the client's memory
     data: Path | None = None  # an npz file with x and y; None: the experiment's own data of this client
     experiment: Experiment | None = None  # the site's own copy; the server's must be equal
-    credentials: Credentials = Credentials(None, None)
+    credentials: Credentials = Credentials()
     patience: float = 600.0  # seconds without a server, after which the client ends
 
 

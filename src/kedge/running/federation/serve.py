@@ -42,8 +42,8 @@ class Server:
     def __post_init__(self) -> None:
         if self.certificate is None and self.host not in ("127.0.0.1", "localhost", "::1"):
             raise RequestError(
-                f"--insecure with the address {self.host}: without TLS everyone on the network could read and "
-                "change the models. Listen on 127.0.0.1, or make certificates: kedge serve --init DIR."
+                f"--insecure with the address {self.host}: without TLS everyone on the network could read "
+                "and change the models. Listen on 127.0.0.1, or make certificates: kedge serve --init DIR."
             )
 
 
@@ -67,7 +67,8 @@ def check_federated(experiment: Experiment) -> None:
     if experiment.evaluation.all or experiment.measure != Measure():
         raise RequestError(
             "evaluation.all and the table [measure] need the memories of all clients, which stay with the "
-            "clients in a federation. Set evaluation.all = false and leave [measure] out, or simulate: kedge run."
+            "clients in a federation. Set evaluation.all = false and leave [measure] out, or simulate with "
+            "kedge run."
         )
 
 

@@ -1,0 +1,130 @@
+"""The server's engine with clients behind messages trains what the sequential engine trains, bit for bit."""
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from tests.engines.flower.loopback import Loopback, server_engine, task_of
+
+from kedge.config.task import Task
+from kedge.core.tree import Tree, flatten
+from kedge.engines.engine import Engine
+from kedge.engines.flower.messages import Content, Request
+from kedge.engines.sequential import Sequential
+from kedge.running.progress import Observer, Progress
+from kedge.running.runner import run
+
+METHODS = (
+    "fedavg", "fedprox(mu=0.1)", "feddyn(alpha=0.1)", "feddyn(alpha=0.1, scaling='data')",
+    "feddc(alpha=0.1)", "feddecorr(beta=0.1)", "fedntd(beta=0.7)", "moon(mu=0.7)",
+    "fedtr", "fedtr(drift='accumulate')",
+    "scaffold", "fedpvr", "fedavgm(beta=0.5)", "fedadam", "fedexp", "fednova", "fedper", "lg-fedavg",
+    "fedrep", "fedrod", "fedbabu", "fedbug(ratio=0.4)+feddyn(alpha=0.1)", "fedbug(ratio=0.4)+scaffold",
+    "top-down(ratio=0.8)+fedavg", "vanilla(thaw=[2])+fedbabu", "anti(thaw=[2])+fedavg",
+    "fedbug(ratio=0.4)+feddyn(alpha=0.1)->fedavg@2", "fedrod->fedavg@2", "fedavg->fedrod@2",
+    "scaffold->feddyn(alpha=0.1)@2", "fedper->fedavg@2",
+)  # fmt: skip
+
+
+def train(task: Task, engine: Engine) -> tuple[Progress, list[dict[str, Any]]]:
+    """The progress and the history of a run; evaluation of clients' own models is left out."""
+    lines: list[dict[str, Any]] = []
+    return run(task, engine, observer=Observer(line=lines.append)), lines
+
+
+def assert_same_bits(left: Tree, right: Tree) -> None:
+    first, second = flatten(left), flatten(right)
+    assert first.keys() == second.keys()
+    for path, v in first.items():
+        assert v.equal(second[path]), f"{path}: {(v - second[path]).abs().max()}"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_federation_trains_the_same_bits_as_one_machine(method: str, tmp_path: Path) -> None:
+    task = task_of(method)
+    exchange = Loopback(task, tmp_path)
+    alone, lines = train(task, Sequential(task.model, task.federation))
+    apart, remote_lines = train(task, server_engine(task, exchange))
+    assert_same_bits(alone.server._asdict(), apart.server._asdict())
+    assert [line["train.loss"] for line in lines] == [line["train.loss"] for line in remote_lines]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_arrays_have_the_bytes_that_kedge_cost_counts(method: str, tmp_path: Path) -> None:
+    task = task_of(method)
+    exchange = Loopback(task, tmp_path)
+    sent: list[tuple[int, int]] = []
+    observer = Observer(line=lambda line: sent.append((exchange.down, exchange.up)))
+    lines = run(task, server_engine(task, exchange), observer=observer).history
+    counted = [(line["cost"]["bytes_down"], line["cost"]["bytes_up"]) for line in lines]
+    assert sent == counted
+
+
+@pytest.mark.parametrize("statistics", ["shared", "local", "frozen"])
+def test_batch_norm_statistics_are_sent_as_the_run_says(statistics: str, tmp_path: Path) -> None:
+    training = {"epochs": 1, "batch": 16, "statistics": statistics}
+    model, data = {"name": "small-cnn", "norm": "batch"}, {"name": "digits"}
+    task = task_of("fedbug(ratio=0.4)+scaffold", 2, training=training, model=model, data=data)
+    exchange = Loopback(task, tmp_path)
+    alone, _ = train(task, Sequential(task.model, task.federation))
+    apart, _ = train(task, server_engine(task, exchange))
+    assert alone.server.buffers
+    assert_same_bits(alone.server._asdict(), apart.server._asdict())
+    cost = apart.history[-1]["cost"]
+    assert (exchange.down, exchange.up) == (cost["bytes_down"], cost["bytes_up"])
+
+
+def test_a_client_that_restarts_continues_with_the_memory_on_its_disk(tmp_path: Path) -> None:
+    task = task_of("scaffold->feddyn(alpha=0.1)@3", 5)
+    alone, _ = train(task, Sequential(task.model, task.federation))
+    exchange = Loopback(task, tmp_path)
+    engine = server_engine(task, exchange)
+    apart = run(task, engine, observer=Observer(line=lambda line: exchange.clients.clear()))
+    assert_same_bits(alone.server._asdict(), apart.server._asdict())
+
+
+def test_the_server_reports_a_client_that_has_lost_its_memory(tmp_path: Path) -> None:
+    task = task_of("scaffold", 3, participation={"per_round": 5})
+    exchange, messages = Loopback(task, tmp_path), list[str]()
+
+    def lose(line: dict[str, Any]) -> None:
+        if line["round"] == 1:
+            exchange.clients.pop(2)
+            shutil.rmtree(tmp_path / "2")
+
+    run(task, server_engine(task, exchange, messages.append), observer=Observer(line=lose))
+    assert messages == ["client 2 has lost its memory of round 1: it starts with a new one."]
+
+
+def test_a_server_that_is_restarted_names_the_memory_before_the_repeated_round(tmp_path: Path) -> None:
+    task = task_of("scaffold", 4)
+    alone, _ = train(task, Sequential(task.model, task.federation))
+    exchange = Loopback(task, tmp_path / "clients")
+    folder = tmp_path / "run"
+    folder.mkdir()
+
+    class Killed(Exception):
+        pass
+
+    class DiesInRoundThree(Loopback):
+        def __call__(
+            self, clients: Sequence[int], request: Callable[[int, bool], Request]
+        ) -> Mapping[int, Content | str]:
+            replies = super().__call__(clients, request)
+            if next(iter(replies.values())).facts["round"] == 2:  # type: ignore[union-attr]
+                raise Killed
+            return replies
+
+    dying = DiesInRoundThree(task, tmp_path / "clients")
+    with pytest.raises(Killed):
+        run(task, server_engine(task, dying), folder, 1)
+    exchange.clients = dying.clients  # the clients' processes live, and have trained round 3 already
+    for client in exchange.clients.values():
+        client.forget()
+    resumed = run(task, server_engine(task, exchange), folder, 1)
+    assert_same_bits(alone.server._asdict(), resumed.server._asdict())
