@@ -35,7 +35,7 @@ name = "mlp"
 per_round = {per_round}
 
 [training]
-epochs = 2
+epochs = {epochs}
 batch = 64
 
 [engine]
@@ -46,11 +46,10 @@ threads = 1
 """
 
 
-def write_experiment(
-    folder: Path, method: str, rounds: int = 3, per_round: int = 3, precision: str = "fp64"
-) -> Path:
+def write_experiment(folder: Path, method: str, **settings: object) -> Path:
     path = folder / "experiment.toml"
-    path.write_text(EXPERIMENT.format(method=method, rounds=rounds, per_round=per_round, precision=precision))
+    values = {"rounds": 3, "per_round": 3, "precision": "fp64", "epochs": 2, **settings}
+    path.write_text(EXPERIMENT.format(method=method, **values))
     return path
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 pytest.importorskip("flwr")
 
@@ -16,6 +18,7 @@ from kedge.core.tree import Tree, flatten
 from kedge.engines.engine import Engine
 from kedge.engines.flower.messages import Content, Request
 from kedge.engines.sequential import Sequential
+from kedge.running.federation.serve import federated
 from kedge.running.progress import Observer, Progress
 from kedge.running.runner import run
 
@@ -128,3 +131,55 @@ def test_a_server_that_is_restarted_names_the_memory_before_the_repeated_round(t
         client.forget()
     resumed = run(task, server_engine(task, exchange), folder, 1)
     assert_same_bits(alone.server._asdict(), resumed.server._asdict())
+
+
+class Tampering(Loopback):
+    """An exchange in which client 0 answers with the changed reply `tamper` returns."""
+
+    tamper: Callable[[Content], Content | str]
+
+    def __call__(
+        self, clients: Sequence[int], request: Callable[[int, bool], Request]
+    ) -> Mapping[int, Content | str]:
+        replies = dict(super().__call__(clients, request))
+        reply = replies[0]
+        assert isinstance(reply, Content)
+        return {**replies, 0: self.tamper(reply)}
+
+
+def with_tensors(reply: Content, change: Callable[[Tensor], Tensor], path: str = "delta/1.weight") -> Content:
+    return reply._replace(tensors={**reply.tensors, path: change(reply.tensors[path])})
+
+
+BAD_REPLIES: dict[str, tuple[Callable[[Content], Content | str], str]] = {
+    "NaN": (lambda r: with_tensors(r, lambda v: v * float("nan")), "not finite"),
+    "infinity": (lambda r: with_tensors(r, lambda v: v + float("inf")), "not finite"),
+    "a wrong shape": (lambda r: with_tensors(r, lambda v: v[:1]), "delta/1.weight is torch.float64 [1, 6]"),
+    "a wrong dtype": (lambda r: with_tensors(r, lambda v: v.float()), "delta/1.weight is torch.float32"),
+    "a wrong name": (
+        lambda r: r._replace(tensors={**r.tensors, "delta/x": torch.ones(1)}), "delta/x is not expected"
+    ),
+    "a missing tensor": (lambda r: r._replace(tensors={}), "is missing"),
+    "a huge update": (lambda r: with_tensors(r, lambda v: v * 1e6), "times the median"),
+    "an earlier round": (lambda r: r._replace(facts={**r.facts, "round": 7}), "not the upload of this round"),
+    "a negative weight": (lambda r: r._replace(facts={**r.facts, "weight.": -1.0}), "its weight is -1.0"),
+    "a large weight": (lambda r: r._replace(facts={**r.facts, "weight.": 1e9}), "its weight is 1000000000.0"),
+    "a weight that is no number": (lambda r: r._replace(facts={**r.facts, "weight.": "1"}), "not a finite"),
+    "no answer": (lambda r: "no answer by the deadline", "no answer by the deadline"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_REPLIES)
+def test_a_bad_reply_is_left_out_and_recorded_and_the_round_continues(name: str, tmp_path: Path) -> None:
+    tamper, reason = BAD_REPLIES[name]
+    task = federated(task_of("scaffold", 2, participation={"per_round": 5}))
+    exchange = Tampering(task, tmp_path)
+    exchange.tamper = tamper
+    engine = server_engine(task, exchange)
+    progress, lines = train(task, engine)
+    for line in lines:
+        (rejection,) = line["rejected"]
+        assert rejection["client"] == 0
+        assert reason in rejection["reason"]
+    assert sorted(engine.versions) == [1, 2, 3, 4]
+    assert all(bool(v.isfinite().all()) for v in progress.server.shared.values())

@@ -7,6 +7,7 @@ engine knows the round after which each memory was stored, and names it in every
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import NamedTuple, Protocol
 
 import torch
@@ -16,7 +17,7 @@ from kedge.core.algorithm import Stage, Tune, model_for
 from kedge.core.errors import RequestError
 from kedge.core.model import Model
 from kedge.core.server import Rejection, upload_weights
-from kedge.core.tree import Leaves, Tree, flatten
+from kedge.core.tree import Leaves, Tree, flatten, sqnorm
 from kedge.engines.engine import Order
 from kedge.engines.flower.messages import Content, Facts, MessageError, Request, tensor_bytes
 from kedge.engines.flower.selection import (
@@ -30,6 +31,8 @@ from kedge.engines.flower.selection import (
 from kedge.engines.sums import Sums, Totals
 
 NEVER = -1
+NORM_LIMIT = 100.0
+WEIGHT_ERROR = 1e-3  # relative; weights are computed in the precision of the run
 MOST_CHARACTERS = 200  # of a reason that a client sends
 
 
@@ -51,6 +54,7 @@ class Population(NamedTuple):
 
     sizes: Sequence[int]  # the number of training samples of each client
     uploads: Sequence[Tree]  # for each stage: a tree with the names, shapes and dtypes of an upload
+    norm_limit: float = NORM_LIMIT  # an update with a norm above this multiple of the median is left out
 
 
 @dataclass
@@ -118,9 +122,14 @@ class ServerEngine:
             return made
 
         replies = self.exchange(clients, request)
+        uploads = {c: self.sums_of(c, order, trained, replies.get(c, "no answer")) for c in clients}
+        uploads = without_outliers(uploads, self.population.norm_limit)
         sums = Sums()
-        for client in clients:
-            sums += self.sums_of(client, order, trained, replies.get(client, "no answer"))
+        for client, upload in uploads.items():
+            sums += upload
+            reply = replies.get(client)
+            if isinstance(reply, Content) and upload.size and reply.flag("stored"):
+                self.versions[client] = order.round + 1
         if sums.size:
             self.sent.changed |= dict.fromkeys(self.shared & trained, order.round)
         return sums
@@ -167,16 +176,20 @@ class ServerEngine:
         self.traffic.up += reply.nbytes
         self.sent.received[client] = order.round
         try:
-            sums = self.checked_sums(order, trained, reply)
-            self.note_memory(client, order, reply)
+            if reply.kind == "upload" and reply.flag("lost"):
+                before = self.versions.get(client, 0)
+                self.say(f"client {client} has lost its memory of round {before}: it starts with a new one.")
+            return self.checked_sums(client, order, trained, reply)
         except MessageError as error:
             return Sums(rejected=(Rejection(client, str(error)),))
-        return sums
 
-    def checked_sums(self, order: Order, trained: frozenset[str], reply: Content) -> Sums:
+    def checked_sums(self, client: int, order: Order, trained: frozenset[str], reply: Content) -> Sums:
         """The sums of a valid upload; raise MessageError with the reason if it is not valid."""
+        if reply.kind == "failed":
+            raise MessageError(reply.text("reason")[:MOST_CHARACTERS])
         if reply.kind != "upload" or reply.integer("round") != order.round:
             raise MessageError(f"its message is {reply.kind!r}, not the upload of this round")
+        reply.flag("stored")
         rejected = reply.text("rejected")
         if rejected:
             raise MessageError(rejected[:MOST_CHARACTERS])
@@ -189,21 +202,25 @@ class ServerEngine:
             raise MessageError(difference or "not finite")
         slots = upload_weights(self.stage.algorithm)
         weights = {slot: torch.tensor(reply.number(f"weight.{slot}"), dtype=torch.float64) for slot in slots}
-        if min(weights.values()) < 0:
-            raise MessageError("a weight is negative")
+        self.check_weights(client, weights)
         tree = dict(completed(reply.tensors, parts))
         if fixed:
             tree["buffers"] = {k: v * weights[""].to(v.dtype) for k, v in order.buffers.items()}
         totals = totals_of(tree, weights)
         return Sums(totals, 1, reply.number("loss"), trained & reply.names("trained"))
 
-    def note_memory(self, client: int, order: Order, reply: Content) -> None:
-        """Record whether the client has stored a new memory, and report a lost one."""
-        if reply.flag("lost"):
-            before = self.versions.get(client, 0)
-            self.say(f"client {client} has lost its memory of round {before}: it starts with a new one.")
-        if reply.flag("stored"):
-            self.versions[client] = order.round + 1
+    def check_weights(self, client: int, weights: Mapping[str, Tensor]) -> None:
+        """Raise MessageError if a weight is not that of the client's number of samples."""
+        size, sizes = self.population.sizes[client], self.population.sizes
+        numbers = {"examples": size, "relative_size": size * len(sizes) / sum(sizes)}
+        facts = {name: torch.tensor(float(n), dtype=torch.float64) for name, n in numbers.items()}
+        for slot, weigh in upload_weights(self.stage.algorithm).items():
+            try:
+                expected = float(weigh(facts))
+            except KeyError:  # a method of its own may weigh by class counts, which the server does not know
+                expected = float(weights[slot].clamp(min=0))
+            if not expected or abs(float(weights[slot]) / expected - 1) > WEIGHT_ERROR:
+                raise MessageError(f"its weight is {float(weights[slot])}, not {expected}")
 
     def tune(self, order: Order, clients: Sequence[int], tune: Tune) -> Iterator[tuple[int, Leaves, Leaves]]:
         """Not possible: a client's model does not leave the client."""
@@ -223,6 +240,28 @@ class ServerEngine:
         """Restore `save`; what the clients have received is not known any more."""
         self.versions = {int(client): int(entry["memory"]) for client, entry in saved.items()}
         self.sent = Sent(changed=dict.fromkeys(all_leaves(self.network), 0))
+
+
+def without_outliers(uploads: Mapping[int, Sums], limit: float) -> dict[int, Sums]:
+    """The uploads, without those whose update has a norm above `limit` times the median of the round."""
+    norms = {client: update_norm(upload) for client, upload in uploads.items() if upload.size}
+    middle = median(norms.values()) if norms else 0.0
+    return {
+        client: upload
+        if not middle or norms.get(client, 0.0) <= limit * middle
+        else Sums(
+            rejected=(
+                Rejection(client, f"the norm of its update is {norms[client] / middle:.0f} times the median"),
+            )
+        )
+        for client, upload in uploads.items()
+    }
+
+
+def update_norm(upload: Sums) -> float:
+    """The norm of a client's update."""
+    total, weight = upload.totals[""]
+    return float(sqnorm(total["delta"]).sqrt() / weight)
 
 
 def totals_of(tree: Tree, weights: Mapping[str, Tensor]) -> Totals:

@@ -26,6 +26,7 @@ from kedge.nn.precision import computing_in
 from kedge.running.federation.introduction import DataForm, answer, fingerprints, read_experiment, read_form
 
 FIRST_PAUSE_SECONDS, PAUSE_SECONDS = 0.2, 5.0  # between two attempts to connect
+REFUSED_SECONDS = 30.0  # the server takes up to 20 to notice that an old connection of the client has ended
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,27 @@ def join(site: Site, say: Callable[[str], None]) -> str:
                 pause, since = FIRST_PAUSE_SECONDS, time.monotonic()
                 return client.work(node)
         except (Disconnected, Refused) as error:
-            if time.monotonic() - since > site.patience:
-                raise OSError(
-                    f"no connection to {site.address} for {site.patience:.0f} s: {error}"
-                ) from error
+            check_hopeful(site, error, time.monotonic() - since)
             if pause == FIRST_PAUSE_SECONDS:
                 say(f"no connection to {site.address} ({error}); trying again")
         time.sleep(pause)
         pause = min(PAUSE_SECONDS, 1.5 * pause)
+
+
+def check_hopeful(site: Site, error: Disconnected | Refused, seconds: float) -> None:
+    """Raise if there is no hope that the server will accept this client, or after its patience."""
+    if "certificate verify failed" in str(error).lower():
+        raise RequestError(
+            f"{site.address} does not prove that it is your server ({error}). Check the address, and that "
+            "client and server have credentials of the same kedge serve --init."
+        ) from error
+    if isinstance(error, Refused) and seconds > min(REFUSED_SECONDS, site.patience):
+        raise RequestError(
+            f"{site.address} does not accept this client's key ({error}). The key is not registered there, "
+            "or another process uses it: ask the server's operator for the client's folder of credentials."
+        ) from error
+    if seconds > site.patience:
+        raise OSError(f"no connection to {site.address} for {site.patience:.0f} s: {error}") from error
 
 
 class Client:

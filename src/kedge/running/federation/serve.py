@@ -13,7 +13,7 @@ from kedge.core.errors import RequestError
 from kedge.core.tree import Tree
 from kedge.engines.flower.members import Members, Settings
 from kedge.engines.flower.messages import Content
-from kedge.engines.flower.server_engine import Population, ServerEngine
+from kedge.engines.flower.server_engine import NORM_LIMIT, Population, ServerEngine
 from kedge.engines.flower.superlink import Certificate, SuperLink
 from kedge.measure.settings import Measure
 from kedge.nn.precision import computing_in
@@ -38,6 +38,7 @@ class Server:
     keys: dict[bytes, int] | None = None  # public key -> client; None: no authentication
     least: int | None = None  # answers that a round needs at its deadline; None: of all its clients
     deadline: float | None = None  # seconds
+    norm_limit: float = NORM_LIMIT  # times the median of the round's norms
 
     def __post_init__(self) -> None:
         if self.certificate is None and self.host not in ("127.0.0.1", "localhost", "::1"):
@@ -94,10 +95,9 @@ def train(task: Task, experiment: Experiment, folder: Path, server: Server, obse
             members.wait_for(range(clients))
             sizes = [members.members[client].samples for client in range(clients)]
             write(folder / SIZES, json.dumps(sizes).encode())
-        task = federated(task, sizes)
-        engine = ServerEngine(
-            task.model, task.stages, Population(sizes, upload_templates(task)), members, observer.say
-        )
+        task = replace(federated(task), federation=sizes_only(task.federation, sizes))
+        population = Population(sizes, upload_templates(task), server.norm_limit)
+        engine = ServerEngine(task.model, task.stages, population, members, observer.say)
         engine_settings = {
             "name": "flower",
             "compiled": False,
@@ -110,9 +110,9 @@ def train(task: Task, experiment: Experiment, folder: Path, server: Server, obse
         return progress
 
 
-def federated(task: Task, sizes: list[int]) -> Task:
-    """The task as the server has it; an upload that cannot be used is left out, and the round continues."""
-    return replace(task, federation=sizes_only(task.federation, sizes), on_divergence="drop", tune="off")
+def federated(task: Task) -> Task:
+    """The task with the settings of a federation: an upload that cannot be used is left out."""
+    return replace(task, on_divergence="drop", tune="off")
 
 
 def read_sizes(folder: Path) -> list[int] | None:

@@ -1,0 +1,96 @@
+"""Failures of a federation, with real processes: each is bounded in time and ends as the undisturbed run."""
+
+import signal
+from pathlib import Path
+
+import pytest
+from tests.federation.processes import Processes, ended, kill, wait_until, write_experiment
+from tests.federation.test_deployment import final_model, history, largest_difference, simulate
+
+pytest.importorskip("flwr")
+
+from kedge.engines.flower.certificates import initialize, new_key, write_private
+
+LONG = 60  # epochs of a round that takes a second or more
+
+
+def test_a_client_that_is_killed_in_a_round_returns_and_the_end_is_the_same(tmp_path: Path) -> None:
+    experiment, keys = write_experiment(tmp_path, "scaffold", epochs=LONG), tmp_path / "keys"
+    initialize(keys, ["127.0.0.1"], 3)
+    security = [["--credentials", str(keys / f"client-{client}")] for client in range(3)]
+    with Processes(tmp_path) as processes:
+        server = processes.serve(
+            str(experiment), "--out", "deployed", security=["--credentials", str(keys / "server")]
+        )
+        clients = [processes.join(client, security=security[client]) for client in range(3)]
+        wait_until(lambda: "round 1:" in processes.log("join-1"), "the first round of client 1")
+        kill(clients[1])
+        clients[1] = processes.join(1, security=security[1])
+        simulated = simulate(experiment, tmp_path / "simulated")
+        assert ended(server, *clients) == [0, 0, 0, 0]
+        assert "client 1 is connected again" in processes.log("serve")
+    assert largest_difference(simulated, final_model(tmp_path / "deployed")) <= 1e-12
+
+
+def test_a_server_that_is_killed_in_a_round_resumes_and_the_end_is_the_same(tmp_path: Path) -> None:
+    experiment = write_experiment(tmp_path, "scaffold", epochs=LONG, rounds=4)
+    with Processes(tmp_path) as processes:
+        server = processes.serve(str(experiment), "--out", "deployed")
+        clients = [processes.join(client) for client in range(3)]
+        wait_until(lambda: "round 2:" in processes.log("join-0"), "the second round of client 0")
+        kill(server)
+        server = processes.serve("--resume", "deployed")
+        simulated = simulate(experiment, tmp_path / "simulated")
+        assert ended(server, *clients) == [0, 0, 0, 0]
+    assert largest_difference(simulated, final_model(tmp_path / "deployed")) <= 1e-12
+    assert [line["round"] for line in history(tmp_path / "deployed")] == [1, 2, 3, 4]
+
+
+def test_a_round_ends_at_its_deadline_without_a_client_that_does_not_answer(tmp_path: Path) -> None:
+    experiment = write_experiment(tmp_path, "scaffold", rounds=4)
+    with Processes(tmp_path) as processes:
+        server = processes.serve(
+            str(experiment), "--out", "deployed", "--deadline", "5", "--min-clients", "2"
+        )
+        clients = [processes.join(client) for client in range(2)]
+        late = processes.join(2)
+        wait_until(lambda: "round 1:" in processes.log("join-2"), "the first round of client 2")
+        late.send_signal(signal.SIGSTOP)
+        wait_until(lambda: len(history(tmp_path / "deployed")) >= 3, "the third round")
+        late.send_signal(signal.SIGCONT)
+        assert ended(server, *clients) == [0, 0, 0]
+    rejected = [row for line in history(tmp_path / "deployed") for row in line["rejected"]]
+    assert {"client": 2, "reason": "no answer by the deadline"} in rejected
+
+
+def test_a_client_whose_key_is_not_registered_is_refused(tmp_path: Path) -> None:
+    experiment, keys = write_experiment(tmp_path, "fedavg"), tmp_path / "keys"
+    initialize(keys, ["127.0.0.1"], 3)
+    (keys / "client-1" / "key.pem").unlink()
+    write_private(keys / "client-1" / "key.pem", new_key())
+    with Processes(tmp_path) as processes:
+        processes.serve(str(experiment), security=["--credentials", str(keys / "server")])
+        wait_until(lambda: "listening" in processes.log("serve"), "the server")
+        security = ["--credentials", str(keys / "client-1"), "--patience", "1"]
+        assert ended(processes.join(1, security=security)) == [2]
+        assert "does not accept this client's key" in processes.log("join-1")
+        assert "client 1 is connected" not in processes.log("serve")
+
+
+def test_a_client_with_another_experiment_is_refused_and_plain_text_does_not_leave_loopback(
+    tmp_path: Path,
+) -> None:
+    experiment = write_experiment(tmp_path, "fedavg")
+    other = tmp_path / "other"
+    other.mkdir()
+    write_experiment(other, "fedprox(mu=0.1)")
+    with Processes(tmp_path) as processes:
+        processes.serve(str(experiment))
+        wait_until(lambda: "listening" in processes.log("serve"), "the server")
+        assert ended(processes.join(0, "--experiment", str(other / "experiment.toml"))) == [2]
+        assert "the server trains another experiment" in processes.log("join-0")
+        outside = processes.start(
+            "outside", ["serve", str(experiment), "--insecure", "--address", "0.0.0.0:1"]
+        )
+        assert ended(outside) == [2]
+        assert "without TLS everyone on the network could read" in processes.log("outside")
