@@ -47,7 +47,7 @@ def check_security(credentials: Path | None, insecure: bool) -> None:
 
 
 def make_credentials(folder: Path, hosts: str, clients: int) -> None:
-    """Make keys and certificates, and print the sheet that says who gets what."""
+    """Make keys and certificates, and print the sheet that assigns them to the sites."""
     from kedge.engines.flower.certificates import initialize
 
     names = [host.strip() for host in hosts.split(",") if host.strip()]

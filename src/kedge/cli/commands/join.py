@@ -46,7 +46,7 @@ def command(
     """Take part in the training of a server (kedge serve) with the data of this machine.
 
     Needs the extra: pip install 'kedge[flower]'. The data stay here; the client connects to the server, never
-    the other way round. What the method remembers of this client is stored in its folder.
+    the other way round. The method's memory of this client is stored in its folder.
     """
     from kedge.cli.actions import federation as action
 

@@ -76,7 +76,7 @@ def initialize(folder: Path, hosts: Sequence[str], clients: int) -> Path:
 
 
 def handout(host: str, clients: int) -> str:
-    """The sheet that says who gets which folder."""
+    """The sheet that assigns the folders to the sites."""
     rows = "\n".join(
         f"| `client-{n}/` | site {n} | `kedge join {host}:PORT --credentials client-{n} --data FILE.npz` |"
         for n in range(clients)

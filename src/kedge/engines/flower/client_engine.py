@@ -70,7 +70,7 @@ class ClientEngine:
         return Request("upload", answer, without_leaves(self.parts(sums), frozen))
 
     def order(self, content: Content, stage: int) -> Order:
-        """The order of a message, completed by what this client has received before."""
+        """The order of a message, completed by the values that this client has received before."""
         received = {k: content_under(content, f"{k}/") for k in ("shared", "own", "broadcast", "buffers")}
         difference = unexpected({**received["own"], **received["shared"]}, self.known)
         difference = difference or unexpected(received["buffers"], self.buffers)

@@ -1,7 +1,7 @@
 """Names of Flower that are not public, and its settings: no telemetry, no update check, no installs.
 
-Flower's commands poll every three seconds, start a process for each message and install what an app asks
-for. kedge therefore uses Flower's parts themselves: the SuperLink's web application and state, and the
+Flower's commands poll every three seconds, start a process for each message and install the requirements
+of an app. kedge therefore uses Flower's parts themselves: the SuperLink's web application and state, and the
 SuperNode's client of the Fleet API. Every module of kedge takes Flower's names from here, because the
 settings must precede the import.
 """

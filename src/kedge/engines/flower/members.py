@@ -42,7 +42,7 @@ class Member:
 
 
 @dataclass
-class Waiting:
+class OpenRound:
     """The state of an exchange."""
 
     numbers: dict[int, str] = field(default_factory=dict)  # client -> the message that it has to answer
@@ -73,7 +73,7 @@ class Members:
         return self.link.send(node, to_record(request.kind, request.facts, request.tensors))
 
     def update(self) -> None:
-        """Introduce the task to new connections, and admit or refuse those that have answered."""
+        """Introduce the task to new connections, and admit or refuse the connections that have answered."""
         for node, activated in self.link.nodes().items():
             connection = Connection(node, activated)
             if connection not in self.seen:
@@ -110,24 +110,24 @@ class Members:
         self, clients: Sequence[int], request: Callable[[int, bool], Request]
     ) -> Mapping[int, Content | str]:
         """Send each client its message, and wait for the replies, at most until the deadline."""
-        waiting, start, reminded = Waiting(), time.monotonic(), time.monotonic()
-        while len(waiting.replies) < len(clients):
+        open_round, start, reminded = OpenRound(), time.monotonic(), time.monotonic()
+        while len(open_round.replies) < len(clients):
             self.update()
-            missing = [client for client in clients if client not in waiting.replies]
+            missing = [client for client in clients if client not in open_round.replies]
             for client in missing:
-                self.deliver(client, request, waiting)
-                self.collect(client, waiting)
-            if self.is_over(start, len(waiting.replies)):
+                self.deliver(client, request, open_round)
+                self.collect(client, open_round)
+            if self.is_over(start, len(open_round.replies)):
                 break
             if time.monotonic() - reminded > REMINDER_SECONDS:
                 reminded = time.monotonic()
                 self.say(f"waiting for the answer of {clients_text(missing)}")
             time.sleep(PAUSE_SECONDS)
-        for client, number in waiting.numbers.items():
-            if client not in waiting.replies:
+        for client, number in open_round.numbers.items():
+            if client not in open_round.replies:
                 self.link.withdraw(number)
-                waiting.replies[client] = "no answer by the deadline"
-        return waiting.replies
+                open_round.replies[client] = "no answer by the deadline"
+        return open_round.replies
 
     def is_over(self, start: float, answers: int) -> bool:
         """Whether the deadline has passed and enough clients have answered."""
@@ -136,29 +136,29 @@ class Members:
             deadline is not None and time.monotonic() - start > deadline and answers >= self.settings.enough
         )
 
-    def deliver(self, client: int, request: Callable[[int, bool], Request], waiting: Waiting) -> None:
+    def deliver(self, client: int, request: Callable[[int, bool], Request], open_round: OpenRound) -> None:
         """Send a client its message, also again if it has connected again."""
         member = self.members.get(client)
-        if member is None or waiting.connections.get(client) == member.connection:
+        if member is None or open_round.connections.get(client) == member.connection:
             return
-        if client in waiting.numbers:
-            self.link.withdraw(waiting.numbers[client])
-        waiting.numbers[client] = self.send(member.connection.node, request(client, member.new))
-        waiting.connections[client] = member.connection
+        if client in open_round.numbers:
+            self.link.withdraw(open_round.numbers[client])
+        open_round.numbers[client] = self.send(member.connection.node, request(client, member.new))
+        open_round.connections[client] = member.connection
 
-    def collect(self, client: int, waiting: Waiting) -> None:
+    def collect(self, client: int, open_round: OpenRound) -> None:
         """Take a client's reply, if it has arrived."""
-        record = self.link.receive(waiting.numbers[client]) if client in waiting.numbers else None
+        record = self.link.receive(open_round.numbers[client]) if client in open_round.numbers else None
         if record is None:
             return
         self.members[client].new = False
         try:
-            waiting.replies[client] = from_record(record)
+            open_round.replies[client] = from_record(record)
         except MessageError as error:
-            waiting.replies[client] = str(error)
+            open_round.replies[client] = str(error)
 
     def dismiss(self, reason: str) -> None:
-        """Tell all connected clients that the training has ended; wait briefly until they have read it."""
+        """Send the end of the training to all connected clients; wait briefly until they have read it."""
         request = Request("end", {"reason": reason}, {})
         numbers = [self.send(member.connection.node, request) for member in self.members.values()]
         deadline = time.monotonic() + FAREWELL_SECONDS

@@ -55,7 +55,7 @@ def restored(tree: Tree, like: Tree) -> Tree:
 
 
 def mismatch(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str | None:
-    """A sentence on the first difference of names, shapes and dtypes; None if there is none."""
+    """A sentence on the first difference of names, shapes and dtypes; None if all are equal."""
     for path in expected.keys() - tensors.keys():
         return f"{path} is missing"
     for path, v in tensors.items():

@@ -42,7 +42,7 @@ class Exchange(Protocol):
     def __call__(
         self, clients: Sequence[int], request: Callable[[int, bool], Request]
     ) -> Mapping[int, Content | str]:
-        """The reply of each client, or the reason why there is none.
+        """The reply of each client, or the reason why it has not replied.
 
         `request(client, new)` makes a client's message; `new`: the client has nothing of earlier messages.
         """
@@ -59,7 +59,7 @@ class Population(NamedTuple):
 
 @dataclass
 class Traffic:
-    """The bytes of a round's arrays."""
+    """The bytes of the arrays in orders and uploads."""
 
     down: int = 0
     up: int = 0
@@ -95,7 +95,7 @@ class ServerEngine:
         self.population, self.exchange, self.say = population, exchange, say
         self.versions: dict[int, int] = {}  # client -> number of rounds after which its memory was stored
         self.sent = Sent()
-        self.traffic = Traffic()
+        self.traffic = Traffic()  # since the start of this process
         self.number = NEVER
         self.added = frozenset[str]()  # heads that this stage adds, before its first round
 
@@ -112,7 +112,6 @@ class ServerEngine:
     def train(self, order: Order, clients: Sequence[int]) -> Sums:
         """Send `order` to the clients, wait for their replies, and add these up."""
         trained = self.round_leaves(order, clients)
-        self.traffic = Traffic()
         self.sent.changed |= dict.fromkeys(self.added, order.round - order.stage_round - 1)
         self.added = frozenset()
 
@@ -237,13 +236,13 @@ class ServerEngine:
         return {str(client): {"memory": torch.tensor(n)} for client, n in sorted(self.versions.items())}
 
     def load(self, saved: Tree) -> None:
-        """Restore `save`; what the clients have received is not known any more."""
+        """Restore `save`; all leaves will be sent again."""
         self.versions = {int(client): int(entry["memory"]) for client, entry in saved.items()}
         self.sent = Sent(changed=dict.fromkeys(all_leaves(self.network), 0))
 
 
 def without_outliers(uploads: Mapping[int, Sums], limit: float) -> dict[int, Sums]:
-    """The uploads, without those whose update has a norm above `limit` times the median of the round."""
+    """The uploads, without updates with a norm above `limit` times the median of the round."""
     norms = {client: update_norm(upload) for client, upload in uploads.items() if upload.size}
     middle = median(norms.values()) if norms else 0.0
     return {

@@ -143,6 +143,11 @@ class SuperLink:
         found = self.state.get_node_info(statuses=[NodeStatus.ONLINE])
         return {node.node_id: str(node.last_activated_at) for node in found}
 
+    def traffic(self) -> tuple[int, int]:
+        """The bytes to and from the nodes as Flower counts them: arrays and framing, without HTTP and TLS."""
+        run = self.state.get_run_info(run_ids=[self.run])[0]
+        return run.bytes_sent, run.bytes_recv
+
     def send(self, node: int, record: RecordDict) -> str:
         """Send a message to a node; return its number."""
         message = Message(record, node, "query", ttl=LIFETIME_SECONDS)

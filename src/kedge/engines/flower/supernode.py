@@ -1,6 +1,6 @@
 """SuperNode: a client's connection to the server, by Flower's Fleet API.
 
-The node asks for messages: the server never connects to a client. Flower's own loop waits three seconds
+The node requests messages: the server never connects to a client. Flower's own loop waits three seconds
 between two requests and ends its process when the server restarts; this one waits at most `PAUSE_SECONDS`,
 and registers again.
 """
@@ -50,7 +50,7 @@ OBJECT_TRIES = 200  # for a tensor that the server is still storing
 
 
 class Credentials(NamedTuple):
-    """A client's keys (None: new ones), the authority's certificate (None: no TLS), and a file for its node.
+    """A client's keys (None: new keys), the authority's certificate (None: no TLS), a file for its node.
 
     A client that was killed is still connected in the server's eyes. `node_file` has the number of its node,
     so that it can end that connection when it starts again.
@@ -133,7 +133,7 @@ class SuperNode:
             raise Disconnected(f"{method}: {error}") from error
 
     def send_heartbeats(self) -> None:
-        """Tell the server at intervals that this node is alive; the thread's function."""
+        """Send a sign of life to the server at intervals; the thread's function."""
         request = SendNodeHeartbeatRequest(node=self.node, heartbeat_interval=HEARTBEAT_MIN_INTERVAL)
         while not self.stopping.wait(HEARTBEAT_SECONDS):
             try:

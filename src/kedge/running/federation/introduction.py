@@ -7,9 +7,9 @@ client makes its own objects from it, and answers with fingerprints; the server 
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -79,22 +79,41 @@ def read_experiment(content: Content, own: Experiment | None) -> Experiment:
             f"the server speaks version {content.integer('protocol')} of kedge's protocol, this client "
             f"version {PROTOCOL}. Install the same kedge on both sides; here it is {__version__}."
         )
-    experiment = resolve(tomllib.loads(content.text("experiment")))
-    if code_names(experiment) and own is None:
-        raise RequestError(
-            f"the server's experiment names code of your own: {', '.join(code_names(experiment))}. kedge "
-            "executes no file because a server asks for it. Get the experiment and its files from the "
-            "server's operator, read them, and give them with --experiment FILE."
-        )
-    run = content.text("run")
-    found = own or experiment
-    if digest(experiment_identity(found)) != run:
+    experiment = own or resolve(without_code(content.text("experiment")))
+    if digest(experiment_identity(experiment)) != content.text("run"):
         raise RequestError(
             "the server trains another experiment than --experiment names, or its configuration does not "
             "mean the same in this version of kedge. Compare the two files, and the versions of kedge."
         )
-    engine = replace(found.engine, name="sequential", device="cpu", compile="off")
-    return replace(found, engine=engine)
+    engine = replace(experiment.engine, name="sequential", device="cpu", compile="off")
+    return replace(experiment, engine=engine)
+
+
+def without_code(text: str) -> dict[str, Any]:
+    """The document of an experiment; raise if it names code, because resolving it would execute that code."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise MessageError(f"its experiment is not TOML ({error})") from error
+    named = [*code_texts({key: value for key, value in document.items() if key != "data"})]
+    if named:
+        raise RequestError(
+            f"the server's experiment names code of its own: {', '.join(named)}. kedge executes no file "
+            "because a server requests it. Get the experiment and its files from the server's operator, read "
+            "them, and give them with --experiment FILE."
+        )
+    return document
+
+
+def code_texts(value: Any) -> Iterator[str]:
+    """All texts with a colon in nested tables and keys: names of code are written file.py:name."""
+    if isinstance(value, str) and ":" in value:
+        yield value
+    if isinstance(value, Mapping):
+        value = [*value.keys(), *value.values()]
+    if isinstance(value, list):
+        for inner in value:
+            yield from code_texts(inner)
 
 
 def fingerprints(experiment: Experiment, task: Task) -> dict[str, str]:
@@ -123,7 +142,7 @@ def leaves_digest(leaves: Leaves) -> str:
 
 
 def answer(client: int, samples: int, prints: Mapping[str, str]) -> Request:
-    """A client's answer to an introduction: its number (-1: the server chooses), and what it has."""
+    """A client's answer to an introduction: its number, its number of samples, its fingerprints."""
     facts = {f"print.{name}": text for name, text in prints.items()}
     return Request("member", {"client": client, "samples": samples, **facts}, {})
 

@@ -26,7 +26,7 @@ from kedge.nn.precision import computing_in
 from kedge.running.federation.introduction import DataForm, answer, fingerprints, read_experiment, read_form
 
 FIRST_PAUSE_SECONDS, PAUSE_SECONDS = 0.2, 5.0  # between two attempts to connect
-REFUSED_SECONDS = 30.0  # the server takes up to 20 to notice that an old connection of the client has ended
+REFUSED_SECONDS = 30.0  # the server notices within 20 that an old connection of the client has ended
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from kedge.config.task import Task
 from kedge.core.errors import RequestError
 from kedge.core.tree import Tree
 from kedge.engines.flower.members import Members, Settings
-from kedge.engines.flower.messages import Content
-from kedge.engines.flower.server_engine import NORM_LIMIT, Population, ServerEngine
+from kedge.engines.flower.messages import Content, MessageError
+from kedge.engines.flower.server_engine import NORM_LIMIT, Population, ServerEngine, Traffic
 from kedge.engines.flower.superlink import Certificate, SuperLink
 from kedge.measure.settings import Measure
 from kedge.nn.precision import computing_in
@@ -30,7 +30,7 @@ SIZES = "clients.json"
 
 @dataclass(frozen=True)
 class Server:
-    """Where and how a server listens, and how long it waits for clients."""
+    """The address, the security and the patience of a server."""
 
     host: str = "127.0.0.1"
     port: int = 8474
@@ -83,14 +83,15 @@ def train(task: Task, experiment: Experiment, folder: Path, server: Server, obse
         SuperLink(server.host, server.port, server.certificate, server.keys is not None) as link,
     ):
         nodes = {link.admit(key): client for key, client in (server.keys or {}).items()}
+        sizes = read_sizes(folder)
 
         def admit(node: int, answer: Content) -> int:
             client = check_answer(answer, prints, clients)
-            return nodes.get(node, client)
+            check_claims(client, answer.integer("samples"), nodes.get(node), sizes)
+            return client
 
         members = Members(link, introduction(experiment, task), admit, settings, observer.say)
         observer.say(f"listening on {link.address} for {clients} clients")
-        sizes = read_sizes(folder)
         if sizes is None:
             members.wait_for(range(clients))
             sizes = [members.members[client].samples for client in range(clients)]
@@ -107,7 +108,26 @@ def train(task: Task, experiment: Experiment, folder: Path, server: Server, obse
         write_environment(folder, task, engine_settings)
         progress = run(task, engine, folder, 1, engine_settings, observer)
         members.dismiss("the training has ended")
+        observer.say(traffic_text(engine.traffic, link.traffic()))
         return progress
+
+
+def check_claims(client: int, samples: int, owner: int | None, sizes: list[int] | None) -> None:
+    """Raise MessageError if a client is not the owner of its key, or has other samples than at the start."""
+    if owner is not None and owner != client:
+        raise MessageError(f"client {client} uses the key of client {owner}")
+    if sizes is not None and samples != sizes[client]:
+        raise MessageError(
+            f"client {client} has {samples} samples; it had {sizes[client]} when the training started"
+        )
+
+
+def traffic_text(arrays: Traffic, flower: tuple[int, int]) -> str:
+    """The bytes that this process has sent and received, as a sentence."""
+    return (
+        f"sent {arrays.down:,} bytes of arrays ({flower[0]:,} with Flower's framing), received {arrays.up:,} "
+        f"({flower[1]:,}); HTTP and TLS are not counted"
+    )
 
 
 def federated(task: Task) -> Task:
