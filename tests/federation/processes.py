@@ -1,18 +1,25 @@
-"""Servers and clients as processes on loopback, for tests; all are killed at the end of a test."""
+"""Servers and clients as processes on loopback, for tests; all are killed at the end of a test.
 
+The processes are forked from a server process that has loaded PyTorch and kedge: with four programs a test,
+loading them would take longer than the training.
+"""
+
+import multiprocessing
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import kedge
+from kedge.cli import main
 
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["kedge.running.federation.join", "kedge.running.federation.serve"])
 END_SECONDS = 90.0
 
 EXPERIMENT = """
@@ -71,7 +78,7 @@ class Processes:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, free_port()
-        self.started: list[subprocess.Popen[bytes]] = []
+        self.started: list[ForkServerProcess] = []
 
     def __enter__(self) -> Self:
         return self
@@ -80,33 +87,27 @@ class Processes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for process in self.started:
-            if process.poll() is None:
+            if process.is_alive():
                 process.kill()
-            process.wait()
+            process.join()
         if error is not None:
             for log in sorted(self.folder.glob("*.log")):
                 print(f"--- {log.name}\n{log.read_text()}")
 
-    def start(self, log: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-        source = str(Path(kedge.__file__).parents[1])
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": source}
-        with (self.folder / f"{log}.log").open("ab") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "kedge", *arguments],
-                stdout=output,
-                stderr=output,
-                cwd=self.folder,
-                env=environment,
-            )
+    def start(self, log: str, arguments: Sequence[str]) -> ForkServerProcess:
+        process = CONTEXT.Process(
+            target=run_kedge, args=(list(arguments), self.folder, self.folder / f"{log}.log")
+        )
+        process.start()
         self.started.append(process)
         return process
 
-    def serve(self, *arguments: str, security: Sequence[str] = ("--insecure",)) -> subprocess.Popen[bytes]:
+    def serve(self, *arguments: str, security: Sequence[str] = ("--insecure",)) -> ForkServerProcess:
         return self.start("serve", ["serve", *arguments, "--address", f"127.0.0.1:{self.port}", *security])
 
     def join(
         self, client: int, *arguments: str, security: Sequence[str] = ("--insecure",)
-    ) -> subprocess.Popen[bytes]:
+    ) -> ForkServerProcess:
         own = ["--client", str(client), "--memory", str(self.folder / f"memory-{client}")]
         return self.start(f"join-{client}", ["join", f"127.0.0.1:{self.port}", *own, *security, *arguments])
 
@@ -115,12 +116,30 @@ class Processes:
         return path.read_text() if path.is_file() else ""
 
 
-def ended(*processes: subprocess.Popen[bytes]) -> list[int]:
+def run_kedge(arguments: list[str], folder: Path, log: Path) -> None:
+    """Run the program kedge in `folder`, with its output in the file `log`; the function of a process."""
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.chdir(folder)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    sys.argv = ["kedge", *arguments]
+    main()
+
+
+def ended(*processes: ForkServerProcess) -> list[int | None]:
     """The exit codes of processes, which end within END_SECONDS."""
     deadline = time.monotonic() + END_SECONDS
-    return [process.wait(timeout=max(0.1, deadline - time.monotonic())) for process in processes]
+    for process in processes:
+        process.join(timeout=max(0.1, deadline - time.monotonic()))
+    return [process.exitcode for process in processes]
 
 
-def kill(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+def kill(process: ForkServerProcess) -> None:
+    process.kill()
+    process.join()
+
+
+def send_signal(process: ForkServerProcess, number: signal.Signals) -> None:
+    assert process.pid is not None
+    os.kill(process.pid, number)

@@ -19,6 +19,7 @@ pytest.importorskip("flwr")
 
 from kedge.engines.flower.certificates import initialize
 
+pytestmark = pytest.mark.slow
 METHODS = {
     "fedavg": "fedavg",
     "switching": "fedbug(ratio=0.4) + feddyn(alpha=0.1) -> fedavg@2",

@@ -4,13 +4,14 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.federation.processes import Processes, ended, kill, wait_until, write_experiment
+from tests.federation.processes import Processes, ended, kill, send_signal, wait_until, write_experiment
 from tests.federation.test_deployment import final_model, history, largest_difference, simulate
 
 pytest.importorskip("flwr")
 
 from kedge.engines.flower.certificates import initialize, new_key, write_private
 
+pytestmark = pytest.mark.slow
 LONG = 60  # epochs of a round that takes a second or more
 
 
@@ -55,9 +56,9 @@ def test_a_round_ends_at_its_deadline_without_a_client_that_does_not_answer(tmp_
         clients = [processes.join(client) for client in range(2)]
         late = processes.join(2)
         wait_until(lambda: "round 1:" in processes.log("join-2"), "the first round of client 2")
-        late.send_signal(signal.SIGSTOP)
+        send_signal(late, signal.SIGSTOP)
         wait_until(lambda: len(history(tmp_path / "deployed")) >= 3, "the third round")
-        late.send_signal(signal.SIGCONT)
+        send_signal(late, signal.SIGCONT)
         assert ended(server, *clients) == [0, 0, 0]
     rejected = [row for line in history(tmp_path / "deployed") for row in line["rejected"]]
     assert {"client": 2, "reason": "no answer by the deadline"} in rejected

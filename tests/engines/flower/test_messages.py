@@ -14,7 +14,7 @@ from kedge.engines.flower.flwr_private import (
     get_all_nested_objects,
     inflate_object_from_contents,
 )
-from kedge.engines.flower.messages import DTYPES, STORAGE, MessageError, from_record, to_record
+from kedge.engines.flower.messages import DTYPES, STORAGE, Facts, MessageError, from_record, to_record
 
 TINY = 5e-324  # the smallest float64
 
@@ -27,7 +27,14 @@ def tensors() -> dict[str, Tensor]:
 
 
 def test_a_message_keeps_names_shapes_dtypes_and_bits() -> None:
-    facts = {"round": 3, "loss": 1 / 3, "lost": False, "names": ["a", "b"], "none": list[str](), "text": "ä"}
+    facts: Facts = {
+        "round": 3,
+        "loss": 1 / 3,
+        "lost": False,
+        "names": ["a", "b"],
+        "none": list[str](),
+        "text": "ä",
+    }
     record = to_record("train", facts, tensors())
     parts = {name: part.deflate() for name, part in get_all_nested_objects(record).items()}
     arrived = inflate_object_from_contents(record.object_id, parts)

@@ -31,6 +31,7 @@ METHODS = (
     "top-down(ratio=0.8)+fedavg", "vanilla(thaw=[2])+fedbabu", "anti(thaw=[2])+fedavg",
     "fedbug(ratio=0.4)+feddyn(alpha=0.1)->fedavg@2", "fedrod->fedavg@2", "fedavg->fedrod@2",
     "scaffold->feddyn(alpha=0.1)@2", "fedper->fedavg@2",
+    "fedavg->fix-last+fedavg@2", "fedrod->scaffold@2",
 )  # fmt: skip
 
 
@@ -82,8 +83,11 @@ def test_batch_norm_statistics_are_sent_as_the_run_says(statistics: str, tmp_pat
     assert (exchange.down, exchange.up) == (cost["bytes_down"], cost["bytes_up"])
 
 
-def test_a_client_that_restarts_continues_with_the_memory_on_its_disk(tmp_path: Path) -> None:
-    task = task_of("scaffold->feddyn(alpha=0.1)@3", 5)
+@pytest.mark.parametrize(
+    "method", ["scaffold->feddyn(alpha=0.1)@3", "fedavg->fix-last+fedavg@2", "fedrod->fedavg@3"]
+)
+def test_a_client_that_restarts_continues_with_the_memory_on_its_disk(method: str, tmp_path: Path) -> None:
+    task = task_of(method, 5)
     alone, _ = train(task, Sequential(task.model, task.federation))
     exchange = Loopback(task, tmp_path)
     engine = server_engine(task, exchange)
@@ -183,3 +187,12 @@ def test_a_bad_reply_is_left_out_and_recorded_and_the_round_continues(name: str,
         assert reason in rejection["reason"]
     assert sorted(engine.versions) == [1, 2, 3, 4]
     assert all(bool(v.isfinite().all()) for v in progress.server.shared.values())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_other_precisions_have_the_same_bits_too(precision: str, tmp_path: Path) -> None:
+    engine = {"name": "sequential", "precision": precision, "device": "cpu"}
+    task = task_of("fedbug(ratio=0.4)+scaffold", 2, engine=engine)
+    alone, _ = train(task, Sequential(task.model, task.federation))
+    apart, _ = train(task, server_engine(task, Loopback(task, tmp_path)))
+    assert_same_bits(alone.server._asdict(), apart.server._asdict())

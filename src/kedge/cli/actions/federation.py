@@ -57,9 +57,29 @@ def make_credentials(folder: Path, hosts: str, clients: int) -> None:
     print_line(sheet.read_text(encoding="utf-8"))
 
 
-def server_of(
-    address: str, credentials: Path | None, insecure: bool, least: int | None, deadline: float | None
-) -> Any:
+class Patience(NamedTuple):
+    """The answers that a round waits for, and the updates that it leaves out."""
+
+    least: int | None
+    deadline: float | None
+    norm_limit: float
+
+    def check(self) -> None:
+        """Raise if a number is out of its range."""
+        if self.least is not None and self.least < 1:
+            raise RequestError(f"--min-clients {self.least}: need at least 1.")
+        if self.deadline is not None and not self.deadline > 0:
+            raise RequestError(f"--deadline {self.deadline}: need a number of seconds above 0.")
+        if self.least is not None and self.deadline is None:
+            raise RequestError(
+                "--min-clients has no effect without --deadline: a round then waits for all its clients. Add "
+                "--deadline SECONDS."
+            )
+        if not self.norm_limit > 1:
+            raise RequestError(f"--norm-limit {self.norm_limit}: need a number above 1.")
+
+
+def server_of(address: str, credentials: Path | None, insecure: bool, patience: Patience) -> Any:
     """The server of the options; raise if they exclude each other."""
     from kedge.engines.flower.certificates import read_server
     from kedge.engines.flower.superlink import Certificate
@@ -69,11 +89,12 @@ def server_of(
     if not host or not port.isdigit():
         raise RequestError(f"--address {address}: need HOST:PORT, as in 127.0.0.1:8474.")
     check_security(credentials, insecure)
+    patience.check()
     if credentials is None:
-        return Server(host.strip("[]"), int(port), None, None, least, deadline)
+        return Server(host.strip("[]"), int(port), None, None, *patience)
     files = read_server(credentials)
     certificate = Certificate(files.certificate, files.key)
-    return Server(host.strip("[]"), int(port), certificate, files.clients, least, deadline)
+    return Server(host.strip("[]"), int(port), certificate, files.clients, *patience)
 
 
 def serve_document(

@@ -35,6 +35,9 @@ Deadline = Annotated[
     float | None,
     typer.Option(help="Seconds after which a round ends without the clients that have not answered."),
 ]
+NormLimit = Annotated[
+    float, typer.Option(help="Leave out updates whose norm is more than this multiple of the median's.")
+]
 
 
 @report_errors
@@ -51,6 +54,7 @@ def command(
     clients: Clients = 0,
     least: LeastAnswers = None,
     deadline: Deadline = None,
+    norm_limit: NormLimit = 100.0,
     out: Out = None,
     resume_from: ResumeRun = None,
     force: Force = False,
@@ -70,7 +74,7 @@ def command(
     if init:
         action.make_credentials(init, hosts, clients)
         return
-    server = action.server_of(address, credentials, insecure, least, deadline)
+    server = action.server_of(address, credentials, insecure, action.Patience(least, deadline, norm_limit))
     if resume_from:
         if experiment or sets or out or precision or seed is not None:
             raise RequestError(
