@@ -3,6 +3,7 @@
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.federation.processes import Processes, ended, kill, send_signal, wait_until, write_experiment
 from tests.federation.test_deployment import final_model, history, largest_difference, simulate
@@ -95,3 +96,20 @@ def test_a_client_with_another_experiment_is_refused_and_plain_text_does_not_lea
         )
         assert ended(outside) == [2]
         assert "without TLS everyone on the network could read" in processes.log("outside")
+
+
+def test_a_site_can_read_its_uploads_before_and_a_client_whose_data_do_not_fit_is_refused(
+    tmp_path: Path,
+) -> None:
+    experiment = write_experiment(tmp_path, "fedtr")
+    np.savez(tmp_path / "bad.npz", x=np.zeros((4, 3), np.float32), y=np.zeros(4, np.int64))
+    with Processes(tmp_path) as processes:
+        processes.serve(str(experiment))
+        assert ended(processes.join(0, "--explain")) == [0]
+        text = processes.log("join-0")
+        assert "centroids: mean [10, 64], share [10]" in text
+        assert "The server learns which classes you have, and how often" in text
+        assert ended(processes.join(1, "--data", "bad.npz")) == [3]
+        assert "x has samples of shape (3,)" in processes.log("join-1")
+        wait_until(lambda: "a client was refused: client 1" in processes.log("serve"), "the refusal")
+        assert "is connected" not in processes.log("serve")

@@ -12,7 +12,7 @@ from kedge.engines.flower.client_engine import ClientEngine
 from kedge.engines.flower.client_memory import ClientMemory
 from kedge.engines.flower.messages import Content, Request, from_record, to_record
 from kedge.engines.flower.server_engine import Population, ServerEngine
-from kedge.running.federation.serve import upload_templates
+from kedge.running.federation.uploads import upload_templates
 
 
 def task_of(method: str, rounds: int = 4, **settings: Any) -> Task:

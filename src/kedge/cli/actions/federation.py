@@ -35,6 +35,7 @@ class JoinOptions(NamedTuple):
     credentials: Path | None
     insecure: bool
     patience: float
+    explain: bool
 
 
 def check_security(credentials: Path | None, insecure: bool) -> None:
@@ -63,6 +64,7 @@ class Patience(NamedTuple):
     least: int | None
     deadline: float | None
     norm_limit: float
+    skip: bool
 
     def check(self) -> None:
         """Raise if a number is out of its range."""
@@ -75,6 +77,8 @@ class Patience(NamedTuple):
                 "--min-clients has no effect without --deadline: a round then waits for all its clients. Add "
                 "--deadline SECONDS."
             )
+        if self.skip and self.deadline is None:
+            raise RequestError("--skip has no effect without --deadline: add --deadline SECONDS.")
         if not self.norm_limit > 1:
             raise RequestError(f"--norm-limit {self.norm_limit}: need a number above 1.")
 
@@ -158,6 +162,13 @@ def join_server(options: JoinOptions, quiet: bool) -> None:
     memory = options.memory or Path("federation") / f"client-{client}"
     credentials = Credentials(files.keys, files.authority, memory / "node") if files else Credentials()
     experiment = resolve(read(options.experiment)) if options.experiment else None
-    site = Site(options.address, client, memory, options.data, experiment, credentials, options.patience)
+    site = Site(
+        options.address, client, memory, options.data, experiment, credentials,
+        options.patience, options.explain,
+    )  # fmt: skip
     say = (lambda message: None) if quiet else print_message
-    say(join(site, say))
+    end = join(site, say)
+    if options.explain:
+        print_line(end)
+    else:
+        say(end)

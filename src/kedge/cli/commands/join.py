@@ -27,6 +27,9 @@ OwnExperiment = Annotated[
     str,
     typer.Option("--experiment", help="Your copy of the experiment; needed if it names code of its own."),
 ]
+Explain = Annotated[
+    bool, typer.Option("--explain", help="Print everything that this client would send, and take no part.")
+]
 Patience = Annotated[float, typer.Option(help="Seconds without a server, after which the client ends.")]
 
 
@@ -40,6 +43,7 @@ def command(
     experiment: OwnExperiment = "",
     insecure: Insecure = False,
     patience: Patience = 600.0,
+    explain: Explain = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -52,5 +56,8 @@ def command(
 
     action.require_flower()
     action.join_server(
-        action.JoinOptions(address, client, data, memory, experiment, credentials, insecure, patience), quiet
+        action.JoinOptions(
+            address, client, data, memory, experiment, credentials, insecure, patience, explain
+        ),
+        quiet,
     )

@@ -35,6 +35,12 @@ Deadline = Annotated[
     float | None,
     typer.Option(help="Seconds after which a round ends without the clients that have not answered."),
 ]
+Skip = Annotated[
+    bool,
+    typer.Option(
+        "--skip", help="End a round with too few answers at its deadline without an update; do not wait."
+    ),
+]
 NormLimit = Annotated[
     float, typer.Option(help="Leave out updates whose norm is more than this multiple of the median's.")
 ]
@@ -54,6 +60,7 @@ def command(
     clients: Clients = 0,
     least: LeastAnswers = None,
     deadline: Deadline = None,
+    skip: Skip = False,
     norm_limit: NormLimit = 100.0,
     out: Out = None,
     resume_from: ResumeRun = None,
@@ -74,7 +81,9 @@ def command(
     if init:
         action.make_credentials(init, hosts, clients)
         return
-    server = action.server_of(address, credentials, insecure, action.Patience(least, deadline, norm_limit))
+    server = action.server_of(
+        address, credentials, insecure, action.Patience(least, deadline, norm_limit, skip)
+    )
     if resume_from:
         if experiment or sets or out or precision or seed is not None:
             raise RequestError(

@@ -23,6 +23,7 @@ class Settings(NamedTuple):
 
     enough: int  # the number of answers that a round needs when its deadline has passed
     deadline: float | None = None  # seconds; None: wait for every client
+    skip: bool = False  # with too few answers at the deadline, end the round without an update
 
 
 class Connection(NamedTuple):
@@ -123,18 +124,19 @@ class Members:
                 reminded = time.monotonic()
                 self.say(f"waiting for the answer of {clients_text(missing)}")
             time.sleep(PAUSE_SECONDS)
+        answered = len(open_round.replies)
         for client, number in open_round.numbers.items():
             if client not in open_round.replies:
                 self.link.withdraw(number)
                 open_round.replies[client] = "no answer by the deadline"
+        if answered < min(self.settings.enough, len(clients)):
+            return dict.fromkeys(clients, "round skipped: too few answers by the deadline")
         return open_round.replies
 
     def is_over(self, start: float, answers: int) -> bool:
-        """Whether the deadline has passed and enough clients have answered."""
-        deadline = self.settings.deadline
-        return (
-            deadline is not None and time.monotonic() - start > deadline and answers >= self.settings.enough
-        )
+        """Whether the deadline has passed, and the round does not wait for more answers."""
+        enough, deadline, skip = self.settings
+        return deadline is not None and time.monotonic() - start > deadline and (skip or answers >= enough)
 
     def deliver(self, client: int, request: Callable[[int, bool], Request], open_round: OpenRound) -> None:
         """Send a client its message, also again if it has connected again."""

@@ -24,8 +24,10 @@ from kedge.engines.flower.messages import Content, MessageError, Request, from_r
 from kedge.engines.flower.supernode import Credentials, Disconnected, Refused, SuperNode
 from kedge.nn.precision import computing_in
 from kedge.running.federation.introduction import DataForm, answer, fingerprints, read_experiment, read_form
+from kedge.running.federation.uploads import explanation
 
 FIRST_PAUSE_SECONDS, PAUSE_SECONDS = 0.2, 5.0  # between two attempts to connect
+RUN_DIGITS = 12  # of the run's digest in the name of a memory's folder
 REFUSED_SECONDS = 30.0  # the server notices within 20 that an old connection of the client has ended
 
 
@@ -40,6 +42,7 @@ class Site:
     experiment: Experiment | None = None  # the site's own copy; the server's must be equal
     credentials: Credentials = Credentials()
     patience: float = 600.0  # seconds without a server, after which the client ends
+    explain: bool = False  # report the uploads and end, before the server counts this client
 
 
 def join(site: Site, say: Callable[[str], None]) -> str:
@@ -83,12 +86,17 @@ class Client:
         self.run = ""  # the digest of the run's identity
         self.engine: ClientEngine | None = None
         self.task: Task | None = None
+        self.failure: Exception | None = None  # the reason why this client cannot take part
 
     def work(self, node: SuperNode) -> str:
         """Answer messages until the server says that the training has ended."""
         while True:
             message = node.receive()
             content = from_record(message.content)
+            if content.kind == "task" and self.site.explain:
+                self.prepare(content)
+                assert self.task is not None
+                return "\n".join(explanation(self.task))
             if content.kind in ("end", "refused"):
                 with suppress(Disconnected):  # the server may have ended already
                     node.reply(message, to_record("read", {}, {}))
@@ -98,11 +106,13 @@ class Client:
                 raise RequestError(f"the server has refused this client: {content.text('reason')}.")
             reply = self.reply(content)
             node.reply(message, to_record(reply.kind, reply.facts, reply.tensors))
+            if self.failure is not None:
+                raise self.failure
 
     def reply(self, content: Content) -> Request:
         """The reply to a message; an order that cannot be followed is answered with the reason."""
         if content.kind == "task":
-            return self.prepare(content)
+            return self.introduce(content)
         if content.kind != "train" or self.engine is None or self.task is None:
             return Request("failed", {"reason": f"a message of kind {content.kind!r} is not expected"}, {})
         try:
@@ -113,14 +123,23 @@ class Client:
         self.say(f"round {content.integer('round') + 1}: loss {reply.facts.get('loss', 'not finite')}")
         return reply
 
+    def introduce(self, content: Content) -> Request:
+        """The answer to an introduction; if this client cannot take part, the reason is sent, too."""
+        try:
+            return self.prepare(content)
+        except (RequestError, DataError, MessageError) as error:
+            self.failure = error
+            return Request("failed", {"reason": f"client {self.site.client}: {error}"}, {})
+
     def prepare(self, content: Content) -> Request:
-        """Make the task of an introduction, and answer it."""
+        """Make the task of an introduction, and return the answer."""
         experiment = read_experiment(content, self.site.experiment)
         if self.engine is None or self.task is None or self.run != content.text("run"):
             data = self.data(experiment, read_form(content))
             self.task = assemble(experiment, federation=data)
             self.run = content.text("run")
-            memory = ClientMemory(self.site.memory, self.run, self.site.client)
+            folder = self.site.memory / self.run[:RUN_DIGITS]  # one for each run
+            memory = ClientMemory(folder, self.run, self.site.client)
             self.engine = ClientEngine(
                 self.task.model, self.task.stages, self.task.federation, self.task.seed, memory
             )

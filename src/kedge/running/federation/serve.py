@@ -10,7 +10,6 @@ import torch
 from kedge.config.experiment import Experiment
 from kedge.config.task import Task
 from kedge.core.errors import RequestError
-from kedge.core.tree import Tree
 from kedge.engines.flower.members import Members, Settings
 from kedge.engines.flower.messages import Content, MessageError
 from kedge.engines.flower.server_engine import NORM_LIMIT, Population, ServerEngine, Traffic
@@ -20,9 +19,9 @@ from kedge.nn.precision import computing_in
 from kedge.running.engine_settings import preserve_thread_count, write_environment
 from kedge.running.execute import create_run, load_run
 from kedge.running.federation.introduction import check_answer, fingerprints, introduction, sizes_only
+from kedge.running.federation.uploads import upload_templates
 from kedge.running.folders.folder import locked, write
 from kedge.running.progress import Observer, Progress
-from kedge.running.recording.round_costs import StageCosts
 from kedge.running.runner import run
 
 SIZES = "clients.json"
@@ -39,6 +38,7 @@ class Server:
     least: int | None = None  # answers that a round needs at its deadline; None: of all its clients
     deadline: float | None = None  # seconds
     norm_limit: float = NORM_LIMIT  # times the median of the round's norms
+    skip: bool = False  # end a round without an update if too few have answered at the deadline
 
     def __post_init__(self) -> None:
         if self.certificate is None and self.host not in ("127.0.0.1", "localhost", "::1"):
@@ -76,7 +76,8 @@ def check_federated(experiment: Experiment) -> None:
 def train(task: Task, experiment: Experiment, folder: Path, server: Server, observer: Observer) -> Progress:
     """Wait for the clients, and train the remaining rounds."""
     clients, prints = len(task.federation.clients), fingerprints(experiment, task)
-    settings = Settings(server.least if server.least is not None else clients, server.deadline)
+    least = clients if server.least is None else server.least
+    settings = Settings(least, server.deadline, server.skip)
     with (
         computing_in(task.precision),
         preserve_thread_count(),
@@ -139,9 +140,3 @@ def read_sizes(folder: Path) -> list[int] | None:
     """The clients' numbers of samples, if the run has started."""
     file = folder / SIZES
     return [int(n) for n in json.loads(file.read_bytes())] if file.is_file() else None
-
-
-def upload_templates(task: Task) -> list[Tree]:
-    """For each stage, an upload with the right names, shapes and dtypes."""
-    params, buffers = task.model.init(task.seed)
-    return [StageCosts(task, stage, params, buffers).client.upload for stage in task.stages]
