@@ -35,13 +35,18 @@ def test_a_client_that_is_killed_in_a_round_returns_and_the_end_is_the_same(tmp_
 
 
 def test_a_server_that_is_killed_in_a_round_resumes_and_the_end_is_the_same(tmp_path: Path) -> None:
-    experiment = write_experiment(tmp_path, "scaffold", epochs=LONG, rounds=4)
+    experiment, keys = write_experiment(tmp_path, "scaffold", epochs=LONG, rounds=4), tmp_path / "keys"
+    initialize(keys, ["127.0.0.1"], 3)
+    security = ["--credentials", str(keys / "server")]
     with Processes(tmp_path) as processes:
-        server = processes.serve(str(experiment), "--out", "deployed")
-        clients = [processes.join(client) for client in range(3)]
+        server = processes.serve(str(experiment), "--out", "deployed", security=security)
+        clients = [
+            processes.join(client, security=["--credentials", str(keys / f"client-{client}")])
+            for client in range(3)
+        ]
         wait_until(lambda: "round 2:" in processes.log("join-0"), "the second round of client 0")
         kill(server)
-        server = processes.serve("--resume", "deployed")
+        server = processes.serve("--resume", "deployed", security=security)
         simulated = simulate(experiment, tmp_path / "simulated")
         assert ended(server, *clients) == [0, 0, 0, 0]
     assert largest_difference(simulated, final_model(tmp_path / "deployed")) <= 1e-12
@@ -113,3 +118,17 @@ def test_a_site_can_read_its_uploads_before_and_a_client_whose_data_do_not_fit_i
         assert "x has samples of shape (3,)" in processes.log("join-1")
         wait_until(lambda: "a client was refused: client 1" in processes.log("serve"), "the refusal")
         assert "is connected" not in processes.log("serve")
+
+
+def test_a_simulation_and_a_federation_do_not_resume_each_other(tmp_path: Path) -> None:
+    experiment = write_experiment(tmp_path, "scaffold", rounds=1)
+    with Processes(tmp_path) as processes:
+        server = processes.serve(str(experiment), "--out", "deployed")
+        clients = [processes.join(client) for client in range(3)]
+        simulate(experiment, tmp_path / "simulated")
+        assert ended(server, *clients) == [0, 0, 0, 0]
+        (tmp_path / "deployed" / "model.safetensors").unlink()
+        assert ended(processes.start("run", ["run", "--resume", "deployed"])) == [2]
+        assert "kedge serve --resume deployed" in processes.log("run").replace("\n", " ")
+        assert ended(processes.serve("--resume", "simulated")) == [2]
+        assert "kedge run --resume simulated" in processes.log("serve").replace("\n", " ")

@@ -22,6 +22,7 @@ from kedge.engines.choice.fallback import without_torch_warnings
 from kedge.engines.choice.unstackable import explain_stacking_errors
 from kedge.nn.precision import computing_in
 from kedge.running.engine_settings import (
+    FEDERATION,
     choice_of,
     choose_engine,
     preserve_thread_count,
@@ -137,6 +138,11 @@ def run_locked(
         if settings is None:
             settings = choose_engine([task], wanted, observer.say)
             write_environment(folder, task, settings)
+        if settings["name"] == FEDERATION:
+            raise RequestError(
+                f"{folder} is a run of kedge serve: its clients have their memories. Continue it with kedge "
+                f"serve --resume {folder}."
+            )
         while True:
             torch.set_num_threads(settings["threads"])
             engine = build(choice_of(settings), task.model, task.federation, task.participants)

@@ -136,6 +136,7 @@ class Client:
         experiment = read_experiment(content, self.site.experiment)
         if self.engine is None or self.task is None or self.run != content.text("run"):
             data = self.data(experiment, read_form(content))
+            torch.set_num_threads(experiment.engine.threads or torch.get_num_threads())
             self.task = assemble(experiment, federation=data)
             self.run = content.text("run")
             folder = self.site.memory / self.run[:RUN_DIGITS]  # one for each run

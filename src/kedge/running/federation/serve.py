@@ -16,7 +16,12 @@ from kedge.engines.flower.server_engine import NORM_LIMIT, Population, ServerEng
 from kedge.engines.flower.superlink import Certificate, SuperLink
 from kedge.measure.settings import Measure
 from kedge.nn.precision import computing_in
-from kedge.running.engine_settings import preserve_thread_count, write_environment
+from kedge.running.engine_settings import (
+    FEDERATION,
+    preserve_thread_count,
+    read_engine_settings,
+    write_environment,
+)
 from kedge.running.execute import create_run, load_run
 from kedge.running.federation.introduction import check_answer, fingerprints, introduction, sizes_only
 from kedge.running.federation.uploads import upload_templates
@@ -51,6 +56,7 @@ class Server:
 def serve(experiment: Experiment, folder: Path, server: Server, observer: Observer, force: bool) -> Progress:
     """Train an experiment with clients on other machines, in a new folder."""
     check_federated(experiment)
+    experiment = replace(experiment, engine=replace(experiment.engine, device="cpu"))
     with ExitStack() as locks:
         task = create_run(experiment, folder, force, locks)
         return train(task, experiment, folder, server, observer)
@@ -59,6 +65,12 @@ def serve(experiment: Experiment, folder: Path, server: Server, observer: Observ
 def resume_serving(folder: Path, server: Server, observer: Observer) -> Progress:
     """Continue the training of a server that was stopped or killed."""
     with locked(folder):
+        settings = read_engine_settings(folder)
+        if settings is not None and settings["name"] != FEDERATION:
+            raise RequestError(
+                f"{folder} is a run of kedge run: its checkpoints have the clients' memories. Continue it "
+                f"with kedge run --resume {folder}, or serve its config.toml in a new folder."
+            )
         experiment, task = load_run(folder)
         return train(task, experiment, folder, server, observer)
 
@@ -83,6 +95,7 @@ def train(task: Task, experiment: Experiment, folder: Path, server: Server, obse
         preserve_thread_count(),
         SuperLink(server.host, server.port, server.certificate, server.keys is not None) as link,
     ):
+        torch.set_num_threads(experiment.engine.threads or torch.get_num_threads())
         nodes = {link.admit(key): client for key, client in (server.keys or {}).items()}
         sizes = read_sizes(folder)
 
@@ -101,7 +114,7 @@ def train(task: Task, experiment: Experiment, folder: Path, server: Server, obse
         population = Population(sizes, upload_templates(task), server.norm_limit)
         engine = ServerEngine(task.model, task.stages, population, members, observer.say)
         engine_settings = {
-            "name": "flower",
+            "name": FEDERATION,
             "compiled": False,
             "chunk": 0,
             "threads": torch.get_num_threads(),
