@@ -61,18 +61,18 @@ def make_credentials(folder: Path, hosts: str, clients: int) -> None:
 class Patience(NamedTuple):
     """The answers that a round waits for, and the updates that it leaves out."""
 
-    least: int | None
+    least: int
     deadline: float | None
     norm_limit: float
     skip: bool
 
     def check(self) -> None:
         """Raise if a number is out of its range."""
-        if self.least is not None and self.least < 1:
+        if self.least < 1:
             raise RequestError(f"--min-clients {self.least}: need at least 1.")
         if self.deadline is not None and not self.deadline > 0:
             raise RequestError(f"--deadline {self.deadline}: need a number of seconds above 0.")
-        if self.least is not None and self.deadline is None:
+        if self.least > 1 and self.deadline is None:
             raise RequestError(
                 "--min-clients has no effect without --deadline: a round then waits for all its clients. Add "
                 "--deadline SECONDS."

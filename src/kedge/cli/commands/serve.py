@@ -26,10 +26,7 @@ Hosts = Annotated[
 ]
 Clients = Annotated[int, typer.Option(help="With --init: the number of clients.")]
 LeastAnswers = Annotated[
-    int | None,
-    typer.Option(
-        "--min-clients", help="Answers that a round needs at its deadline. Default: of all its clients."
-    ),
+    int, typer.Option("--min-clients", help="The number of answers that a round needs at its deadline.")
 ]
 Deadline = Annotated[
     float | None,
@@ -58,7 +55,7 @@ def command(
     init: Init = None,
     hosts: Hosts = "localhost,127.0.0.1",
     clients: Clients = 0,
-    least: LeastAnswers = None,
+    least: LeastAnswers = 1,
     deadline: Deadline = None,
     skip: Skip = False,
     norm_limit: NormLimit = 100.0,

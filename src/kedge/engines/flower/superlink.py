@@ -30,6 +30,7 @@ from kedge.engines.flower.flwr_private import (
     inflate_object_from_contents,
     iterate_object_tree,
     no_object_id_recompute,
+    remove_content_from_message,
 )
 
 FLEET = "/v1/fleet/"
@@ -83,6 +84,7 @@ class SuperLink:
             log_level="critical",
             access_log=False,
             lifespan="off",
+            ws="none",
             ssl_certfile=certificate.certificate if certificate else None,
             ssl_keyfile=certificate.key if certificate else None,
         )
@@ -155,8 +157,9 @@ class SuperLink:
             number = str(message.object_id)
             message.metadata.__dict__["_message_id"] = number
             session = self.state.start_session(self.run)
+            # Without its content, which the node fetches part by part: else it would be sent twice.
             stored, missing = self.state.store_message_and_object_tree(
-                message, get_object_tree(message), session
+                remove_content_from_message(message), get_object_tree(message), session
             )
             if not stored:
                 raise OSError(f"Flower did not accept a message to node {node}")

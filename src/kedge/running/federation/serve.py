@@ -40,7 +40,7 @@ class Server:
     port: int = 8474
     certificate: Certificate | None = None  # None: no TLS
     keys: dict[bytes, int] | None = None  # public key -> client; None: no authentication
-    least: int | None = None  # answers that a round needs at its deadline; None: of all its clients
+    least: int = 1  # answers that a round needs at its deadline
     deadline: float | None = None  # seconds
     norm_limit: float = NORM_LIMIT  # times the median of the round's norms
     skip: bool = False  # end a round without an update if too few have answered at the deadline
@@ -88,8 +88,7 @@ def check_federated(experiment: Experiment) -> None:
 def train(task: Task, experiment: Experiment, folder: Path, server: Server, observer: Observer) -> Progress:
     """Wait for the clients, and train the remaining rounds."""
     clients, prints = len(task.federation.clients), fingerprints(experiment, task)
-    least = clients if server.least is None else server.least
-    settings = Settings(least, server.deadline, server.skip)
+    settings = Settings(server.least, server.deadline, server.skip)
     with (
         computing_in(task.precision),
         preserve_thread_count(),
