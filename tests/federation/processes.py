@@ -94,22 +94,29 @@ class Processes:
             for log in sorted(self.folder.glob("*.log")):
                 print(f"--- {log.name}\n{log.read_text()}")
 
-    def start(self, log: str, arguments: Sequence[str]) -> ForkServerProcess:
-        process = CONTEXT.Process(
-            target=run_kedge, args=(list(arguments), self.folder, self.folder / f"{log}.log")
-        )
+    def start(self, log: str, arguments: Sequence[str], folder: Path | None = None) -> ForkServerProcess:
+        output = self.folder / f"{log}.log"
+        process = CONTEXT.Process(target=run_kedge, args=(list(arguments), folder or self.folder, output))
         process.start()
         self.started.append(process)
         return process
 
-    def serve(self, *arguments: str, security: Sequence[str] = ("--insecure",)) -> ForkServerProcess:
-        return self.start("serve", ["serve", *arguments, "--address", f"127.0.0.1:{self.port}", *security])
+    def serve(
+        self, *arguments: str, security: Sequence[str] = ("--insecure",), folder: Path | None = None
+    ) -> ForkServerProcess:
+        address = ["--address", f"127.0.0.1:{self.port}"]
+        return self.start("serve", ["serve", *arguments, *address, *security], folder)
 
     def join(
-        self, client: int, *arguments: str, security: Sequence[str] = ("--insecure",)
+        self,
+        client: int,
+        *arguments: str,
+        security: Sequence[str] = ("--insecure",),
+        folder: Path | None = None,
     ) -> ForkServerProcess:
         own = ["--client", str(client), "--memory", str(self.folder / f"memory-{client}")]
-        return self.start(f"join-{client}", ["join", f"127.0.0.1:{self.port}", *own, *security, *arguments])
+        address = f"127.0.0.1:{self.port}"
+        return self.start(f"join-{client}", ["join", address, *own, *security, *arguments], folder)
 
     def log(self, name: str) -> str:
         path = self.folder / f"{name}.log"

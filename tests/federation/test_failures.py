@@ -1,6 +1,7 @@
 """Failures of a federation, with real processes: each is bounded in time and ends as the undisturbed run."""
 
 import signal
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import numpy as np
@@ -132,3 +133,35 @@ def test_a_simulation_and_a_federation_do_not_resume_each_other(tmp_path: Path) 
         assert "kedge serve --resume deployed" in processes.log("run").replace("\n", " ")
         assert ended(processes.serve("--resume", "simulated")) == [2]
         assert "kedge run --resume simulated" in processes.log("serve").replace("\n", " ")
+
+
+OWN_METHOD = """from dataclasses import replace
+import kedge
+
+def method(mu: float = 0.1) -> kedge.Algorithm:
+    return replace(kedge.fedprox(mu), name="own")
+"""
+
+
+def test_a_method_of_the_operator_runs_only_on_sites_that_have_the_same_file(tmp_path: Path) -> None:
+    sites = [tmp_path / name for name in ("server", "site-0", "site-1", "site-2")]
+    for site in sites:
+        site.mkdir()
+        (site / "own.py").write_text(OWN_METHOD)
+        write_experiment(site, "own.py:method(mu=0.2)")
+    (sites[2] / "own.py").write_text(OWN_METHOD + "# changed")
+    with Processes(tmp_path) as processes:
+
+        def join(site: int, *arguments: str) -> ForkServerProcess:
+            return processes.join(site, *arguments, folder=sites[1 + site])
+
+        server = processes.serve("experiment.toml", "--out", "deployed", folder=sites[0])
+        wait_until(lambda: "listening" in processes.log("serve"), "the server")
+        assert ended(join(0)) == [2]
+        assert "kedge executes no file because a server requests it" in processes.log("join-0")
+        assert ended(join(1, "--experiment", "experiment.toml")) == [2]
+        assert "your own code in the experiment differs" in processes.log("join-1")
+        (sites[2] / "own.py").write_text(OWN_METHOD)
+        clients = [join(site, "--experiment", "experiment.toml") for site in range(3)]
+        assert ended(server, *clients) == [0, 0, 0, 0]
+    assert [line["method"] for line in history(sites[0] / "deployed")] == ["own"] * 3

@@ -25,7 +25,7 @@ from kedge.version import __version__
 
 PROTOCOL = 1  # raised when messages change their form
 NAMES = {"kedge": "the version of kedge", "method": "the method", "model": "the network",
-         "data": "the preprocessing of the data", "code": "the files of your own code"}  # fmt: skip
+         "data": "the preprocessing of the data", "code": "your own code in the experiment"}  # fmt: skip
 
 
 class DataForm(NamedTuple):
