@@ -7,7 +7,9 @@ and registers again.
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -46,6 +48,7 @@ from kedge.engines.flower.flwr_private import (
 
 FIRST_PAUSE_SECONDS, PAUSE_SECONDS = 0.02, 0.5  # between two requests for a message
 HEARTBEAT_SECONDS = 4.0
+TRANSFERS = 4  # parts of a message that are sent at once, so that latency is not multiplied by their number
 OBJECT_TRIES = 200  # for a tensor that the server is still storing
 
 
@@ -156,7 +159,9 @@ class SuperNode:
     def complete(self, message: Message, tree: Any) -> Message:
         """A message with its content, which is fetched part by part."""
         run, number = message.metadata.run_id, message.metadata.message_id
-        contents = {part.object_id: self.pull(run, part.object_id) for part in iterate_object_tree(tree)}
+        names = list(dict.fromkeys(str(part.object_id) for part in iterate_object_tree(tree)))
+        with ThreadPoolExecutor(TRANSFERS, "kedge-transfer") as pool:
+            contents = dict(zip(names, pool.map(partial(self.pull, run), names), strict=True))
         self.call(
             "ConfirmMessageReceived",
             ConfirmMessageReceivedRequest(node=self.node, run_id=run, message_object_id=number),
@@ -189,12 +194,15 @@ class SuperNode:
                 "PushMessages",
                 PushMessagesRequest(node=self.node, messages_list=[proto], message_object_trees=[tree]),
             )
-            for name in pushed.objects_to_push:
-                request = PushObjectRequest(
+            requests = [
+                PushObjectRequest(
                     node=self.node,
                     run_id=answer.metadata.run_id,
                     object_id=name,
                     object_content=objects[name].deflate(),
                     session_id=pushed.session_id,
                 )
-                self.call("PushObject", request)
+                for name in pushed.objects_to_push
+            ]
+        with ThreadPoolExecutor(TRANSFERS, "kedge-transfer") as pool:
+            list(pool.map(partial(self.call, "PushObject"), requests))  # raises the first error
