@@ -7,33 +7,23 @@ engine knows the round after which each memory was stored, and names it in every
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
 from typing import NamedTuple, Protocol
 
 import torch
-from torch import Tensor
 
 from kedge.core.algorithm import Stage, Tune, model_for
 from kedge.core.errors import RequestError
 from kedge.core.model import Model
-from kedge.core.server import Rejection, upload_weights
-from kedge.core.tree import Leaves, Tree, flatten, sqnorm
+from kedge.core.server import Rejection
+from kedge.core.tree import Leaves, Tree, flatten
 from kedge.engines.engine import Order
 from kedge.engines.flower.messages import Content, Facts, MessageError, Request, tensor_bytes
-from kedge.engines.flower.selection import (
-    all_leaves,
-    completed,
-    leaf_name,
-    mismatch,
-    trained_leaves,
-    without_leaves,
-)
-from kedge.engines.sums import Sums, Totals
+from kedge.engines.flower.selection import all_leaves, leaf_name, trained_leaves
+from kedge.engines.flower.upload_check import Expected, checked_sums, without_outliers
+from kedge.engines.sums import Sums
 
 NEVER = -1
 NORM_LIMIT = 100.0
-WEIGHT_ERROR = 1e-3  # relative; weights are computed in the precision of the run
-MOST_CHARACTERS = 200  # of a reason that a client sends
 
 
 class Exchange(Protocol):
@@ -178,48 +168,23 @@ class ServerEngine:
             if reply.kind == "upload" and reply.flag("lost"):
                 before = self.versions.get(client, 0)
                 self.say(f"client {client} has lost its memory of round {before}: it starts with a new one.")
-            return self.checked_sums(client, order, trained, reply)
+            return checked_sums(reply, self.expected(client, order, trained))
         except MessageError as error:
             return Sums(rejected=(Rejection(client, str(error)),))
 
-    def checked_sums(self, client: int, order: Order, trained: frozenset[str], reply: Content) -> Sums:
-        """The sums of a valid upload; raise MessageError with the reason if it is not valid."""
-        if reply.kind == "failed":
-            raise MessageError(reply.text("reason")[:MOST_CHARACTERS])
-        if reply.kind != "upload" or reply.integer("round") != order.round:
-            raise MessageError(f"its message is {reply.kind!r}, not the upload of this round")
-        reply.flag("stored")
-        rejected = reply.text("rejected")
-        if rejected:
-            raise MessageError(rejected[:MOST_CHARACTERS])
-        parts = {k: self.population.uploads[self.number][k] for k in ("delta", "slots", "buffers")}
-        fixed = self.model.statistics == "frozen"  # then the client sends no statistics
-        frozen = all_leaves(self.network) - trained
-        expected = without_leaves({**parts, "buffers": {}} if fixed else parts, frozen)
-        difference = mismatch(reply.tensors, expected)
-        if difference or not all(bool(v.isfinite().all()) for v in reply.tensors.values()):
-            raise MessageError(difference or "not finite")
-        slots = upload_weights(self.stage.algorithm)
-        weights = {slot: torch.tensor(reply.number(f"weight.{slot}"), dtype=torch.float64) for slot in slots}
-        self.check_weights(client, weights)
-        tree = dict(completed(reply.tensors, parts))
-        if fixed:
-            tree["buffers"] = {k: v * weights[""].to(v.dtype) for k, v in order.buffers.items()}
-        totals = totals_of(tree, weights)
-        return Sums(totals, 1, reply.number("loss"), trained & reply.names("trained"))
-
-    def check_weights(self, client: int, weights: Mapping[str, Tensor]) -> None:
-        """Raise MessageError if a weight is not that of the client's number of samples."""
+    def expected(self, client: int, order: Order, trained: frozenset[str]) -> Expected:
+        """The upload that a client should send."""
         size, sizes = self.population.sizes[client], self.population.sizes
         numbers = {"examples": size, "relative_size": size * len(sizes) / sum(sizes)}
-        facts = {name: torch.tensor(float(n), dtype=torch.float64) for name, n in numbers.items()}
-        for slot, weigh in upload_weights(self.stage.algorithm).items():
-            try:
-                expected = float(weigh(facts))
-            except KeyError:  # a method of its own may weigh by class counts, which the server does not know
-                expected = float(weights[slot].clamp(min=0))
-            if not expected or abs(float(weights[slot]) / expected - 1) > WEIGHT_ERROR:
-                raise MessageError(f"its weight is {float(weights[slot])}, not {expected}")
+        return Expected(
+            order=order,
+            algorithm=self.stage.algorithm,
+            template=self.population.uploads[self.number],
+            trained=trained,
+            frozen=all_leaves(self.network) - trained,
+            sends_statistics=self.model.statistics != "frozen",
+            facts={name: torch.tensor(float(n), dtype=torch.float64) for name, n in numbers.items()},
+        )
 
     def tune(self, order: Order, clients: Sequence[int], tune: Tune) -> Iterator[tuple[int, Leaves, Leaves]]:
         """Not possible: a client's model does not leave the client."""
@@ -239,35 +204,3 @@ class ServerEngine:
         """Restore `save`; all leaves will be sent again."""
         self.versions = {int(client): int(entry["memory"]) for client, entry in saved.items()}
         self.sent = Sent(changed=dict.fromkeys(all_leaves(self.network), 0))
-
-
-def without_outliers(uploads: Mapping[int, Sums], limit: float) -> dict[int, Sums]:
-    """The uploads, without updates with a norm above `limit` times the median of the round."""
-    norms = {client: update_norm(upload) for client, upload in uploads.items() if upload.size}
-    middle = median(norms.values()) if norms else 0.0
-    return {
-        client: upload
-        if not middle or norms.get(client, 0.0) <= limit * middle
-        else Sums(
-            rejected=(
-                Rejection(client, f"the norm of its update is {norms[client] / middle:.0f} times the median"),
-            )
-        )
-        for client, upload in uploads.items()
-    }
-
-
-def update_norm(upload: Sums) -> float:
-    """The norm of a client's update."""
-    total, weight = upload.totals[""]
-    return float(sqnorm(total["delta"]).sqrt() / weight)
-
-
-def totals_of(tree: Tree, weights: Mapping[str, Tensor]) -> Totals:
-    """The weighted sums of one upload by slot, and their weights."""
-    like = next(iter(tree["delta"].values()))
-    parts: dict[str, Tree] = {
-        slot: tree["slots"][slot] if slot else {"delta": tree["delta"], "buffers": tree["buffers"]}
-        for slot in weights
-    }
-    return {slot: (dict(part), weights[slot].to(like.dtype)) for slot, part in parts.items()}
