@@ -1,6 +1,7 @@
 """The shape of the source: who may import whom, how long a file may be, what a file may be called."""
 
 import ast
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -185,6 +186,14 @@ GPU_ROOMS = ("nn/gpu", "engines/cuda")
 def test_triton_and_cuda_streams_stay_in_their_rooms() -> None:
     rooms = {Path(name).parent.as_posix() for name in offenders(lambda path: cuda_names(path.read_text()))}
     assert rooms == set(GPU_ROOMS)
+
+
+def test_flower_s_names_are_taken_from_one_module_and_the_benchmark_of_peers() -> None:
+    def imports_flower(path: Path) -> bool:
+        return bool(re.search(r"^\s*(?:from|import) flwr\b", path.read_text(), re.MULTILINE))
+
+    expected = ["bench/peers/flower_app.py", "engines/flower/flwr_private.py"]
+    assert sorted(offenders(imports_flower)) == expected
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,13 @@ def test_commit_hooks_run_the_tools_of_the_environment(hook: str) -> None:
     assert re.findall(r"repo: (.+)", config) == ["local"]
     command = hook.partition("-")[0]
     assert re.search(rf"- id: {hook}\n.*\n +entry: \.venv/bin/{command} ?.*\n +language: system", config)
+
+
+def test_flower_is_imported_only_by_a_federation() -> None:
+    program = (
+        "import sys; import kedge; kedge.train; import kedge.cli.actions.federation;"
+        "import kedge.running.execute;"
+        "print([name for name in ('flwr', 'cryptography', 'uvicorn') if name in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "[]"

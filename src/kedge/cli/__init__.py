@@ -16,11 +16,13 @@ from kedge.cli.commands import (
     bench,
     compare,
     cost,
+    join,
     listing,
     partition,
     plot,
     reproduce,
     run,
+    serve,
     sweep,
     theory,
 )
@@ -39,6 +41,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "theory": theory.command,
     "audit": audit.command,
     "bench": bench.command,
+    "serve": serve.command,
+    "join": join.command,
 }
 
 app = typer.Typer(

@@ -49,12 +49,18 @@ class Objects:
     stages: Sequence[Stage]
 
 
-def assemble(experiment: Experiment, objects: Objects | None = None) -> Task:
-    """The task of an experiment, with its data on the device."""
+def assemble(
+    experiment: Experiment, objects: Objects | None = None, federation: Federation | None = None
+) -> Task:
+    """The task of an experiment, with its data on the device.
+
+    A client of a federation over the network gives its own data as `federation`.
+    """
     choice = experiment.engine
     device = torch.device(device_of(choice))
     check_precision(choice.precision, device)
-    federation = objects.federation if objects else federation_of(experiment)
+    if federation is None:
+        federation = objects.federation if objects else federation_of(experiment)
     federation = federation.to(device, DTYPES[choice.precision])
     federation = replace(federation, augment=experiment.training.augment)
     check_augment(federation)

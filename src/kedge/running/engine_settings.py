@@ -22,6 +22,7 @@ from kedge.running.recording.run_state import frozen_digest
 from kedge.version import __version__
 
 FILE = "environment.json"
+FEDERATION = "flower"  # the engine's name in a run of kedge serve
 NEEDED = ("name", "compiled", "chunk", "threads")
 CHOICE = ("name", "compiled", "chunk", "reason", "streams")
 

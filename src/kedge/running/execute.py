@@ -22,6 +22,7 @@ from kedge.engines.choice.fallback import without_torch_warnings
 from kedge.engines.choice.unstackable import explain_stacking_errors
 from kedge.nn.precision import computing_in
 from kedge.running.engine_settings import (
+    FEDERATION,
     choose_engine,
     preserve_thread_count,
     read_engine_settings,
@@ -134,6 +135,11 @@ def run_locked(
         explain_stacking_errors(),
     ):
         settings = read_engine_settings(folder)
+        if settings and settings["name"] == FEDERATION:
+            raise RequestError(
+                f"{folder} is a run of kedge serve: its clients have their memories. Continue it with kedge "
+                f"serve --resume {folder}."
+            )
         with cluster_of(wanted, settings):
             if settings is None:
                 settings = choose_settings(task, wanted, observer.say)

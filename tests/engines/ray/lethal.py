@@ -1,4 +1,4 @@
-"""A method whose clients end their process, once, in the middle of a round."""
+"""A method whose clients end their process, a few times, in the middle of a round."""
 
 import os
 from dataclasses import dataclass, replace
@@ -15,23 +15,30 @@ KILLED = 9
 
 @dataclass(frozen=True)
 class Lethal(Correction):
-    """Ends the process in its loss if `file` has a line left; every death removes one."""
+    """Ends the process in its loss: one process for each entry of `rounds`, in the round that it names."""
 
+    folder: str
+    rounds: tuple[int, ...]
     name = "lethal"
-    file: str = ""
 
     def loss(self, step: Step) -> Tensor:
         """No term; the process may end."""
-        path = Path(self.file)
-        left = path.read_text().splitlines()
-        if left and int(step.round) == int(left[0]):
-            path.write_text("\n".join(left[1:]))
-            os.kill(os.getpid(), KILLED)
+        for number, round in enumerate(self.rounds):
+            if round == int(step.round) and is_first(Path(self.folder) / f"death {number}"):
+                os.kill(os.getpid(), KILLED)
         return step.params[next(iter(step.params))].sum() * 0
 
 
-def lethal(file: Path, rounds: list[int]) -> Algorithm:
+def is_first(folder: Path) -> bool:
+    """Whether no other process has made this folder."""
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        return False
+    return True
+
+
+def lethal(folder: Path, rounds: tuple[int, ...]) -> Algorithm:
     """SCAFFOLD whose clients end their process in each of `rounds`, once."""
-    file.write_text("\n".join(map(str, rounds)))
     base = scaffold()
-    return replace(base, corrections=(*base.corrections, Lethal(file=str(file))))
+    return replace(base, corrections=(*base.corrections, Lethal(str(folder), rounds)))

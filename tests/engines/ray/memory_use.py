@@ -47,7 +47,7 @@ def main() -> None:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         train_rounds(method, LocalTraining(1, 2, SGD(0.01)), engine, model, data, [range(clients)] * ROUNDS)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
-        summary = memory_summary(stats_only=True)
+        summary = memory_summary(cluster.ray.get_runtime_context().gcs_address, stats_only=True)
         stored = float(re.search(r"Plasma memory usage (\d+) MiB", summary)[1]) * 2**20  # type: ignore[index]
         engine.close()
     print(f"{peak / size:.1f} {stored / size:.1f} {size / 1e6:.1f}")

@@ -79,7 +79,7 @@ def train(message: Any, context: Any) -> Any:
     order = index[torch.randperm(len(index), device=index.device)]
     for batch in torch.split(order, worker.work.batch):
         sgd_step(worker.module, optimizer, worker.work.clip, worker.x[batch], worker.y[batch])
-    content = {
+    content: dict[str, Any] = {
         "arrays": ArrayRecord(worker.module.state_dict()),
         "metrics": MetricRecord({"num-examples": len(index)}),
     }
@@ -120,7 +120,7 @@ def strategy_of(work: Workload, folder: Path, answers: TextIO) -> Any:
     """Flower's FedAvg, round by round on request."""
     from flwr.serverapp.strategy import FedAvg
 
-    strategy = FedAvg(
+    strategy: Any = FedAvg(
         fraction_train=work.per_round / work.clients,
         min_train_nodes=work.per_round,
         min_available_nodes=work.clients,

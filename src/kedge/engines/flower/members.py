@@ -1,0 +1,174 @@
+"""Members: the connected clients of a federation, their introduction, and the exchange of a round.
+
+A node that connects receives the introduction: the task, as text and plain numbers. Its answer names the
+client that it is. A client that connects again, also from another process, replaces its old connection, and
+receives the order of the round once more.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kedge.engines.flower.messages import Content, MessageError, Request, from_record, to_record
+from kedge.engines.flower.superlink import SuperLink
+
+PAUSE_SECONDS = 0.01  # between two looks at the replies
+FAREWELL_SECONDS = 5.0  # for the clients to read that the training has ended
+REMINDER_SECONDS = 30.0  # between two messages that name the missing clients
+
+
+class Settings(NamedTuple):
+    """The settings of an exchange."""
+
+    enough: int  # the number of answers that a round needs when its deadline has passed
+    deadline: float | None = None  # seconds; None: wait for every client
+    skip: bool = False  # with too few answers at the deadline, end the round without an update
+
+
+class Connection(NamedTuple):
+    """A node, and the time of its activation: both are new when a client connects again."""
+
+    node: int
+    activated: str
+
+
+@dataclass
+class Member:
+    """A connected client."""
+
+    connection: Connection
+    samples: int
+    new: bool = True  # whether it has received no order yet on this connection
+
+
+@dataclass
+class OpenRound:
+    """The state of an exchange."""
+
+    numbers: dict[int, str] = field(default_factory=dict)  # client -> the message that it has to answer
+    connections: dict[int, Connection] = field(default_factory=dict)  # client -> where the message was sent
+    replies: dict[int, Content | str] = field(default_factory=dict)
+
+
+class Members:
+    """The clients of a federation; all methods are called by the thread of the training."""
+
+    def __init__(
+        self,
+        link: SuperLink,
+        introduction: Request,
+        admit: Callable[[int, Content], int],
+        settings: Settings,
+        say: Callable[[str], None],
+    ) -> None:
+        """`admit(node, answer)` returns the number of a client, or raises MessageError with the reason."""
+        self.link, self.introduction, self.admit = link, introduction, admit
+        self.settings, self.say = settings, say
+        self.asked: dict[Connection, str] = {}  # new connections -> the introduction that they have to answer
+        self.seen: set[Connection] = set()
+        self.members: dict[int, Member] = {}
+
+    def send(self, node: int, request: Request) -> str:
+        """Send a message to a node; return its number."""
+        return self.link.send(node, to_record(request.kind, request.facts, request.tensors))
+
+    def update(self) -> None:
+        """Introduce the task to new connections, and admit or refuse the connections that have answered."""
+        for node, activated in self.link.nodes().items():
+            connection = Connection(node, activated)
+            if connection not in self.seen:
+                self.seen.add(connection)
+                self.asked[connection] = self.send(node, self.introduction)
+        for connection, number in list(self.asked.items()):
+            record = self.link.receive(number)
+            if record is None:
+                continue
+            del self.asked[connection]
+            try:
+                answer = from_record(record)
+                client = self.admit(connection.node, answer)
+                samples = answer.integer("samples")
+            except MessageError as error:
+                self.say(f"a client was refused: {error}")
+                self.send(connection.node, Request("refused", {"reason": str(error)}, {}))
+                continue
+            again = " again" if client in self.members else ""
+            self.members[client] = Member(connection, samples)
+            self.say(f"client {client} is connected{again}: {samples} samples")
+
+    def wait_for(self, clients: Sequence[int]) -> None:
+        """Wait until these clients are connected."""
+        reminded = time.monotonic()
+        while missing := [client for client in clients if client not in self.members]:
+            self.update()
+            if time.monotonic() - reminded > REMINDER_SECONDS:
+                reminded = time.monotonic()
+                self.say(f"waiting for {clients_text(missing)}")
+            time.sleep(PAUSE_SECONDS)
+
+    def __call__(
+        self, clients: Sequence[int], request: Callable[[int, bool], Request]
+    ) -> Mapping[int, Content | str]:
+        """Send each client its message, and wait for the replies, at most until the deadline."""
+        open_round, start, reminded = OpenRound(), time.monotonic(), time.monotonic()
+        while len(open_round.replies) < len(clients):
+            self.update()
+            missing = [client for client in clients if client not in open_round.replies]
+            for client in missing:
+                self.deliver(client, request, open_round)
+                self.collect(client, open_round)
+            if self.is_over(start, len(open_round.replies)):
+                break
+            if time.monotonic() - reminded > REMINDER_SECONDS:
+                reminded = time.monotonic()
+                self.say(f"waiting for the answer of {clients_text(missing)}")
+            time.sleep(PAUSE_SECONDS)
+        answered = len(open_round.replies)
+        for client, number in open_round.numbers.items():
+            if client not in open_round.replies:
+                self.link.withdraw(number)
+                open_round.replies[client] = "no answer by the deadline"
+        if answered < min(self.settings.enough, len(clients)):
+            return dict.fromkeys(clients, "round skipped: too few answers by the deadline")
+        return open_round.replies
+
+    def is_over(self, start: float, answers: int) -> bool:
+        """Whether the deadline has passed, and the round does not wait for more answers."""
+        enough, deadline, skip = self.settings
+        return deadline is not None and time.monotonic() - start > deadline and (skip or answers >= enough)
+
+    def deliver(self, client: int, request: Callable[[int, bool], Request], open_round: OpenRound) -> None:
+        """Send a client its message, also again if it has connected again."""
+        member = self.members.get(client)
+        if member is None or open_round.connections.get(client) == member.connection:
+            return
+        if client in open_round.numbers:
+            self.link.withdraw(open_round.numbers[client])
+        open_round.numbers[client] = self.send(member.connection.node, request(client, member.new))
+        open_round.connections[client] = member.connection
+
+    def collect(self, client: int, open_round: OpenRound) -> None:
+        """Take a client's reply, if it has arrived."""
+        record = self.link.receive(open_round.numbers[client]) if client in open_round.numbers else None
+        if record is None:
+            return
+        self.members[client].new = False
+        try:
+            open_round.replies[client] = from_record(record)
+        except MessageError as error:
+            open_round.replies[client] = str(error)
+
+    def dismiss(self, reason: str) -> None:
+        """Send the end of the training to all connected clients; wait briefly until they have read it."""
+        request = Request("end", {"reason": reason}, {})
+        numbers = [self.send(member.connection.node, request) for member in self.members.values()]
+        deadline = time.monotonic() + FAREWELL_SECONDS
+        while numbers and time.monotonic() < deadline:
+            numbers = [number for number in numbers if self.link.receive(number) is None]
+            time.sleep(PAUSE_SECONDS)
+
+
+def clients_text(clients: Sequence[int]) -> str:
+    """The clients in words."""
+    return f"client{'s' if len(clients) > 1 else ''} {', '.join(map(str, clients))}"

@@ -1,0 +1,1 @@
+"""A federation over the network: the programs of the server and of a client."""
