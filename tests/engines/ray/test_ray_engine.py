@@ -133,8 +133,8 @@ def test_a_lost_machine_of_the_cluster_changes_nothing() -> None:
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold"])
 def test_the_memory_of_driver_and_store_does_not_grow_with_the_clients(method: str) -> None:
-    """400 clients a round; SCAFFOLD's memories alone are 400 times the size of the model."""
-    driver, store, _ = map(float, printed_by("memory_use", "400", method))
+    """300 clients a round; SCAFFOLD's memories alone are 300 times the size of the model."""
+    driver, store, _ = map(float, printed_by("memory_use", "300", method))
     assert driver < 200
     assert store < 100
 
