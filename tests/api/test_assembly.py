@@ -162,6 +162,7 @@ OTHER: dict[str, Any] = {
     "checkpoint.every": 2,
     "engine.name": "stacked", "engine.device": "cpu", "engine.precision": "fp64", "engine.compile": "off",
     "engine.chunk": 2, "engine.streams": 2, "engine.threads": 2,
+    "engine.workers": 3, "engine.worker_engine": "stacked", "engine.address": "10.0.0.5:6379",
 }  # fmt: skip
 
 

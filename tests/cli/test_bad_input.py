@@ -40,7 +40,7 @@ def in_an_empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
         ("optimizer.name=sdg", "Did you mean 'sgd'?"),
         (
             "engine.name=stackd",
-            "need 'auto', 'sequential', 'stacked' or 'captured'. Did you mean 'stacked'?",
+            "need 'auto', 'sequential', 'stacked', 'captured' or 'ray'. Did you mean 'stacked'?",
         ),
         ("epochs=3", "unknown key epochs. Did you mean 'training.epochs'?"),
         ("training.epochs=five", "training.epochs = 'five': need a valid integer"),

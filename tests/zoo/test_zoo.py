@@ -8,7 +8,7 @@ from tests.zoo.modules import ZOO, has_torchvision
 from tests.zoo.trial import CLIENTS, TOLERANCES, Cell, distance, reference, run_cell, train
 
 from kedge.engines.cuda.captured import captured_stack
-from kedge.running import execute
+from kedge.running import open_engine
 
 PLAIN = [name for name, member in ZOO.items() if not member.external]
 CAPTURED = ["depthwise", "mobilenet", "convnext", "transposed", "text-cnn", "vit", "lstm"]
@@ -56,7 +56,7 @@ def test_the_operators_that_a_gpu_captures_are_right(
     expected = reference(name, "fedavg")
     with on_the_cpu(trace_operators=True):
         monkeypatch.setattr(
-            execute, "build", lambda choice, model, data, own=None: captured_stack(model, data, 0, own)
+            open_engine, "build", lambda choice, model, data, own=None: captured_stack(model, data, 0, own)
         )
         found = train(name, "fedavg", precision, "cpu", engine="stacked", compile="off")
     assert distance(found.weights, expected.weights) < TOLERANCES[precision]

@@ -15,7 +15,10 @@ KILLED = 9
 
 @dataclass(frozen=True)
 class Lethal(Correction):
-    """Ends the process in its loss: one process for each entry of `rounds`, in the round that it names."""
+    """Ends the process in its loss: one process for each entry of `rounds`, in the round that it names.
+
+    In the order of the entries: (2, 0) ends one in round 2, and then one that repeats round 0.
+    """
 
     folder: str
     rounds: tuple[int, ...]
@@ -23,9 +26,10 @@ class Lethal(Correction):
 
     def loss(self, step: Step) -> Tensor:
         """No term; the process may end."""
-        for number, round in enumerate(self.rounds):
-            if round == int(step.round) and is_first(Path(self.folder) / f"death {number}"):
-                os.kill(os.getpid(), KILLED)
+        number = len(list(Path(self.folder).glob("death *")))
+        due = number < len(self.rounds) and self.rounds[number] == int(step.round)
+        if due and is_first(Path(self.folder) / f"death {number}"):
+            os.kill(os.getpid(), KILLED)
         return step.params[next(iter(step.params))].sum() * 0
 
 

@@ -90,7 +90,7 @@ def printed_by(script: str, *words: str) -> list[str]:
 
 
 class CrowdedEngine(RayEngine):
-    """Another job takes the core of the worker that dies in round 1, and ends before round 3."""
+    """Another job takes the core of the worker that dies first, and ends before round 3."""
 
     def build(self, choice: Choice) -> None:
         class Job:
@@ -102,13 +102,28 @@ class CrowdedEngine(RayEngine):
     def train(self, order: Order, clients: Sequence[int]) -> Sums:
         if order.round == 3:
             self.ray.kill(self.job)
-            assert self.workers.queued
-            self.ray.get(self.workers.queued[1])
+            if self.workers.queued:
+                self.ray.get(self.workers.queued[1])
         return super().train(order, clients)
 
 
+LOST = "a worker was lost: rebuilding its {} shard(s) on "
+
+
+@pytest.mark.parametrize(
+    ("rounds", "expected"),
+    [
+        ((1,), [LOST.format(1) + "the 1 remaining", "a new worker was started: rebuilding a shard on it"]),
+        ((2, 0), [LOST.format(1) + "the 1 remaining", LOST.format(2) + "a new worker"]),
+    ],
+    ids=["one worker dies", "the other dies when it rebuilds the shard"],
+)
 def test_the_remaining_workers_train_the_shards_while_the_cluster_has_no_room(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rounds: tuple[int, ...],
+    expected: list[str],
 ) -> None:
     undisturbed = end_state(cluster, lethal(tmp_path, ()), SEQUENTIAL)
     for _, handle in cluster.idle:
@@ -116,11 +131,8 @@ def test_the_remaining_workers_train_the_shards_while_the_cluster_has_no_room(
     cluster.idle.clear()
     monkeypatch.setattr(workers, "START_SECONDS", 3.0)
     messages: list[str] = []
-    disturbed = end_state(cluster, lethal(tmp_path, (1,)), SEQUENTIAL, messages, make=CrowdedEngine)
-    assert messages == [
-        "a worker was lost: rebuilding its 1 shard(s) on the 1 remaining",
-        "a new worker was started: rebuilding a shard on it",
-    ]
+    disturbed = end_state(cluster, lethal(tmp_path, rounds), SEQUENTIAL, messages, make=CrowdedEngine)
+    assert messages[:2] == expected
     assert same_bits(undisturbed, disturbed)
 
 

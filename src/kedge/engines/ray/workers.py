@@ -111,12 +111,11 @@ class Workers:
     def gather(self, method: str, by_shard: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
         """Call `method` once for each shard, with its arguments; return the results by shard.
 
-        The calls run side by side. All calls of a lost worker are repeated on its replacement, because its
-        shards are rebuilt in their state before the calls.
+        The calls run side by side. The calls of a rebuilt shard are repeated, also if they have returned,
+        because a shard is rebuilt in its state before the calls.
         """
         results: dict[int, Any] = {}
-        waiting = list(by_shard)
-        while waiting:
+        while waiting := [shard for shard in by_shard if shard not in results]:
             processes = {shard: self.worker_of(shard) for shard in waiting}
             calls = {s: getattr(processes[s].handle, method).remote(*by_shard[s]) for s in waiting}
             lost = []
@@ -125,19 +124,21 @@ class Workers:
                     results[shard] = self.result(call)
                 except self.losses():
                     lost.append(processes[shard])
-            waiting = [shard for shard in waiting if processes[shard] in lost]
-            for process in dict.fromkeys(lost):
-                self.replace(process)
+            rebuilt = {shard for process in dict.fromkeys(lost) for shard in self.replace(process)}
+            results = {shard: result for shard, result in results.items() if shard not in rebuilt}
         return {shard: results[shard] for shard in by_shard}
 
     def worker_of(self, shard: int) -> Process:
         """The worker that trains a shard."""
         return next(process for process in self.processes if shard in process.shards)
 
-    def replace(self, lost: Process) -> None:
-        """Rebuild the shards of a lost worker on a new worker, or on the remaining workers."""
+    def replace(self, lost: Process) -> set[int]:
+        """Rebuild the shards of a lost worker on a new worker, or on the remaining workers; return them.
+
+        If a worker is lost while it rebuilds a shard, all its shards are rebuilt, too.
+        """
         if lost not in self.processes:
-            return
+            return set()
         self.ray.kill(lost.handle)  # it may still run, on a machine that cannot be reached
         self.processes.remove(lost)
         new = self.start_replacement(START_SECONDS)
@@ -148,18 +149,21 @@ class Workers:
         where = "on a new worker" if new else f"on the {len(self.processes)} remaining"
         self.say(f"a worker was lost: rebuilding its {len(lost.shards)} shard(s) {where}")
         targets = [new] if new else list(self.processes)
-        self.move([(shard, targets[number % len(targets)]) for number, shard in enumerate(lost.shards)])
+        return self.move([(s, targets[number % len(targets)]) for number, s in enumerate(lost.shards)])
 
-    def move(self, moves: Sequence[tuple[int, Process]]) -> None:
-        """Rebuild each shard on its new worker."""
+    def move(self, moves: Sequence[tuple[int, Process]]) -> set[int]:
+        """Rebuild each shard on its new worker; return all shards that were rebuilt."""
+        rebuilt = set()
         for shard, target in moves:
             target.shards.append(shard)
         for shard, target in moves:
+            rebuilt.add(shard)
             try:
                 if target in self.processes:
                     self.rebuild(target, shard)
             except self.losses():
-                self.replace(target)  # with all its shards
+                rebuilt |= self.replace(target)
+        return rebuilt
 
     def start_replacement(self, seconds: float) -> Process | None:
         """A new worker in the present stage, or None if the cluster has no room for one within `seconds`.
