@@ -17,7 +17,7 @@ KILLED = 9
 class Lethal(Correction):
     """Ends the process in its loss: one process for each entry of `rounds`, in the round that it names.
 
-    In the order of the entries: (2, 0) ends one in round 2, and then one that repeats round 0.
+    In the order of the entries: (2, 0) ends a process in round 2, then a process that repeats round 0.
     """
 
     folder: str
