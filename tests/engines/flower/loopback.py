@@ -16,7 +16,7 @@ from kedge.running.federation.uploads import upload_templates
 
 
 def task_of(method: str, rounds: int = 4, **settings: Any) -> Task:
-    """Five clients of different sizes, of which three take part in a round, in float64."""
+    """Five clients of different sizes in float64; three take part in each round."""
     document = {
         "name": "loopback",
         "rounds": rounds,

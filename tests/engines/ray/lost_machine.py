@@ -1,4 +1,4 @@
-"""Called as a script: train on a cluster of three machines, of which one is lost and another joins.
+"""Called as a script: train on a cluster of three machines; one machine is lost, and another joins.
 
 Prints the number of lost workers, and the distance of the end from that of the sequential engine.
 """
