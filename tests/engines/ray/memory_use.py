@@ -20,8 +20,9 @@ from kedge.core.optimizers import SGD
 from kedge.data.dataset import Dataset
 from kedge.data.federation import federation_from_datasets
 from kedge.engines.choice.choose import Choice
-from kedge.engines.ray.cluster import Share, connected
+from kedge.engines.ray.cluster import connected
 from kedge.engines.ray.ray_engine import RayEngine
+from kedge.engines.ray.shares import Share
 from kedge.engines.ray.worker import WorkerSettings
 from kedge.nn.from_module import from_module
 

@@ -19,8 +19,9 @@ from kedge.core.tree import Tree, flatten
 from kedge.engines.choice.choose import Choice
 from kedge.engines.engine import Order
 from kedge.engines.ray import workers
-from kedge.engines.ray.cluster import Cluster, Share
+from kedge.engines.ray.cluster import Cluster
 from kedge.engines.ray.ray_engine import RayEngine
+from kedge.engines.ray.shares import Share
 from kedge.engines.ray.worker import WorkerSettings
 from kedge.engines.sequential import Sequential
 from kedge.engines.sums import Sums

@@ -62,6 +62,7 @@ def command(
     same time (--pack).
     """
     from kedge.cli.actions import run as action
+    from kedge.cli.actions.cluster_address import at_address
     from kedge.cli.actions.training import (
         TrainingOptions,
         code_choice,
@@ -81,7 +82,8 @@ def command(
                     "leave out the experiment, --methods, --model, --set, --seed and --out."
                 )
             top = resume_from
-            folders, requests = action.resume_runs(top, code, locks)
+            folders, resumed = action.resume_runs(top, code, locks)
+            requests = at_address(resumed, address)
         else:
             if not experiment:
                 raise RequestError(
