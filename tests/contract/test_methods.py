@@ -9,14 +9,14 @@ from kedge.audit.registry.every_method import PROPERTIES, property_checks
 CHECKS = [check for name, algorithm in ALGORITHMS.items() for check in property_checks(name, algorithm)]
 # Together these methods use every hook, every kind of memory and every way to share a part of the model.
 QUICK = {"fedavg", "scaffold", "fedtr", "fedrod", "fedper", "fedbug+feddyn", "moon(strong)"}
-QUICKEST = {"scaffold", "fedtr", "fedper", "fedbug+feddyn"}  # those that `make check` runs
+QUICKEST = {"scaffold", "fedtr", "fedper", "fedbug+feddyn"}  # the methods of `make check`
 
 
 def case(check: Check) -> object:
     """A test case: quick, thorough or slow, by its method."""
-    marks = pytest.mark.thorough if check.method in QUICK else pytest.mark.slow
-    marks = () if OUTSIDE or check.method in QUICKEST else marks
-    return pytest.param(check, id=f"{check.method}-{check.name}", marks=marks)
+    mark = pytest.mark.thorough if check.method in QUICK else pytest.mark.slow
+    quickest = OUTSIDE or check.method in QUICKEST
+    return pytest.param(check, id=f"{check.method}-{check.name}", marks=() if quickest else mark)
 
 
 @pytest.mark.parametrize("check", [case(check) for check in CHECKS])
