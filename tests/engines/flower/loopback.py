@@ -11,6 +11,7 @@ from kedge.config.task import Task
 from kedge.engines.flower.client_engine import ClientEngine
 from kedge.engines.flower.client_memory import ClientMemory
 from kedge.engines.flower.messages import Content, Request, from_record, to_record
+from kedge.engines.flower.roster import Joined, Roster
 from kedge.engines.flower.server_engine import Population, ServerEngine
 from kedge.running.federation.uploads import upload_templates
 
@@ -68,5 +69,11 @@ def received(request: Request) -> Content:
 
 
 def server_engine(task: Task, exchange: Loopback, say: Callable[[str], None] = print) -> ServerEngine:
-    sizes = [len(samples) for samples in task.federation.clients]
-    return ServerEngine(task.model, task.stages, Population(sizes, upload_templates(task)), exchange, say)
+    population = Population(len(task.federation.clients), roster_of_all(task), upload_templates(task))
+    return ServerEngine(task.model, task.stages, population, exchange, say)
+
+
+def roster_of_all(task: Task) -> Roster:
+    """A roster of clients that have all joined before the first round."""
+    sizes = map(len, task.federation.clients)
+    return Roster({client: Joined(size, 1) for client, size in enumerate(sizes)})

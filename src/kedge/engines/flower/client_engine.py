@@ -52,7 +52,7 @@ class ClientEngine:
         client, frozen = content.integer("client"), content.names("frozen")
         if stage >= len(self.stages):
             raise MessageError(f"the order is of stage {stage + 1}; this run has {len(self.stages)}")
-        engine = self.engine_of(client, content.integer("samples"), content.integer("clients"))
+        engine = self.engine_of(client, content)
         order = self.order(content, stage)
         lost = self.restore(engine, client, stage, before)
         sums = engine.train(order, [client])
@@ -95,13 +95,14 @@ class ClientEngine:
         buffers = model["buffers"] if self.model.statistics != "frozen" else {}
         return {"delta": model["delta"], "slots": slots, "buffers": buffers}
 
-    def engine_of(self, client: int, samples: int, clients: int) -> Sequential:
-        """The engine, with the facts that depend on all clients' sizes."""
+    def engine_of(self, client: int, content: Content) -> Sequential:
+        """The engine, with the facts that depend on the sizes of all clients that have joined."""
+        clients, joined, samples = (content.integer(name) for name in ("clients", "joined", "samples"))
         if self.engine is None:
             self.engine = Sequential(self.model, federation_of_one(self.data, client, clients))
         examples = len(self.data.clients[0])
         facts = self.engine.facts
-        relative = torch.from_numpy(np.full(clients, np.float64(examples) * clients / np.float64(samples)))
+        relative = torch.from_numpy(np.full(clients, np.float64(examples) * joined / np.float64(samples)))
         self.engine.facts = {**facts, "relative_size": relative.to(facts["examples"])}
         return self.engine
 

@@ -14,10 +14,11 @@ import torch
 from kedge.core.algorithm import Stage, Tune, model_for
 from kedge.core.errors import RequestError
 from kedge.core.model import Model
-from kedge.core.server import Rejection
+from kedge.core.server import NOT_JOINED, Rejection
 from kedge.core.tree import Leaves, Tree, flatten
 from kedge.engines.engine import Order
 from kedge.engines.flower.messages import Content, Facts, MessageError, Request, tensor_bytes
+from kedge.engines.flower.roster import Roster
 from kedge.engines.flower.selection import all_leaves, leaf_name, trained_leaves
 from kedge.engines.flower.upload_check import Expected, checked_sums, without_outliers
 from kedge.engines.sums import Sums
@@ -42,7 +43,8 @@ class Exchange(Protocol):
 class Population(NamedTuple):
     """The clients of a federation, and the templates of their uploads."""
 
-    sizes: Sequence[int]  # the number of training samples of each client
+    clients: int  # the number of all clients of the experiment
+    roster: Roster  # the clients that have joined
     uploads: Sequence[Tree]  # for each stage: a tree with the names, shapes and dtypes of an upload
     norm_limit: float = NORM_LIMIT  # an update with a norm above this multiple of the median is left out
 
@@ -88,6 +90,7 @@ class ServerEngine:
         self.traffic = Traffic()  # since the start of this process
         self.number = NEVER
         self.added = frozenset[str]()  # heads that this stage adds, before its first round
+        self.sizes: dict[int, int] = {}  # the samples of each client that may train in this round
 
     def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
         """Start a stage; clients compute from the method which memories they keep."""
@@ -101,7 +104,9 @@ class ServerEngine:
 
     def train(self, order: Order, clients: Sequence[int]) -> Sums:
         """Send `order` to the clients, wait for their replies, and add these up."""
-        trained = self.round_leaves(order, clients)
+        self.sizes = self.population.roster.begin_round(order.round)
+        present = [client for client in clients if client in self.sizes]
+        trained = self.round_leaves(order, present)
         self.sent.changed |= dict.fromkeys(self.added, order.round - order.stage_round - 1)
         self.added = frozenset()
 
@@ -110,7 +115,7 @@ class ServerEngine:
             self.traffic.down += tensor_bytes(made.tensors)
             return made
 
-        replies = self.exchange(clients, request)
+        replies = {**dict.fromkeys(clients, NOT_JOINED), **self.exchange(present, request)}
         uploads = {c: self.sums_of(c, order, trained, replies.get(c, "no answer")) for c in clients}
         uploads = without_outliers(uploads, self.population.norm_limit)
         sums = Sums()
@@ -125,7 +130,7 @@ class ServerEngine:
 
     def round_leaves(self, order: Order, clients: Sequence[int]) -> frozenset[str]:
         """The leaves that train on some client of this round."""
-        return trained_leaves(self.stage, self.model, [self.population.sizes[c] for c in clients], order)
+        return trained_leaves(self.stage, self.model, [self.sizes[c] for c in clients], order)
 
     def request(self, order: Order, client: int, trained: frozenset[str], new: bool) -> Request:
         """The message that makes a client train; `new`: it has kept nothing of earlier messages."""
@@ -152,8 +157,9 @@ class ServerEngine:
             "stage_round": order.stage_round,
             "seed": order.seed,
             "memory": self.versions.get(client, 0),
-            "samples": int(sum(self.population.sizes)),
-            "clients": len(self.population.sizes),
+            "samples": sum(self.sizes.values()),
+            "joined": len(self.sizes),
+            "clients": self.population.clients,
             "frozen": sorted(frozen),
         }
         return Request("train", facts, sent)
@@ -174,8 +180,8 @@ class ServerEngine:
 
     def expected(self, client: int, order: Order, trained: frozenset[str]) -> Expected:
         """The upload that a client should send."""
-        size, sizes = self.population.sizes[client], self.population.sizes
-        numbers = {"examples": size, "relative_size": size * len(sizes) / sum(sizes)}
+        size, sizes = self.sizes[client], self.sizes
+        numbers = {"examples": size, "relative_size": size * len(sizes) / sum(sizes.values())}
         return Expected(
             order=order,
             algorithm=self.stage.algorithm,

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from kedge.config.experiment import Experiment, resolve
 from kedge.config.task import Task
 from kedge.core.errors import RequestError
@@ -165,13 +163,3 @@ def check_answer(content: Content, prints: Mapping[str, str], clients: int) -> i
     if not content.integer("samples"):
         raise MessageError(f"client {client} has no samples")
     return client
-
-
-def sizes_only(data: Federation, sizes: list[int]) -> Federation:
-    """A federation as the server has it: its test set, and the clients' numbers of samples."""
-    empty = np.empty(0, dtype=np.int64)
-    return replace(
-        data,
-        clients=tuple(np.zeros(size, dtype=np.int64) for size in sizes),
-        local_tests=tuple(empty for _ in sizes),
-    )

@@ -26,7 +26,7 @@ from kedge.running.recording.diagnostics import BeforeRound, drift_values, measu
 from kedge.running.recording.evaluation import evaluation_due, finite_or_none, start_evaluation
 from kedge.running.recording.history import HistoryWriter, UnfinishedLine
 from kedge.running.recording.privacy_values import accountant_of, privacy_values
-from kedge.running.recording.round_costs import CostCounter, RoundPosition
+from kedge.running.recording.round_costs import CostCounter, RoundPosition, joined_clients
 from kedge.running.recording.run_state import checkpoint_state
 from kedge.running.start import Start
 
@@ -178,7 +178,7 @@ class Recorder:
         evaluated = None
         if evaluation_due(task, progress.round):
             evaluated = start_evaluation(task, self.engine, stage, progress, self.tests)
-        clients = line["clients"]
+        clients = joined_clients(line)
         samples = sum(len(task.federation.clients[c]) for c in clients) * stage.local.epochs
         seconds = {
             "seconds": done.before.seconds
@@ -187,7 +187,8 @@ class Recorder:
             "train_seconds": done.train_seconds,
             "samples_per_second": samples / done.train_seconds,
         }
-        cost = self.costs.count_round(done.position, clients, len(line["rejected"]))
+        rejected = len(line["rejected"]) - (len(line["clients"]) - len(clients))
+        cost = self.costs.count_round(done.position, clients, rejected)
         self.history.add(UnfinishedLine(line, evaluated, seconds, cost), overlapped)
         late = self.overlap.overlaps and evaluated is not None
         if self.due(progress) or not late or stage.until or stage_is_over(task, progress):
