@@ -40,7 +40,7 @@ class Member:
     """A connected client."""
 
     connection: Connection
-    samples: int
+    samples: int | None  # None: secret
     new: bool = True  # whether it has received no order yet on this connection
 
 
@@ -90,14 +90,15 @@ class Members:
             try:
                 answer = from_record(record)
                 client = self.admit(connection.node, answer)
-                samples = answer.integer("samples")
+                samples = answer.integer("samples") if "samples" in answer.facts else None
             except MessageError as error:
                 self.say(f"a client was refused: {error}")
                 self.send(connection.node, Request("refused", {"reason": str(error)}, {}))
                 continue
             again = " again" if client in self.members else ""
             self.members[client] = Member(connection, samples)
-            self.say(f"client {client} is connected{again}: {samples} samples")
+            size = "" if samples is None else f": {samples} samples"
+            self.say(f"client {client} is connected{again}{size}")
 
     def wait_for(self, count: int) -> None:
         """Wait until `count` clients are connected."""

@@ -3,6 +3,7 @@
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -24,6 +25,7 @@ from kedge.running.engine_settings import (
 from kedge.running.execute import create_run, load_run
 from kedge.running.federation.introduction import check_answer, fingerprints, introduction
 from kedge.running.federation.joined_clients import roster_of, sizes_only
+from kedge.running.federation.private_uploads import private_rules
 from kedge.running.federation.uploads import upload_templates
 from kedge.running.folders.folder import locked
 from kedge.running.progress import Observer, Progress
@@ -76,12 +78,6 @@ def resume_serving(folder: Path, server: Server, observer: Observer) -> Progress
 
 def check_federated(experiment: Experiment) -> None:
     """Raise if an experiment needs what a federation does not have."""
-    if experiment.privacy.active:
-        raise RequestError(
-            "[privacy]: kedge serve does not support it. A simulation draws its noise from the seed, which "
-            "every client knows, so that any of them could subtract it. Leave the table out, or simulate "
-            "with kedge run."
-        )
     if experiment.evaluation.all or experiment.measure != Measure():
         raise RequestError(
             "evaluation.all and the table [measure] need the memories of all clients, which stay with the "
@@ -107,7 +103,7 @@ def train(task: Task, experiment: Experiment, folder: Path, server: Server, obse
         def admit(node: int, answer: Content) -> int:
             client = check_answer(answer, prints, clients)
             check_owner(client, nodes.get(node))
-            roster.join(client, answer.integer("samples"))
+            roster.join(client, 0 if task.privacy.active else answer.integer("samples"))
             return client
 
         members = Members(link, introduction(experiment, task), admit, settings, observer.say)
@@ -115,8 +111,9 @@ def train(task: Task, experiment: Experiment, folder: Path, server: Server, obse
         if not roster.started:
             members.wait_for(server.start_with or clients)
             roster.start()
+        templates, rules = upload_templates(task), private_rules(task)
         task = replace(federated(task), federation=sizes_only(task.federation, roster))
-        population = Population(clients, roster, upload_templates(task), server.norm_limit)
+        population = Population(clients, roster, templates, server.norm_limit, rules)
         engine = ServerEngine(task.model, task.stages, population, members, observer.say)
         engine_settings = {
             "name": FEDERATION,
@@ -127,7 +124,8 @@ def train(task: Task, experiment: Experiment, folder: Path, server: Server, obse
         write_environment(folder, task, engine_settings)
         progress = run(task, engine, folder, 1, engine_settings, observer)
         members.dismiss("the training has ended")
-        observer.say(traffic_text(engine.traffic, link.traffic()))
+        if not task.privacy.active:
+            observer.say(traffic_text(engine.traffic, link.traffic()))
         return progress
 
 
@@ -156,4 +154,5 @@ def traffic_text(arrays: Traffic, flower: tuple[int, int]) -> str:
 
 def federated(task: Task) -> Task:
     """The task with the settings of a federation: an upload that cannot be used is left out."""
-    return replace(task, on_divergence="drop", tune="off")
+    source: Literal["seed", "system"] = "system" if task.privacy.active else "seed"
+    return replace(task, on_divergence="drop", tune="off", noise_source=source)
