@@ -24,7 +24,9 @@ from kedge.core.errors import CheckpointError, RequestError
 from kedge.core.server import Server
 from kedge.core.tree import Leaves
 from kedge.engines.engine import Order
+from kedge.engines.flower.members import SKIPPED
 from kedge.engines.flower.messages import Content, Request
+from kedge.engines.flower.roster import Joined
 from kedge.engines.flower.server_engine import ServerEngine
 from kedge.engines.sequential import Sequential
 from kedge.engines.sums import Sums
@@ -74,9 +76,9 @@ def test_without_noise_and_with_a_large_clip_it_is_the_run_without_privacy(
     assert largest_difference(alone.shared, server.shared) <= 1e-12
 
 
-def noise_of_one_round(task: Task, folder: Path) -> Tensor:
-    """The noise of a round without participants, as standard normal numbers."""
-    server, _ = serve_private(task, Loopback(task, folder))
+def noise_of_one_round(task: Task, exchange: Loopback) -> Tensor:
+    """The noise of a round without uploads, as standard normal numbers."""
+    server, _ = serve_private(task, exchange)
     initial = task.model.init(task.seed)[0]
     expected = task.participation.expected(5)
     moved = torch.cat([(v - initial[k]).flatten() for k, v in sorted(server.shared.items())])
@@ -85,7 +87,7 @@ def noise_of_one_round(task: Task, folder: Path) -> Tensor:
 
 def test_the_noise_has_its_standard_deviation_and_follows_from_no_key(tmp_path: Path) -> None:
     task = private_task(rounds=1, participation=NOBODY)
-    first, second = (noise_of_one_round(task, tmp_path / name) for name in ("a", "b"))
+    first, second = (noise_of_one_round(task, Loopback(task, tmp_path)) for _ in range(2))
     count = len(first)
     for noise in (first, second):
         assert abs(float(noise.mean())) < 5 / math.sqrt(count)
@@ -93,6 +95,21 @@ def test_the_noise_has_its_standard_deviation_and_follows_from_no_key(tmp_path: 
     keyed = keyed_noise(task.seed, 0)(dict(sorted(task.model.init(0)[0].items())), 0)
     for other in (second, torch.cat([v.flatten() for v in keyed.values()])):
         assert abs(float((first * other).mean())) < 5 / math.sqrt(count)
+
+
+class Skipping(Loopback):
+    """An exchange whose rounds are skipped."""
+
+    def __call__(
+        self, clients: Sequence[int], request: Callable[[int, bool], Request]
+    ) -> Mapping[int, Content | str]:
+        return dict.fromkeys(clients, SKIPPED)
+
+
+def test_a_round_that_is_skipped_still_releases_noise(tmp_path: Path) -> None:
+    task = private_task(rounds=1)
+    noise = noise_of_one_round(task, Skipping(task, tmp_path))
+    assert abs(float(noise.std()) - 1) < 5 / math.sqrt(2 * len(noise))
 
 
 class Tampering(Loopback):
@@ -145,6 +162,12 @@ def test_an_upload_that_cannot_be_used_counts_as_zero_and_the_denominator_stays(
     for name, tamper in {"NaN": scaled(math.nan), "bit": with_bit, "round": with_facts(round=7)}.items():
         found = one_round(tamper, tmp_path / name, adaptive=True)
         assert largest_difference(missing, found) == 0, name
+    late = private_task(
+        rounds=1, privacy={"clip": 1e-3, "noise": 0.0, "adaptive": True}, participation={"per_round": 5}
+    )
+    engine = server_engine(late, Loopback(late, tmp_path / "late"))
+    engine.population.roster.joined[0] = Joined(0, first_round=2)
+    assert largest_difference(missing, run(late, engine).server.shared) == 0
     moved = {k: missing[k] - v for k, v in initial.items()}
     norm = math.sqrt(sum(float(v.square().sum()) for v in moved.values()))
     assert 0 < norm <= 4 / 5 * 1e-3 * (1 + 1e-9)  # four clipped updates over five
