@@ -114,7 +114,7 @@ def test_an_answer_after_the_deadline_is_not_used_and_the_next_one_is(
 def test_bad_and_replayed_uploads_are_left_out_and_the_training_continues(tmp_path: Path) -> None:
     experiment, deployed = write_experiment(tmp_path, "scaffold", rounds=ATTACKED), tmp_path / "run"
     with Processes(tmp_path) as processes:
-        server = processes.serve(str(experiment), "--out", "run")
+        server = processes.serve(str(experiment), "--out", "run", "--norm-limit", "5")
         wait_until(lambda: "listening" in processes.log("serve"), "the server")
         clients = [processes.join(client) for client in (0, 1)]
         clients.append(processes.join(2, program=send_bad_uploads))
