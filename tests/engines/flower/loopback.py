@@ -11,13 +11,20 @@ from kedge.config.task import Task
 from kedge.engines.flower.client_engine import ClientEngine
 from kedge.engines.flower.client_memory import ClientMemory
 from kedge.engines.flower.messages import Content, Request, from_record, to_record
+from kedge.engines.flower.roster import Joined, Roster
 from kedge.engines.flower.server_engine import Population, ServerEngine
+from kedge.running.federation.private_uploads import private_rules
 from kedge.running.federation.uploads import upload_templates
 
 
 def task_of(method: str, rounds: int = 4, **settings: Any) -> Task:
     """Five clients of different sizes in float64; three take part in each round."""
-    document = {
+    return assemble(resolve(document_of(method, rounds, **settings)))
+
+
+def document_of(method: str, rounds: int = 4, **settings: Any) -> dict[str, Any]:
+    """The experiment of `task_of`."""
+    return {
         "name": "loopback",
         "rounds": rounds,
         "method": method,
@@ -29,7 +36,6 @@ def task_of(method: str, rounds: int = 4, **settings: Any) -> Task:
         "engine": {"name": "sequential", "precision": "fp64", "device": "cpu"},
         **settings,
     }
-    return assemble(resolve(document))
 
 
 class Loopback:
@@ -45,7 +51,8 @@ class Loopback:
         data = self.task.federation
         own = replace(data, clients=(data.clients[client],), local_tests=(data.local_tests[client],))
         memory = ClientMemory(self.folder / str(client), "run", client)
-        return ClientEngine(self.task.model, self.task.stages, own, self.task.seed, memory)
+        task = self.task
+        return ClientEngine(task.model, task.stages, own, task.seed, memory, task.privacy.active)
 
     def __call__(
         self, clients: Sequence[int], request: Callable[[int, bool], Request]
@@ -68,5 +75,12 @@ def received(request: Request) -> Content:
 
 
 def server_engine(task: Task, exchange: Loopback, say: Callable[[str], None] = print) -> ServerEngine:
-    sizes = [len(samples) for samples in task.federation.clients]
-    return ServerEngine(task.model, task.stages, Population(sizes, upload_templates(task)), exchange, say)
+    clients, rules = len(task.federation.clients), private_rules(task)
+    population = Population(clients, roster_of_all(task), upload_templates(task), private=rules)
+    return ServerEngine(task.model, task.stages, population, exchange, say)
+
+
+def roster_of_all(task: Task) -> Roster:
+    """A roster of clients that have all joined before the first round."""
+    sizes = map(len, task.federation.clients)
+    return Roster({client: Joined(size, 1) for client, size in enumerate(sizes)})

@@ -39,6 +39,9 @@ class FakeLink:
     def receive(self, number: str) -> RecordDict | None:
         return self.replies[number]
 
+    def refused(self) -> dict[int, int]:
+        return {}
+
     def withdraw(self, number: str) -> None:
         self.withdrawn.append(number)
 
@@ -48,7 +51,7 @@ def members(link: FakeLink, settings: Settings) -> Members:
         return answer.integer("client")
 
     made = Members(cast(SuperLink, link), INTRODUCTION, admit, settings, lambda text: None)
-    made.wait_for(range(len(link.answers)))
+    made.wait_for(len(link.answers))
     return made
 
 

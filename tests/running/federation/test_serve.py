@@ -11,7 +11,6 @@ from kedge.running.federation.serve import check_federated
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"privacy": {"clip": 1.0, "noise": 1.0}}, r"\[privacy\]: kedge serve does not support it"),
         ({"evaluation": {"all": True}}, "evaluation.all = false"),
         ({"measure": {"drift": True}}, r"\[measure\]"),
     ],

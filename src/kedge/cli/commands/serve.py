@@ -38,6 +38,10 @@ Skip = Annotated[
         "--skip", help="End a round with too few answers at its deadline without an update; do not wait."
     ),
 ]
+StartWith = Annotated[
+    int | None,
+    typer.Option(help="Start when this many clients have connected; the others join later. Default: all."),
+]
 NormLimit = Annotated[
     float, typer.Option(help="Leave out updates whose norm is more than this multiple of the median's.")
 ]
@@ -58,6 +62,7 @@ def command(
     least: LeastAnswers = 1,
     deadline: Deadline = None,
     skip: Skip = False,
+    start_with: StartWith = None,
     norm_limit: NormLimit = 100.0,
     out: Out = None,
     resume_from: ResumeRun = None,
@@ -79,7 +84,7 @@ def command(
         action.make_credentials(init, hosts, clients)
         return
     server = action.server_of(
-        address, credentials, insecure, action.Patience(least, deadline, norm_limit, skip)
+        address, credentials, insecure, action.Patience(least, deadline, norm_limit, skip, start_with)
     )
     if resume_from:
         if experiment or sets or out or precision or seed is not None:

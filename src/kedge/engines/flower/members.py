@@ -13,6 +13,8 @@ from typing import NamedTuple
 from kedge.engines.flower.messages import Content, MessageError, Request, from_record, to_record
 from kedge.engines.flower.superlink import SuperLink
 
+NO_ANSWER = "no answer by the deadline"
+SKIPPED = "round skipped: too few answers by the deadline"
 PAUSE_SECONDS = 0.01  # between two looks at the replies
 FAREWELL_SECONDS = 5.0  # for the clients to read that the training has ended
 REMINDER_SECONDS = 30.0  # between two messages that name the missing clients
@@ -38,7 +40,7 @@ class Member:
     """A connected client."""
 
     connection: Connection
-    samples: int
+    samples: int | None  # None: secret
     new: bool = True  # whether it has received no order yet on this connection
 
 
@@ -88,23 +90,24 @@ class Members:
             try:
                 answer = from_record(record)
                 client = self.admit(connection.node, answer)
-                samples = answer.integer("samples")
+                samples = answer.integer("samples") if "samples" in answer.facts else None
             except MessageError as error:
                 self.say(f"a client was refused: {error}")
                 self.send(connection.node, Request("refused", {"reason": str(error)}, {}))
                 continue
             again = " again" if client in self.members else ""
             self.members[client] = Member(connection, samples)
-            self.say(f"client {client} is connected{again}: {samples} samples")
+            size = "" if samples is None else f": {samples} samples"
+            self.say(f"client {client} is connected{again}{size}")
 
-    def wait_for(self, clients: Sequence[int]) -> None:
-        """Wait until these clients are connected."""
+    def wait_for(self, count: int) -> None:
+        """Wait until `count` clients are connected."""
         reminded = time.monotonic()
-        while missing := [client for client in clients if client not in self.members]:
+        while (missing := count - len(self.members)) > 0:
             self.update()
             if time.monotonic() - reminded > REMINDER_SECONDS:
                 reminded = time.monotonic()
-                self.say(f"waiting for {clients_text(missing)}")
+                self.say(f"waiting for {missing} more; connected: {clients_text(sorted(self.members))}")
             time.sleep(PAUSE_SECONDS)
 
     def __call__(
@@ -112,6 +115,7 @@ class Members:
     ) -> Mapping[int, Content | str]:
         """Send each client its message, and wait for the replies, at most until the deadline."""
         open_round, start, reminded = OpenRound(), time.monotonic(), time.monotonic()
+        self.update()  # also if the round has no clients
         while len(open_round.replies) < len(clients):
             self.update()
             missing = [client for client in clients if client not in open_round.replies]
@@ -125,13 +129,21 @@ class Members:
                 self.say(f"waiting for the answer of {clients_text(missing)}")
             time.sleep(PAUSE_SECONDS)
         answered = len(open_round.replies)
+        self.report_refused()
         for client, number in open_round.numbers.items():
             if client not in open_round.replies:
                 self.link.withdraw(number)
-                open_round.replies[client] = "no answer by the deadline"
+                open_round.replies[client] = NO_ANSWER
         if answered < min(self.settings.enough, len(clients)):
-            return dict.fromkeys(clients, "round skipped: too few answers by the deadline")
+            return dict.fromkeys(clients, SKIPPED)
         return open_round.replies
+
+    def report_refused(self) -> None:
+        """Report the replies since the last round that no message waited for, such as late replies."""
+        for node, count in self.link.refused().items():
+            clients = [c for c, member in self.members.items() if member.connection.node == node]
+            name = clients_text(clients) if clients else f"node {node}"
+            self.say(f"{name} sent {count} more or late replies: they are not used.")
 
     def is_over(self, start: float, answers: int) -> bool:
         """Whether the deadline has passed, and the round does not wait for more answers."""
@@ -171,4 +183,4 @@ class Members:
 
 def clients_text(clients: Sequence[int]) -> str:
     """The clients in words."""
-    return f"client{'s' if len(clients) > 1 else ''} {', '.join(map(str, clients))}"
+    return f"client{'s' if len(clients) > 1 else ''} {', '.join(map(str, clients))}" if clients else "none"

@@ -14,10 +14,12 @@ import torch
 from kedge.core.algorithm import Stage, Tune, model_for
 from kedge.core.errors import RequestError
 from kedge.core.model import Model
-from kedge.core.server import Rejection
+from kedge.core.server import NOT_JOINED, Rejection
 from kedge.core.tree import Leaves, Tree, flatten
 from kedge.engines.engine import Order
 from kedge.engines.flower.messages import Content, Facts, MessageError, Request, tensor_bytes
+from kedge.engines.flower.private_rules import PrivateRules, changed_leaves
+from kedge.engines.flower.roster import Roster
 from kedge.engines.flower.selection import all_leaves, leaf_name, trained_leaves
 from kedge.engines.flower.upload_check import Expected, checked_sums, without_outliers
 from kedge.engines.sums import Sums
@@ -42,9 +44,11 @@ class Exchange(Protocol):
 class Population(NamedTuple):
     """The clients of a federation, and the templates of their uploads."""
 
-    sizes: Sequence[int]  # the number of training samples of each client
+    clients: int  # the number of all clients of the experiment
+    roster: Roster  # the clients that have joined
     uploads: Sequence[Tree]  # for each stage: a tree with the names, shapes and dtypes of an upload
     norm_limit: float = NORM_LIMIT  # an update with a norm above this multiple of the median is left out
+    private: PrivateRules | None = None  # with them, `norm_limit` has no effect
 
 
 @dataclass
@@ -88,6 +92,9 @@ class ServerEngine:
         self.traffic = Traffic()  # since the start of this process
         self.number = NEVER
         self.added = frozenset[str]()  # heads that this stage adds, before its first round
+        self.sizes: dict[int, int] = {}  # the samples of each client that may train in this round
+        self.private = population.private
+        self.last_shared: Leaves = {}  # of the last order; {} before it
 
     def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
         """Start a stage; clients compute from the method which memories they keep."""
@@ -101,37 +108,57 @@ class ServerEngine:
 
     def train(self, order: Order, clients: Sequence[int]) -> Sums:
         """Send `order` to the clients, wait for their replies, and add these up."""
-        trained = self.round_leaves(order, clients)
+        self.sizes = self.population.roster.begin_round(order.round)
+        present = [client for client in clients if client in self.sizes]
+        trained = self.round_leaves(order, present)
         self.sent.changed |= dict.fromkeys(self.added, order.round - order.stage_round - 1)
         self.added = frozenset()
+        self.note_changes(order)
 
         def request(client: int, new: bool) -> Request:
             made = self.request(order, client, trained, new)
             self.traffic.down += tensor_bytes(made.tensors)
             return made
 
-        replies = self.exchange(clients, request)
+        replies = {**dict.fromkeys(clients, NOT_JOINED), **self.exchange(present, request)}
         uploads = {c: self.sums_of(c, order, trained, replies.get(c, "no answer")) for c in clients}
-        uploads = without_outliers(uploads, self.population.norm_limit)
+        uploads = self.comparable(uploads, order)
         sums = Sums()
         for client, upload in uploads.items():
             sums += upload
             reply = replies.get(client)
             if isinstance(reply, Content) and upload.size and reply.flag("stored"):
                 self.versions[client] = order.round + 1
-        if sums.size:
+        if sums.size and not self.private:
             self.sent.changed |= dict.fromkeys(self.shared & trained, order.round)
         return sums
 
+    def comparable(self, uploads: dict[int, Sums], order: Order) -> dict[int, Sums]:
+        """The uploads without outliers; in a private run all uploads, with a report of the rejected."""
+        if not self.private:
+            return without_outliers(uploads, self.population.norm_limit)
+        for client, reason in (row for upload in uploads.values() for row in upload.rejected):
+            self.say(f"round {order.round + 1}: client {client} counts as zero: {reason}")
+        return uploads
+
+    def note_changes(self, order: Order) -> None:
+        """Note the leaves that a private run has changed since its last order, also by noise alone."""
+        if self.private and (self.last_shared or order.round):
+            changed = changed_leaves(self.last_shared, order.shared)
+            self.sent.changed |= dict.fromkeys(changed, order.round - 1)
+        self.last_shared = order.shared
+
     def round_leaves(self, order: Order, clients: Sequence[int]) -> frozenset[str]:
         """The leaves that train on some client of this round."""
-        return trained_leaves(self.stage, self.model, [self.population.sizes[c] for c in clients], order)
+        if self.private:
+            return self.private.opened(self.stage, order)
+        return trained_leaves(self.stage, self.model, [self.sizes[c] for c in clients], order)
 
     def request(self, order: Order, client: int, trained: frozenset[str], new: bool) -> Request:
         """The message that makes a client train; `new`: it has kept nothing of earlier messages."""
         outdated = self.sent.outdated(client, new)
         first = client not in self.sent.received or new
-        statistics = self.model.statistics
+        statistics = self.model.statistics if not self.private else "frozen"
         buffers = statistics == "shared" or (statistics == "local" and first)
         tensors = {
             "shared": {k: v for k, v in order.shared.items() if k in trained or k in outdated},
@@ -152,10 +179,11 @@ class ServerEngine:
             "stage_round": order.stage_round,
             "seed": order.seed,
             "memory": self.versions.get(client, 0),
-            "samples": int(sum(self.population.sizes)),
-            "clients": len(self.population.sizes),
+            "clients": self.population.clients,
             "frozen": sorted(frozen),
         }
+        if not self.private:
+            facts |= {"samples": sum(self.sizes.values()), "joined": len(self.sizes)}
         return Request("train", facts, sent)
 
     def sums_of(self, client: int, order: Order, trained: frozenset[str], reply: Content | str) -> Sums:
@@ -168,21 +196,22 @@ class ServerEngine:
             if reply.kind == "upload" and reply.flag("lost"):
                 before = self.versions.get(client, 0)
                 self.say(f"client {client} has lost its memory of round {before}: it starts with a new one.")
-            return checked_sums(reply, self.expected(client, order, trained))
+            admit = self.private.admit if self.private else checked_sums
+            return admit(reply, self.expected(client, order, trained))
         except MessageError as error:
             return Sums(rejected=(Rejection(client, str(error)),))
 
     def expected(self, client: int, order: Order, trained: frozenset[str]) -> Expected:
         """The upload that a client should send."""
-        size, sizes = self.population.sizes[client], self.population.sizes
-        numbers = {"examples": size, "relative_size": size * len(sizes) / sum(sizes)}
+        size, sizes = self.sizes[client], self.sizes
+        numbers = {"examples": size, "relative_size": size * len(sizes) / (sum(sizes.values()) or 1)}
         return Expected(
             order=order,
             algorithm=self.stage.algorithm,
             template=self.population.uploads[self.number],
             trained=trained,
             frozen=all_leaves(self.network) - trained,
-            sends_statistics=self.model.statistics != "frozen",
+            sends_statistics=self.model.statistics != "frozen" and not self.private,
             facts={name: torch.tensor(float(n), dtype=torch.float64) for name, n in numbers.items()},
         )
 

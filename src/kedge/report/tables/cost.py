@@ -103,5 +103,7 @@ def cost_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The meaning of the numbers, and the methods without costs."""
     without = [row["method"] for row in rows if row["cost"] is None]
     names = ", ".join(without)
-    missing = f"no costs in the history (written by an earlier kedge, or without rounds): {names}"
+    missing = (
+        f"no costs in the history (of an earlier kedge, of a private federation, or without rounds): {names}"
+    )
     return [*([UNITS, RATIOS] if len(without) < len(rows) else []), *([missing] if without else [])]

@@ -11,14 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from kedge.config.experiment import Experiment, resolve
 from kedge.config.task import Task
 from kedge.core.errors import RequestError
 from kedge.core.tree import Leaves
 from kedge.data.federation import Federation
-from kedge.engines.flower.messages import Content, MessageError, Request
+from kedge.engines.flower.messages import Content, Facts, MessageError, Request
 from kedge.running.folders.identity import digest, experiment_identity, fingerprint, flat
 from kedge.running.folders.sources import code_names, contents
 from kedge.version import __version__
@@ -141,10 +139,10 @@ def leaves_digest(leaves: Leaves) -> str:
     return text_digest({k: fingerprint(v) for k, v in leaves.items()})
 
 
-def answer(client: int, samples: int, prints: Mapping[str, str]) -> Request:
-    """A client's answer to an introduction: its number, its number of samples, its fingerprints."""
-    facts = {f"print.{name}": text for name, text in prints.items()}
-    return Request("member", {"client": client, "samples": samples, **facts}, {})
+def answer(client: int, samples: int | None, prints: Mapping[str, str]) -> Request:
+    """A client's answer to an introduction: number, fingerprints, number of samples (None: a private run)."""
+    facts: Facts = {"client": client, **{f"print.{name}": text for name, text in prints.items()}}
+    return Request("member", facts if samples is None else {**facts, "samples": samples}, {})
 
 
 def check_answer(content: Content, prints: Mapping[str, str], clients: int) -> int:
@@ -162,16 +160,6 @@ def check_answer(content: Content, prints: Mapping[str, str], clients: int) -> i
     client = content.integer("client")
     if client >= clients:
         raise MessageError(f"client {client}: the clients have the numbers 0 to {clients - 1}")
-    if not content.integer("samples"):
+    if "samples" in content.facts and not content.integer("samples"):
         raise MessageError(f"client {client} has no samples")
     return client
-
-
-def sizes_only(data: Federation, sizes: list[int]) -> Federation:
-    """A federation as the server has it: its test set, and the clients' numbers of samples."""
-    empty = np.empty(0, dtype=np.int64)
-    return replace(
-        data,
-        clients=tuple(np.zeros(size, dtype=np.int64) for size in sizes),
-        local_tests=tuple(empty for _ in sizes),
-    )

@@ -120,7 +120,7 @@ class Client:
                 reply = self.engine.train(content)
         except MessageError as error:
             return Request("failed", {"reason": str(error)}, {})
-        self.say(f"round {content.integer('round') + 1}: loss {reply.facts.get('loss', 'not finite')}")
+        self.say(f"round {content.integer('round') + 1}: {outcome(reply)}")
         return reply
 
     def introduce(self, content: Content) -> Request:
@@ -141,18 +141,29 @@ class Client:
             self.run = content.text("run")
             folder = self.site.memory / self.run[:RUN_DIGITS]  # one for each run
             memory = ClientMemory(folder, self.run, self.site.client)
+            task = self.task
             self.engine = ClientEngine(
-                self.task.model, self.task.stages, self.task.federation, self.task.seed, memory
+                task.model, task.stages, task.federation, task.seed, memory, task.privacy.active
             )
         self.engine.forget()
         samples = len(self.task.federation.clients[0])
-        return answer(self.site.client, samples, fingerprints(experiment, self.task))
+        if not samples:
+            raise DataError(f"client {self.site.client} has no samples.")
+        sent = None if self.task.privacy.active else samples
+        return answer(self.site.client, sent, fingerprints(experiment, self.task))
 
     def data(self, experiment: Experiment, form: DataForm) -> Federation:
         """The federation of this client only."""
         if self.site.data is None:
             return simulated_client(federation_of(experiment), self.site.client)
         return federation_of_file(self.site.data, form)
+
+
+def outcome(reply: Request) -> str:
+    """A sentence on an upload; a private run's has no loss."""
+    if reply.facts.get("rejected"):
+        return str(reply.facts["rejected"])
+    return f"loss {reply.facts['loss']}" if "loss" in reply.facts else "trained"
 
 
 def simulated_client(data: Federation, client: int) -> Federation:

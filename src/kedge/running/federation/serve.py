@@ -1,9 +1,9 @@
 """The server of a federation: the runner's loop, with an engine that sends orders over the network."""
 
-import json
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -23,13 +23,13 @@ from kedge.running.engine_settings import (
     write_environment,
 )
 from kedge.running.execute import create_run, load_run
-from kedge.running.federation.introduction import check_answer, fingerprints, introduction, sizes_only
+from kedge.running.federation.introduction import check_answer, fingerprints, introduction
+from kedge.running.federation.joined_clients import roster_of, sizes_only
+from kedge.running.federation.private_uploads import private_rules
 from kedge.running.federation.uploads import upload_templates
-from kedge.running.folders.folder import locked, write
+from kedge.running.folders.folder import locked
 from kedge.running.progress import Observer, Progress
 from kedge.running.runner import run
-
-SIZES = "clients.json"
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Server:
     deadline: float | None = None  # seconds
     norm_limit: float = NORM_LIMIT  # times the median of the round's norms
     skip: bool = False  # end a round without an update if too few have answered at the deadline
+    start_with: int | None = None  # clients that must have connected before the first round; None: all
 
     def __post_init__(self) -> None:
         if self.certificate is None and self.host not in ("127.0.0.1", "localhost", "::1"):
@@ -77,12 +78,6 @@ def resume_serving(folder: Path, server: Server, observer: Observer) -> Progress
 
 def check_federated(experiment: Experiment) -> None:
     """Raise if an experiment needs what a federation does not have."""
-    if experiment.privacy.active:
-        raise RequestError(
-            "[privacy]: kedge serve does not support it. A simulation draws its noise from the seed, which "
-            "every client knows, so that any of them could subtract it. Leave the table out, or simulate "
-            "with kedge run."
-        )
     if experiment.evaluation.all or experiment.measure != Measure():
         raise RequestError(
             "evaluation.all and the table [measure] need the memories of all clients, which stay with the "
@@ -94,6 +89,7 @@ def check_federated(experiment: Experiment) -> None:
 def train(task: Task, experiment: Experiment, folder: Path, server: Server, observer: Observer) -> Progress:
     """Wait for the clients, and train the remaining rounds."""
     clients, prints = len(task.federation.clients), fingerprints(experiment, task)
+    check_start(server.start_with, clients)
     settings = Settings(server.least, server.deadline, server.skip)
     with (
         computing_in(task.precision),
@@ -102,21 +98,22 @@ def train(task: Task, experiment: Experiment, folder: Path, server: Server, obse
     ):
         torch.set_num_threads(experiment.engine.threads or torch.get_num_threads())
         nodes = {link.admit(key): client for key, client in (server.keys or {}).items()}
-        sizes = read_sizes(folder)
+        roster = roster_of(folder)
 
         def admit(node: int, answer: Content) -> int:
             client = check_answer(answer, prints, clients)
-            check_claims(client, answer.integer("samples"), nodes.get(node), sizes)
+            check_owner(client, nodes.get(node))
+            roster.join(client, 0 if task.privacy.active else answer.integer("samples"))
             return client
 
         members = Members(link, introduction(experiment, task), admit, settings, observer.say)
         observer.say(f"listening on {link.address} for {clients} clients")
-        if sizes is None:
-            members.wait_for(range(clients))
-            sizes = [members.members[client].samples for client in range(clients)]
-            write(folder / SIZES, json.dumps(sizes).encode())
-        task = replace(federated(task), federation=sizes_only(task.federation, sizes))
-        population = Population(sizes, upload_templates(task), server.norm_limit)
+        if not roster.started:
+            members.wait_for(server.start_with or clients)
+            roster.start()
+        templates, rules = upload_templates(task), private_rules(task)
+        task = replace(federated(task), federation=sizes_only(task.federation, roster))
+        population = Population(clients, roster, templates, server.norm_limit, rules)
         engine = ServerEngine(task.model, task.stages, population, members, observer.say)
         engine_settings = {
             "name": FEDERATION,
@@ -127,17 +124,23 @@ def train(task: Task, experiment: Experiment, folder: Path, server: Server, obse
         write_environment(folder, task, engine_settings)
         progress = run(task, engine, folder, 1, engine_settings, observer)
         members.dismiss("the training has ended")
-        observer.say(traffic_text(engine.traffic, link.traffic()))
+        if not task.privacy.active:
+            observer.say(traffic_text(engine.traffic, link.traffic()))
         return progress
 
 
-def check_claims(client: int, samples: int, owner: int | None, sizes: list[int] | None) -> None:
-    """Raise MessageError if a client is not the owner of its key, or has other samples than at the start."""
+def check_owner(client: int, owner: int | None) -> None:
+    """Raise MessageError if a client is not the owner of its key."""
     if owner is not None and owner != client:
         raise MessageError(f"client {client} uses the key of client {owner}")
-    if sizes is not None and samples != sizes[client]:
-        raise MessageError(
-            f"client {client} has {samples} samples; it had {sizes[client]} when the training started"
+
+
+def check_start(start_with: int | None, clients: int) -> None:
+    """Raise if the training could never start."""
+    if start_with is not None and start_with > clients:
+        raise RequestError(
+            f"--start-with {start_with}: the experiment has {clients} clients. Give a number from 1 to "
+            f"{clients}, or leave it out to wait for all."
         )
 
 
@@ -151,10 +154,5 @@ def traffic_text(arrays: Traffic, flower: tuple[int, int]) -> str:
 
 def federated(task: Task) -> Task:
     """The task with the settings of a federation: an upload that cannot be used is left out."""
-    return replace(task, on_divergence="drop", tune="off")
-
-
-def read_sizes(folder: Path) -> list[int] | None:
-    """The clients' numbers of samples, if the run has started."""
-    file = folder / SIZES
-    return [int(n) for n in json.loads(file.read_bytes())] if file.is_file() else None
+    source: Literal["seed", "system"] = "system" if task.privacy.active else "seed"
+    return replace(task, on_divergence="drop", tune="off", noise_source=source)

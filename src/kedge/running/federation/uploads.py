@@ -18,13 +18,18 @@ def upload_templates(task: Task) -> list[Tree]:
 
 def explanation(task: Task) -> Iterator[str]:
     """Lines of text: everything that leaves the client's machine, stage by stage."""
-    yield "Sent once: the number of your training samples; fingerprints of kedge, method, network and code."
+    private = task.privacy.active
+    samples = "" if private else "the number of your training samples; "
+    yield f"Sent once: {samples}fingerprints of kedge, method, network and code."
     yield "Sent in every round in which you take part:"
-    yield "  the mean training loss, and your weight in the mean, which follows from your number of samples"
+    if private:
+        yield f"  an update whose norm is at most the clip, {task.privacy.clip} at first; no loss, no weight"
+    else:
+        yield "  the mean training loss, and your weight in the mean, computed from your number of samples"
     for number, (stage, template) in enumerate(zip(task.stages, upload_templates(task), strict=True)):
         if len(task.stages) > 1:
             yield f"  in stage {number + 1} of {len(task.stages)}, {stage.algorithm.name}:"
-        yield from stage_lines(stage, template, task.model.statistics != "frozen")
+        yield from stage_lines(stage, template, task.model.statistics != "frozen" and not private)
     yield "The server sees the tensors of each client. Samples and labels stay on this machine."
 
 

@@ -17,7 +17,10 @@ from kedge.running.folders.marker import FILE, PLAN, SWEEP, planned_runs, read_m
 CONFIG = "config.toml"
 SOURCES = "sources"  # copies of the user's own code; sources.json lists them
 RECORD = f"{SOURCES}.json"
-RUN = (FILE, CONFIG, RECORD, "environment.json", "partition.npz", "history.jsonl", "clients.jsonl")
+FEDERATION = ("clients.json", "released.safetensors")  # of kedge serve
+RUN = (
+    FILE, CONFIG, RECORD, "environment.json", "partition.npz", "history.jsonl", "clients.jsonl", *FEDERATION
+)  # fmt: skip
 VERSION = ("state.json", "tensors.safetensors", "manifest.json")  # the files of a checkpoint
 MODELS = ("model", "average", "all", "last-two")  # and the models that a history names
 PLOT = "accuracy.png"

@@ -73,8 +73,8 @@ class UnfinishedLine(NamedTuple):
 
     values: dict[str, Any]
     evaluated: PendingResults | None  # None: the round is not evaluated
-    time: dict[str, float]
-    cost: Cost
+    time: dict[str, float]  # empty: not written
+    cost: Cost | None  # None: not written
 
 
 class HistoryWriter:
@@ -105,13 +105,12 @@ class HistoryWriter:
         metrics, by_client = unfinished.evaluated() if unfinished.evaluated else ({}, {})
         waited = time.perf_counter() - began
         self.waiting = None  # only now: an interrupt during the wait leaves the line to be written
-        seconds = unfinished.time["seconds"] + (0 if overlapped else waited)
-        line = {
-            **unfinished.values,
-            **{k: finite_or_none(v) for k, v in metrics.items()},
-            "time": {**unfinished.time, "seconds": seconds},
-            "cost": unfinished.cost._asdict(),
-        }
+        line = {**unfinished.values, **{k: finite_or_none(v) for k, v in metrics.items()}}
+        if unfinished.time:
+            seconds = unfinished.time["seconds"] + (0 if overlapped else waited)
+            line["time"] = {**unfinished.time, "seconds": seconds}
+        if unfinished.cost is not None:
+            line["cost"] = unfinished.cost._asdict()
         if self.files:
             self.files["history"].append(line)
             if by_client:

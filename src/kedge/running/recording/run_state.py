@@ -102,7 +102,7 @@ def restore_progress(task: Task, engine: Engine, saved: checkpoint.State, folder
     length = facts.get("lengths", {}).get("history")
     lines = read_lines(folder / "history.jsonl", length) if folder else []
     history = lines[: facts["round"]]
-    seen = frozenset(client for line in history for client in line["clients"])
+    seen = frozenset(client for line in history for client in line.get("clients", []))
     return Progress(server, facts["round"], facts["stage"], facts["stage_round"], seen, history)
 
 
