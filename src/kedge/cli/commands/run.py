@@ -62,7 +62,7 @@ def command(
     same time (--pack).
     """
     from kedge.cli.actions import run as action
-    from kedge.cli.actions.cluster_address import at_address
+    from kedge.cli.actions.resumed_engine import on_engine
     from kedge.cli.actions.training import (
         TrainingOptions,
         code_choice,
@@ -83,7 +83,12 @@ def command(
                 )
             top = resume_from
             folders, resumed = action.resume_runs(top, code, locks)
-            requests = at_address(resumed, address)
+            if engine and len(folders) == 1:
+                raise RequestError(
+                    f"--engine {engine}: a run that is resumed keeps the engine that it started with. Leave "
+                    "--engine out."
+                )
+            requests = on_engine(resumed, engine, address)
         else:
             if not experiment:
                 raise RequestError(

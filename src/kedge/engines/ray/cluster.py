@@ -11,6 +11,7 @@ from kedge.core.errors import RequestError
 from kedge.engines.ray.shares import Machine, Share
 
 LOOPBACK = "127.0.0.1"
+FREEING = {"free_objects_period_milliseconds": 50}  # by default the store keeps dead objects for a second
 INSTALL = "Ray is not installed. Install it with: pip install 'kedge[ray]'"
 
 
@@ -74,7 +75,9 @@ def connected(address: str = "") -> Iterator[Cluster]:
             place = {"_node_ip_address": host} if host.startswith("127.") and host != LOOPBACK else {}
             ray.init(address=address, **place, **quiet)
         else:
-            ray.init("local", include_dashboard=False, _node_ip_address=LOOPBACK, **quiet)
+            ray.init(
+                "local", include_dashboard=False, _node_ip_address=LOOPBACK, _system_config=FREEING, **quiet
+            )
     except (ConnectionError, ValueError, RuntimeError) as error:
         where = f"--address {address}" if address else "a cluster on this machine"
         raise RequestError(

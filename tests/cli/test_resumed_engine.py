@@ -1,4 +1,4 @@
-"""--address with --resume: another cluster for a run that trains on one, and an error for any other run."""
+"""--engine and --address with --resume: another cluster, or an error for a run that needs none."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.cli.command import SMALL, kedge
 
-from kedge.cli.actions.cluster_address import at_address
+from kedge.cli.actions.resumed_engine import at_address, on_engine
 from kedge.config.experiment import EngineChoice, Experiment
 from kedge.core.errors import RequestError
 from kedge.running.folders.identity import experiment_identity
@@ -40,6 +40,16 @@ def test_an_address_for_a_run_without_a_cluster_is_refused(tmp_path: Path) -> No
         at_address([request(tmp_path, EngineChoice("stacked"))], NEW)
 
 
+def test_the_runs_of_a_sweep_may_continue_as_tasks_or_in_one_process(tmp_path: Path) -> None:
+    before = request(tmp_path, EngineChoice("stacked", threads=2))
+    (after,) = on_engine([before], "ray", NEW)
+    assert after.experiment.engine == EngineChoice("ray", threads=2, address=NEW)
+    (back,) = on_engine([after], "sequential", "")
+    assert back.experiment.engine.name == "sequential"
+    with pytest.raises(RequestError, match=r"--engine = 'rya'|--engine"):
+        on_engine([before], "rya", "")
+
+
 def test_the_command_refuses_it_too_and_leaves_the_run_as_it_is(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert kedge("run", "quickstart", *SMALL, "--out", out, "--quiet").code == 0
@@ -49,3 +59,6 @@ def test_the_command_refuses_it_too_and_leaves_the_run_as_it_is(tmp_path: Path) 
     assert f"--address {NEW}" in answer.err
     assert "its engine is 'sequential'" in answer.err
     assert not (out / "model.safetensors").exists()
+    answer = kedge("run", "--resume", out, "--engine", "stacked")
+    assert answer.code == 2
+    assert "keeps the engine that it started with" in answer.err
