@@ -1,0 +1,1 @@
+"""A Flower app: a server with FedAvg, and clients that train nothing."""
