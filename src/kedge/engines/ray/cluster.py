@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from kedge.core.errors import RequestError
+from kedge.engines.ray.ray_private import print_messages_on_stderr
 from kedge.engines.ray.shares import Machine, Share
 
 LOOPBACK = "127.0.0.1"
@@ -67,6 +68,7 @@ def connected(address: str = "") -> Iterator[Cluster]:
         yield CONNECTED[0]
         return
     ray = import_ray()
+    print_messages_on_stderr(ray)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address:

@@ -1,6 +1,7 @@
 """SpreadRuns: the driver of runs that train as Ray tasks. It submits jobs and repeats jobs that are lost."""
 
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -42,6 +43,7 @@ class SpreadRuns:
         self.tasks = tasks_at_once(machines, wanted, on_gpus, len(requests))
         self.share = worker_share(machines, self.tasks, on_gpus)
         self.on_gpus = on_gpus
+        self.waiting: deque[Job] = deque()
         self.running: dict[Any, Job] = {}  # by the reference to the result
         self.started: set[int] = set()  # numbers of jobs
         self.ended: set[int] = set()  # numbers of runs
@@ -57,10 +59,9 @@ class SpreadRuns:
         with shared_folder([r.folder for r in self.requests.values()]) as shared, self.table:
             self.settings = TaskSettings(self.pack, self.share, shared, code)
             self.desk, self.settings_object = desk, ray.put(self.settings)
-            for job in self.jobs():
-                self.submit(job)
+            self.waiting.extend(self.jobs())
             try:
-                while self.running:
+                while self.running or self.waiting:
                     yield from self.wait()
             finally:
                 for task in self.running:
@@ -85,17 +86,24 @@ class SpreadRuns:
         self.running[task.remote(self.desk, job, self.settings_object)] = job
 
     def wait(self) -> Iterator[Outcome]:
-        """Wait for events, for a short time; yield outcomes of runs that have ended."""
-        done, _ = self.ray.wait(list(self.running), timeout=SECONDS)
+        """Submit jobs, wait for events, for a short time; yield outcomes of runs that have ended."""
         stopping = self.controls.stop()
+        if stopping:
+            self.waiting.clear()
+            self.cancel_queued()
+        while self.waiting and len(self.running) < self.tasks:
+            self.submit(self.waiting.popleft())
+        done = self.ray.wait(list(self.running), timeout=SECONDS)[0] if self.running else []
         for event in self.ray.get(self.desk.take.remote(stopping)):
             yield from self.handle(event)
         for task in done:
             yield from self.finish(task, self.running.pop(task), stopping)
-        if stopping:
-            for task, job in self.running.items():
-                if job.number not in self.started:
-                    self.ray.cancel(task)
+
+    def cancel_queued(self) -> None:
+        """Cancel the tasks for which the cluster has had no room yet."""
+        for task, job in self.running.items():
+            if job.number not in self.started:
+                self.ray.cancel(task, force=True)
 
     def handle(self, event: Event) -> Iterator[Outcome]:
         """Show an event, or yield the outcome that it describes."""
@@ -147,7 +155,7 @@ class SpreadRuns:
             yield from self.fail(job, lost_error(error), "")
         elif left:
             self.table.say(f"a worker was lost: {len(left)} run(s) continue from their last checkpoints")
-            self.submit(job)
+            self.waiting.appendleft(job)
 
     def fail(self, job: Job, error: Exception, trace: str) -> Iterator[Outcome]:
         """The outcomes of the runs of a job that cannot train."""
