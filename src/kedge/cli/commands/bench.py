@@ -9,7 +9,7 @@ from kedge.cli.errors import report_errors
 from kedge.cli.options import Debug, Device, Json
 
 WORKLOADS = "overhead", "compute", "networks", "methods", "freezing", "packing", "diagnostics"
-PEERS = "overhead, standard, pfl-cifar10"
+PEERS = "overhead, compute, standard, pfl-cifar10"
 NETWORKS = "standard-cnn,resnet18,resnet20"
 
 

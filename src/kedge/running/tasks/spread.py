@@ -36,7 +36,7 @@ class SpreadRuns:
         self, cluster: Cluster, requests: Sequence[RunRequest], pack: int, controls: Controls
     ) -> None:
         """`pack` is the largest number of runs in a pack; 0: as many as fit into memory."""
-        self.ray, self.controls, self.pack = cluster.ray, controls, pack
+        self.cluster, self.ray, self.controls, self.pack = cluster, cluster.ray, controls, pack
         self.requests = dict(enumerate(requests))
         wanted, machines = requests[0].experiment.engine, cluster.machines
         on_gpus = trains_on_gpus(wanted, cluster)
@@ -53,6 +53,7 @@ class SpreadRuns:
 
     def outcomes(self) -> Iterator[Outcome]:
         """Train all runs, and yield outcomes as runs end; raise Interrupted if the runs were stopped."""
+        self.cluster.end_idle()
         ray, active = self.ray, ACTIVE.get()
         code = (active.folder.resolve(), active.choice) if active else None
         desk = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Desk).remote()
