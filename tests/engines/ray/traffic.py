@@ -1,8 +1,8 @@
 """Called as a script: bytes and seconds of a round on a cluster of this machine, for the standard CNN.
 
-Prints the megabytes that a worker receives and returns in a round, the milliseconds of a call of a worker without
-work, the milliseconds per MB to store and read an object, and the milliseconds in which the driver adds the sums
-of one worker and updates the server.
+Prints the megabytes that a worker receives and returns in a round, the milliseconds of a call of a worker
+without work, the milliseconds per MB to store and read an object, and the milliseconds in which the driver
+adds the sums of one worker and updates the server.
 """
 
 import pickle
