@@ -78,9 +78,7 @@ def train_on_loopback(experiment: Path, out: Path) -> None:
             code = -1
     if code:
         said = (out.parent / "server.log").read_text().strip() or "no message"
-        raise RuntimeError(
-            f"the server failed, or had no end in {END_SECONDS:.0f} s: {said}"
-        )
+        raise RuntimeError(f"the server failed, or had no end in {END_SECONDS:.0f} s: {said}")
 
 
 @contextmanager
