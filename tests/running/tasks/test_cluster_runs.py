@@ -69,6 +69,24 @@ def test_a_sweep_whose_worker_is_killed_has_the_bytes_of_a_sweep_in_one_process(
     assert " of 1 " not in again.err
 
 
+def test_a_run_that_ends_its_process_again_and_again_fails_and_the_others_finish(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """It ends in its sixth round, after the checkpoint of the fourth."""
+    killing = f'{{name = "{tmp_path / "lethal.py"}:lethal", marker = "always"}}'
+    out = tmp_path / "out"
+    answer = kedge(
+        "sweep", write_sweep(tmp_path, f'method = [{killing}, "fedavg"]'), "--engine", "ray", "--out", out
+    )
+    assert answer.code == 1
+    assert answer.err.count(LOST) == 2
+    assert answer.err.count("ended suddenly, 3 times without a new checkpoint") == 1
+    finished = [run for run in runs_of(out) if (out / run / "model.safetensors").is_file()]
+    assert [len(lines(out / run)) for run in finished] == [8]
+    (failed,) = set(runs_of(out)) - set(finished)
+    assert (out / failed / "checkpoint" / "000004").is_dir()
+
+
 def test_runs_of_one_program_train_in_packs_on_the_workers(cluster: Cluster, tmp_path: Path) -> None:
     file = write_sweep(tmp_path, '"optimizer.lr" = [0.1, 0.05]', engine="stacked")
     words = (file, "--seeds", "2", "--quiet")
