@@ -137,7 +137,7 @@ def test_everyone_averages_the_same_model(
 
 
 def test_the_workloads_are_those_that_are_named() -> None:
-    assert list(PEERS) == ["overhead", "standard", "pfl-cifar10"]
+    assert list(PEERS) == ["overhead", "compute", "standard", "pfl-cifar10"]
     own = PFL_CIFAR10
     assert (own.clients, own.per_round, own.samples, own.batch) == (1000, 50, 50, 10)
     assert sum(p.numel() for p in own.module().parameters()) == 1_626_442
@@ -290,7 +290,7 @@ def test_the_command_prints_the_table_and_json(monkeypatch: pytest.MonkeyPatch) 
     ("words", "said"),
     [
         (("pfl-cifar", "--peers"), "Did you mean 'pfl-cifar10'"),
-        (("compute", "--peers"), "Allowed: overhead, standard, pfl-cifar10"),
+        (("networks", "--peers"), "Allowed: overhead, compute, standard, pfl-cifar10"),
         (("standard", "--peers", "--steps", "-1"), "--steps -1: need at least 1"),
         (("pfl-cifar10",), "no such workload"),
     ],

@@ -2,9 +2,12 @@
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from importlib.util import find_spec
 from statistics import median
 from typing import NamedTuple
 
+from kedge.bench.cluster_rounds import cluster_rounds
 from kedge.bench.loops import central, plain_loop
 from kedge.bench.rounds import Round, rounds_of
 from kedge.bench.timing import Timing, block_speed, median_ratio, warm_up
@@ -44,20 +47,21 @@ def engine_speeds(work: Workload, timing: Timing) -> list[EngineSpeed]:
     timing = timing._replace(compiled=timing.compiled and (work.compiled or timing.on_gpu))
     task = work.task(timing.device)
     warm: dict[str, Warm] = {}
-    for how, make in ways(work, task, timing).items():
-        timing.say(f"{work.name}: warming up {how}")
-        warm[how] = prepare(make, timing.device)
-    choice = automatic_choice(work, task, timing.compiled)
-    auto = f"{choice.name}, compiled" if choice.name == "stacked" and choice.compiled else choice.name
-    if auto not in warm:
-        warm[auto] = prepare(
-            lambda: rounds_of(task, build(choice, task.model, task.federation)), timing.device
-        )
-    timing.say(f"{work.name}: measuring")
-    speeds: dict[str, list[float]] = {how: [] for how in warm}
-    for _ in range(timing.repeats):
-        for how, ready in warm.items():
-            speeds[how].append(block_speed(ready.round, timing.device))
+    with ExitStack() as running:
+        for how, make in ways(work, task, timing, running).items():
+            timing.say(f"{work.name}: warming up {how}")
+            warm[how] = prepare(make, timing.device)
+        choice = automatic_choice(work, task, timing.compiled)
+        auto = f"{choice.name}, compiled" if choice.name == "stacked" and choice.compiled else choice.name
+        if auto not in warm:
+            warm[auto] = prepare(
+                lambda: rounds_of(task, build(choice, task.model, task.federation)), timing.device
+            )
+        timing.say(f"{work.name}: measuring")
+        speeds: dict[str, list[float]] = {how: [] for how in warm}
+        for _ in range(timing.repeats):
+            for how, ready in warm.items():
+                speeds[how].append(block_speed(ready.round, timing.device))
     return [
         EngineSpeed(
             work.name,
@@ -71,8 +75,11 @@ def engine_speeds(work: Workload, timing: Timing) -> list[EngineSpeed]:
     ]
 
 
-def ways(work: Workload, task: Task, timing: Timing) -> dict[str, Callable[[], Round]]:
-    """The ways to do the workload, by name: plain loop, this device's engines, and central training."""
+def ways(work: Workload, task: Task, timing: Timing, running: ExitStack) -> dict[str, Callable[[], Round]]:
+    """The ways to do the workload, by name: plain loop, this device's engines, and central training.
+
+    `running` ends the cluster, if Ray is installed.
+    """
     model, data = task.model, task.federation
     factories: dict[str, Callable[[], Round]] = {
         PLAIN: lambda: plain_loop(work, data),
@@ -87,7 +94,15 @@ def ways(work: Workload, task: Task, timing: Timing) -> dict[str, Callable[[], R
         factories["stacked, compiled"] = lambda: rounds_of(
             task, Stacked(model, data, backend=Direct(True, model.half))
         )
+    if has_ray():
+        rounds = LONG_RUN if timing.compiled else 1
+        factories["ray"] = lambda: running.enter_context(cluster_rounds(task, "fp32", rounds))
     return factories | {CENTRAL: lambda: central(work, data)}
+
+
+def has_ray() -> bool:
+    """Whether Ray is installed."""
+    return find_spec("ray") is not None
 
 
 def prepare(make: Callable[[], Round], device: str) -> Warm:

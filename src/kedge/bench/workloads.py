@@ -135,4 +135,5 @@ PFL_CIFAR10 = Workload(
     "conv 32 – conv 64 – 128 – 10 (1,626,442 parameters), plain SGD",
     "pfl-cnn", (3, 32, 32), 1000, 50, 50, 10, True, weight_decay=0.0, clip=None,
 )  # fmt: skip
-PEERS = {work.name: work for work in (OVERHEAD, standard(), PFL_CIFAR10)}  # of the table of frameworks
+# The workloads of the table of frameworks:
+PEERS = {work.name: work for work in (OVERHEAD, COMPUTE, standard(), PFL_CIFAR10)}

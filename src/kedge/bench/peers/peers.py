@@ -118,12 +118,19 @@ def ways(work: Workload, task: Task, timing: Timing) -> list[Way]:
     data = task.federation
     with computing_in("fp32"):
         auto = automatic_choice(work, task, timing.compiled, streams=0)
-    how = f"kedge, {auto.name}" + (", compiled" if auto.compiled and auto.name == "stacked" else "")
     captured = Choice("captured", True, auto.chunk, "asked for")
     rounded: tuple[Precision, ...] = ("tf32", "bf16") if timing.on_gpu and timing.compiled else ()
+    choices = {name_of(choice): choice for choice in (*engine_choices(timing, auto.chunk), auto)}
     return [
         Way(PLAIN, None, lambda: nullcontext(plain_loop(work, data))),
-        Way(f"{how} (auto)", "fp32", partial(kedge_rounds, task, auto, "fp32")),
+        *(
+            Way(
+                f"{how} (auto)" if choice is auto else how,
+                "fp32",
+                partial(kedge_rounds, task, choice, "fp32"),
+            )
+            for how, choice in choices.items()
+        ),
         *(
             Way("kedge, captured", precision, partial(kedge_rounds, task, captured, precision))
             for precision in rounded
@@ -139,6 +146,21 @@ def ways(work: Workload, task: Task, timing: Timing) -> list[Way]:
         Way(PFL, None, lambda: pfl_research(work, data), ("pfl",), "pfl"),
         Way(FLOWER, None, lambda: flower_rounds(work, data), ("flwr", "ray"), "'flwr[simulation]'"),
     ]
+
+
+def engine_choices(timing: Timing, chunk: int) -> list[Choice]:
+    """The engines of one process: sequential, stacked, and the compiled one of this device."""
+    choices = [Choice("sequential", False, 0, "asked for"), Choice("stacked", False, chunk, "asked for")]
+    if timing.compiled and timing.on_gpu:
+        choices.append(Choice("captured", True, chunk, "asked for"))
+    elif timing.compiled:
+        choices.append(Choice("stacked", True, chunk, "asked for"))
+    return choices
+
+
+def name_of(choice: Choice) -> str:
+    """The name of a row of kedge."""
+    return f"kedge, {choice.name}" + (", compiled" if choice.compiled and choice.name == "stacked" else "")
 
 
 def kedge_rounds(task: Task, choice: Choice, precision: Precision) -> AbstractContextManager[Round]:

@@ -10,6 +10,7 @@ import torch
 from kedge.bench.candidates import candidates
 from kedge.bench.diagnostics import overheads
 from kedge.bench.engines import engine_speeds
+from kedge.bench.federation import federation_speeds
 from kedge.bench.freezing import CLIENTS, agreements, phase_costs
 from kedge.bench.methods import method_costs
 from kedge.bench.networks.speeds import NetworkBench
@@ -19,6 +20,7 @@ from kedge.bench.workloads import DIAGNOSTICS, METHODS, PEERS, WORKLOADS, standa
 from kedge.cli.actions.bench_plan import Plan
 from kedge.cli.actions.bench_tables import (
     print_engines,
+    print_federation,
     print_freezing,
     print_methods,
     print_networks,
@@ -38,6 +40,7 @@ KEYS = (  # of the JSON document
     "freezing_agreement",
     "packing",
     "diagnostics",
+    "federation",
     "peers",
 )
 
@@ -113,6 +116,12 @@ def diagnostics_results(plan: Plan) -> Iterator[Result]:
     yield Result("diagnostics", rows, partial(print_overheads, DIAGNOSTICS, rows))
 
 
+def federation_results(plan: Plan) -> Iterator[Result]:
+    """Time a federation on loopback beside one process."""
+    rows = federation_speeds(plan.timing.say)
+    yield Result("federation", rows, partial(print_federation, rows))
+
+
 def networks_results(plan: Plan) -> Iterator[Result]:
     """Time and profile networks; each setting has a table, the JSON document has the rows in order."""
     bench = NetworkBench(plan.settings, plan.precisions, plan.timing, plan.streams)
@@ -148,5 +157,6 @@ MEASUREMENTS: dict[str, Callable[[Plan], Iterator[Result]]] = {
     "freezing": freezing_results,
     "packing": packing_results,
     DIAGNOSTICS.name: diagnostics_results,
+    "federation": federation_results,
     "networks": networks_results,  # last, since the profiler slows every later measurement
 }

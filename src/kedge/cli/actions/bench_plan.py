@@ -86,6 +86,7 @@ def check_workloads(names: Sequence[str], peers: bool) -> None:
     """Raise if a workload does not exist."""
     allowed = tuple(PEERS) if peers else (
         *WORKLOADS, "networks", METHODS.name, "freezing", "packing", DIAGNOSTICS.name,
+        "federation",
     )  # fmt: skip
     for name in names:
         if name not in allowed:

@@ -7,6 +7,7 @@ from rich.table import Table
 
 from kedge.bench.diagnostics import Overhead
 from kedge.bench.engines import EngineSpeed
+from kedge.bench.federation import ABOUT, FederationSpeed
 from kedge.bench.freezing import PhaseCost, agreements
 from kedge.bench.methods import MethodCost
 from kedge.bench.networks.profile import Profile
@@ -114,6 +115,14 @@ def print_packing(setting: Setting, rows: Sequence[PackSpeed]) -> None:
     ]
     about = f"local steps {setting.steps}, batch {BATCH}, {setting.network} on 3×32×32"
     show(f"packing: runs of one client a round, {about}", table, notes)
+
+
+def print_federation(rows: Sequence[FederationSpeed]) -> None:
+    """Print the speed of a federation on loopback beside one process."""
+    table = bench_table("samples/s", "seconds a round")
+    for row in rows:
+        table.add_row(row.how, f"{row.samples_per_second:,.0f}", f"{row.seconds_a_round:.3f}")
+    show(f"federation: {ABOUT}", table, ["Medians of ten rounds, after two that are not timed."])
 
 
 def print_peers(work: Workload, rows: Sequence[PeerSpeed]) -> None:

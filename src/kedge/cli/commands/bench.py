@@ -8,8 +8,8 @@ from kedge.cli import completion
 from kedge.cli.errors import report_errors
 from kedge.cli.options import Debug, Device, Json
 
-WORKLOADS = "overhead", "compute", "networks", "methods", "freezing", "packing", "diagnostics"
-PEERS = "overhead, standard, pfl-cifar10"
+WORKLOADS = "overhead", "compute", "networks", "methods", "freezing", "packing", "diagnostics", "federation"
+PEERS = "overhead, compute, standard, pfl-cifar10"
 NETWORKS = "standard-cnn,resnet18,resnet20"
 
 
@@ -21,7 +21,8 @@ def command(
             help="overhead, compute: the engines. networks: standard CNN, ResNet-18 and ResNet-20 at 1, 10 "
             "and 100 clients. methods: the cost of each method beside FedAvg. freezing: the phases of "
             "FedBug, Vanilla and Anti beside FedAvg. packing: runs of one client a round, alone and packed. "
-            "diagnostics: the cost of measure.drift. networks, methods and freezing take ten minutes or "
+            "diagnostics: the cost of measure.drift. federation: kedge serve and kedge join on this "
+            "machine. networks, methods and freezing take ten minutes or "
             f"more. Default: overhead, compute, networks. With --peers: {PEERS}; default: all of them.",
             autocompletion=completion.one_of(*WORKLOADS),
         ),

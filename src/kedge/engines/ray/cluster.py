@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from kedge.core.errors import RequestError
+from kedge.engines.ray.ray_private import print_messages_on_stderr
 from kedge.engines.ray.shares import Machine, Share
 
 LOOPBACK = "127.0.0.1"
@@ -29,17 +30,27 @@ class Cluster:
         return [Machine(found.get("CPU", 0.0), int(found.get("GPU", 0))) for found in resources]
 
     def start(self, worker: type, share: Share) -> Any:
-        """The handle of an idle worker with this share of the cluster, or of a new one."""
+        """The handle of an idle worker with this share of the cluster, or of a new one.
+
+        Idle workers with another share are ended before, because the new one may need their room.
+        """
         for number, (idle_share, handle) in enumerate(self.idle):
             if idle_share == share:
                 del self.idle[number]
                 return handle
+        self.end_idle()
         actor = self.ray.remote(num_cpus=share.cpus, num_gpus=share.gpus, max_restarts=0)(worker)
         return actor.remote()
 
     def put_back(self, share: Share, handle: Any) -> None:
         """Keep a worker for the next run."""
         self.idle.append((share, handle))
+
+    def end_idle(self) -> None:
+        """End the idle workers, because they keep their share of the cluster."""
+        for _, handle in self.idle:
+            self.ray.kill(handle)
+        self.idle.clear()
 
 
 CONNECTED: list[Cluster] = []  # the connected cluster, if any
@@ -67,6 +78,7 @@ def connected(address: str = "") -> Iterator[Cluster]:
         yield CONNECTED[0]
         return
     ray = import_ray()
+    print_messages_on_stderr(ray)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address:

@@ -1,6 +1,7 @@
 """SpreadRuns: the driver of runs that train as Ray tasks. It submits jobs and repeats jobs that are lost."""
 
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -35,13 +36,14 @@ class SpreadRuns:
         self, cluster: Cluster, requests: Sequence[RunRequest], pack: int, controls: Controls
     ) -> None:
         """`pack` is the largest number of runs in a pack; 0: as many as fit into memory."""
-        self.ray, self.controls, self.pack = cluster.ray, controls, pack
+        self.cluster, self.ray, self.controls, self.pack = cluster, cluster.ray, controls, pack
         self.requests = dict(enumerate(requests))
         wanted, machines = requests[0].experiment.engine, cluster.machines
         on_gpus = trains_on_gpus(wanted, cluster)
         self.tasks = tasks_at_once(machines, wanted, on_gpus, len(requests))
         self.share = worker_share(machines, self.tasks, on_gpus)
         self.on_gpus = on_gpus
+        self.waiting: deque[Job] = deque()
         self.running: dict[Any, Job] = {}  # by the reference to the result
         self.started: set[int] = set()  # numbers of jobs
         self.ended: set[int] = set()  # numbers of runs
@@ -51,16 +53,16 @@ class SpreadRuns:
 
     def outcomes(self) -> Iterator[Outcome]:
         """Train all runs, and yield outcomes as runs end; raise Interrupted if the runs were stopped."""
+        self.cluster.end_idle()
         ray, active = self.ray, ACTIVE.get()
         code = (active.folder.resolve(), active.choice) if active else None
         desk = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Desk).remote()
         with shared_folder([r.folder for r in self.requests.values()]) as shared, self.table:
             self.settings = TaskSettings(self.pack, self.share, shared, code)
             self.desk, self.settings_object = desk, ray.put(self.settings)
-            for job in self.jobs():
-                self.submit(job)
+            self.waiting.extend(self.jobs())
             try:
-                while self.running:
+                while self.running or self.waiting:
                     yield from self.wait()
             finally:
                 for task in self.running:
@@ -85,17 +87,24 @@ class SpreadRuns:
         self.running[task.remote(self.desk, job, self.settings_object)] = job
 
     def wait(self) -> Iterator[Outcome]:
-        """Wait for events, for a short time; yield outcomes of runs that have ended."""
-        done, _ = self.ray.wait(list(self.running), timeout=SECONDS)
+        """Submit jobs, wait for events, for a short time; yield outcomes of runs that have ended."""
         stopping = self.controls.stop()
+        if stopping:
+            self.waiting.clear()
+            self.cancel_queued()
+        while self.waiting and len(self.running) < self.tasks:
+            self.submit(self.waiting.popleft())
+        done = self.ray.wait(list(self.running), timeout=SECONDS)[0] if self.running else []
         for event in self.ray.get(self.desk.take.remote(stopping)):
             yield from self.handle(event)
         for task in done:
             yield from self.finish(task, self.running.pop(task), stopping)
-        if stopping:
-            for task, job in self.running.items():
-                if job.number not in self.started:
-                    self.ray.cancel(task)
+
+    def cancel_queued(self) -> None:
+        """Cancel the tasks for which the cluster has had no room yet."""
+        for task, job in self.running.items():
+            if job.number not in self.started:
+                self.ray.cancel(task, force=True)
 
     def handle(self, event: Event) -> Iterator[Outcome]:
         """Show an event, or yield the outcome that it describes."""
@@ -147,7 +156,7 @@ class SpreadRuns:
             yield from self.fail(job, lost_error(error), "")
         elif left:
             self.table.say(f"a worker was lost: {len(left)} run(s) continue from their last checkpoints")
-            self.submit(job)
+            self.waiting.appendleft(job)
 
     def fail(self, job: Job, error: Exception, trace: str) -> Iterator[Outcome]:
         """The outcomes of the runs of a job that cannot train."""
