@@ -148,7 +148,7 @@ def test_the_command_prints_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
         (("packing", "--streams", "2", "--device", "cpu"), "--streams 2: more than 1 needs a CUDA device"),
         (("packing", "--streams", "1,two"), "--streams two: need whole numbers of at least 1"),
         (("packin",), "Did you mean 'packing'"),
-        (("frost",), "Allowed: overhead, compute, networks, methods, freezing, packing, diagnostics."),
+        (("frost",), "Allowed: overhead, compute, networks, methods, freezing, packing, diagnostics, fed"),
     ],
 )
 def test_wrong_requests(words: tuple[str, ...], said: str) -> None:

@@ -129,6 +129,7 @@ def test_compare_shows_accuracy_for_costs_and_what_a_target_took(runs: Path, tmp
         assert row["seconds_to_target"] > 0
 
 
+@pytest.mark.slow
 def test_runs_without_costs_have_a_gap_and_say_so(runs: Path, tmp_path: Path) -> None:
     """Earlier versions of kedge wrote such folders."""
     old = tmp_path / "old"

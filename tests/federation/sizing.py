@@ -1,6 +1,7 @@
 """Called as a script: measure rounds of a federation on loopback by the size of the model.
 
-python -m tests.federation.sizing [4KB,3MB,45MB]
+python -m tests.federation.sizing [4KB,3MB,45MB]    the table by the size of the model
+python -m tests.federation.sizing latency           a round with 0 to 100 ms between server and clients
 
 Three clients and a server over TLS, one local step a round. Beside it, with the same bytes: the same
 training in a simulation; Flower's transport alone, without kedge's runner; Flower's own server, clients and
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from statistics import median
@@ -23,6 +25,7 @@ from typing import NamedTuple
 import torch
 from safetensors.torch import load_file
 from tests.federation.processes import CONTEXT, Processes, ended, free_port, wait_until
+from tests.federation.slow_network import SlowNetwork
 
 import kedge
 from kedge.engines.flower.certificates import initialize
@@ -31,6 +34,7 @@ from kedge.engines.flower.superlink import SuperLink
 from kedge.engines.flower.supernode import Credentials, SuperNode
 
 CLIENTS, ROUNDS = 3, 8
+DELAYS = (0.0, 0.01, 0.05, 0.1)  # seconds in each direction
 APP = Path(__file__).parent / "stock_flower"
 MODELS = {
     "4KB": ("mlp(hidden=[36])", "[16]"),
@@ -73,6 +77,9 @@ class Measured(NamedTuple):
 
 def main() -> None:
     names = sys.argv[1].split(",") if len(sys.argv) > 1 else list(MODELS)
+    if names == ["latency"]:
+        print_latencies()
+        return
     print("| model | kedge, s | training, s | transport, s | Flower, s | server, MB | client, MB |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     for name in names:
@@ -84,12 +91,32 @@ def main() -> None:
         )
 
 
+def print_latencies() -> None:
+    """A table of seconds a round, by the milliseconds in each direction."""
+    print("| model |" + "".join(f" {1000 * delay:.0f} ms |" for delay in DELAYS))
+    print("|---|" + "---:|" * len(DELAYS))
+    for name, (model, features) in MODELS.items():
+        print(f"| {name} |", end="", flush=True)
+        for delay in DELAYS:
+            with TemporaryDirectory() as top:
+                experiment = write_sizing(Path(top), model, features)
+                run_federation(experiment, Path(top), delay)
+                print(f" {seconds_a_round(Path(top) / 'deployed'):.2f} |", end="", flush=True)
+        print()
+
+
+def write_sizing(folder: Path, model: str, features: str) -> Path:
+    """Write the experiment of a model."""
+    path = folder / "sizing.toml"
+    path.write_text(EXPERIMENT.format(rounds=ROUNDS, model=model, features=features))
+    return path
+
+
 def measure(model: str, features: str) -> Measured:
     """Measure one model."""
     with TemporaryDirectory() as name:
         folder = Path(name)
-        experiment = folder / "sizing.toml"
-        experiment.write_text(EXPERIMENT.format(rounds=ROUNDS, model=model, features=features))
+        experiment = write_sizing(folder, model, features)
         memory = run_federation(experiment, folder)
         kedge.run(str(experiment), out=folder / "simulated")
         size = sum(v.nbytes for v in load_file(folder / "simulated" / "model.safetensors").values())
@@ -104,14 +131,19 @@ def measure(model: str, features: str) -> Measured:
         )
 
 
-def run_federation(experiment: Path, folder: Path) -> list[float]:
-    """Train the experiment over TLS; return the peak memory of the server and of each client in MB."""
+def run_federation(experiment: Path, folder: Path, delay: float = 0.0) -> list[float]:
+    """Train the experiment over TLS; return the peak memory of the server and of each client in MB.
+
+    `delay`: seconds that bytes need in each direction.
+    """
     keys = folder / "keys"
     initialize(keys, ["127.0.0.1"], CLIENTS)
-    with Processes(folder) as processes:
+    with Processes(folder) as processes, ExitStack() as network:
         server = processes.serve(
             str(experiment), "--out", "deployed", security=["--credentials", str(keys / "server")]
         )
+        if delay:
+            processes.port = network.enter_context(SlowNetwork(processes.port, free_port(), delay)).port
         clients = [
             processes.join(number, security=["--credentials", str(keys / f"client-{number}")])
             for number in range(CLIENTS)

@@ -18,6 +18,9 @@ from kedge.reproduce.work import TrainedRun, train
 from kedge.running.progress import Interrupted
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(autouse=True)
 def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The folder for temporary files; the tables are those of digits."""
@@ -63,7 +66,6 @@ def side(tmp_path_factory: pytest.TempPathFactory) -> Side:
         )
 
 
-@pytest.mark.slow
 def test_two_processes_give_the_records_of_one(side: Side) -> None:
     assert side.ends.keys() == side.alone.keys()
     found = {name: end.record for name, end in side.ends.items() if end.record}
@@ -72,7 +74,6 @@ def test_two_processes_give_the_records_of_one(side: Side) -> None:
         assert replace(record, elapsed=0) == replace(recorded(side.alone[name].record), elapsed=0)
 
 
-@pytest.mark.slow
 def test_runs_train_in_other_processes_which_end(side: Side) -> None:
     assert len(side.processes) == 2
     assert os.getpid() not in side.processes
@@ -80,7 +81,6 @@ def test_runs_train_in_other_processes_which_end(side: Side) -> None:
     assert not side.left
 
 
-@pytest.mark.slow
 def test_the_rounds_of_all_processes_are_counted(side: Side) -> None:
     assert side.rounds == sorted(side.rounds)
     assert 0 < side.rounds[-1] <= 4 * 20 + 1
@@ -102,7 +102,6 @@ def test_a_run_that_diverges_in_a_process_is_recorded(side: Side) -> None:
     assert "fedprox diverged in round 1" in end.error
 
 
-@pytest.mark.slow
 def test_runs_of_a_killed_process_fail_with_a_remedy_and_recorded_ones_stay(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, temporary: Path
 ) -> None:
@@ -129,7 +128,6 @@ def test_runs_of_a_killed_process_fail_with_a_remedy_and_recorded_ones_stay(
     assert not list(temporary.glob("kedge-*"))
 
 
-@pytest.mark.slow
 def test_processes_stop_after_the_round_at_hand(temporary: Path) -> None:
     rounds: list[int] = []
     ended: list[TrainedRun] = []
@@ -147,7 +145,6 @@ def test_processes_stop_after_the_round_at_hand(temporary: Path) -> None:
     assert not list(temporary.glob("kedge-*"))
 
 
-@pytest.mark.slow
 def test_processes_that_nobody_waits_for_are_ended_amid_a_round(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, temporary: Path
 ) -> None:

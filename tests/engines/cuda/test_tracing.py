@@ -45,7 +45,10 @@ from kedge.nn.precision import in_precision
             feddyn(0.1),
             "small-cnn",
             id="feddyn",
-            marks=pytest.mark.skipif(torch.__version__ < "2.13", reason="this torch cannot compile it"),
+            marks=[
+                pytest.mark.skipif(torch.__version__ < "2.13", reason="this torch cannot compile it"),
+                pytest.mark.thorough,
+            ],
         ),
         pytest.param(fedbug(fedavg()), "mlp", id="fedbug"),
     ],
