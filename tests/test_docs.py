@@ -46,18 +46,19 @@ OWN_PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
-def python(*words: str) -> str:
-    """The output of a Python program."""
+def python(*words: str, folder: Path = ROOT) -> str:
+    """The output of a Python program that runs in `folder`."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "error", *words]
     return subprocess.run(
-        [sys.executable, "-W", "error", *words], capture_output=True, text=True, check=True, env=environment
+        command, capture_output=True, text=True, check=True, env=environment, cwd=folder
     ).stdout
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_the_example_runs(example: Path) -> None:
-    assert "%" in python(str(example))
+def test_the_example_runs(example: Path, tmp_path: Path) -> None:
+    assert "%" in python(str(example), folder=tmp_path)
 
 
 @pytest.mark.slow

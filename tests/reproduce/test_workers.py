@@ -17,7 +17,6 @@ from kedge.reproduce.records import read_records, write_record
 from kedge.reproduce.work import TrainedRun, train
 from kedge.running.progress import Interrupted
 
-
 pytestmark = pytest.mark.slow
 
 
