@@ -39,6 +39,8 @@ class Member:
 
     connection: Connection
     samples: int
+    evaluates: bool = False  # whether it has a validation set
+    shares: bool = False  # whether it sends its metrics
     new: bool = True  # whether it has received no order yet on this connection
 
 
@@ -94,7 +96,8 @@ class Members:
                 self.send(connection.node, Request("refused", {"reason": str(error)}, {}))
                 continue
             again = " again" if client in self.members else ""
-            self.members[client] = Member(connection, samples)
+            evaluates, shares = (answer.facts.get(name) is True for name in ("evaluates", "shares"))
+            self.members[client] = Member(connection, samples, evaluates, shares)
             self.say(f"client {client} is connected{again}: {samples} samples")
 
     def wait_for(self, clients: Sequence[int]) -> None:
@@ -132,6 +135,47 @@ class Members:
         if answered < min(self.settings.enough, len(clients)):
             return dict.fromkeys(clients, "round skipped: too few answers by the deadline")
         return open_round.replies
+
+    @property
+    def evaluating(self) -> frozenset[int]:
+        """The clients that have a validation set."""
+        return frozenset(client for client, member in self.members.items() if member.evaluates)
+
+    @property
+    def sharing(self) -> frozenset[int]:
+        """The clients that share the metrics on their validation sets."""
+        return frozenset(client for client in self.evaluating if self.members[client].shares)
+
+    def reach_evaluating(self, request: Callable[[int, bool], Request]) -> Mapping[int, Content | str]:
+        """Send each connected client with a validation set its message; wait for the replies.
+
+        Not longer than the deadline, nor for a client whose connection ends.
+        """
+        open_round, start = OpenRound(), time.monotonic()
+        waiting = [client for client in self.connected() if client in self.evaluating]
+        while waiting:
+            for client in waiting:
+                self.deliver(client, request, open_round)
+                self.collect(client, open_round)
+            self.update()
+            late = self.settings.deadline is not None and time.monotonic() - start > self.settings.deadline
+            present = () if late else self.connected()
+            lost = [c for c in waiting if c not in present and c not in open_round.replies]
+            for client in lost:
+                self.link.withdraw(open_round.numbers[client])
+                open_round.replies[client] = "no answer by the deadline" if late else "it has disconnected"
+            waiting = [client for client in waiting if client not in open_round.replies]
+            time.sleep(PAUSE_SECONDS)
+        return dict(sorted(open_round.replies.items()))
+
+    def connected(self) -> list[int]:
+        """The clients whose connections are alive."""
+        nodes = self.link.nodes()
+        return [
+            client
+            for client, member in sorted(self.members.items())
+            if nodes.get(member.connection.node) == member.connection.activated
+        ]
 
     def is_over(self, start: float, answers: int) -> bool:
         """Whether the deadline has passed, and the round does not wait for more answers."""

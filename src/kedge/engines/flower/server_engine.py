@@ -19,6 +19,7 @@ from kedge.core.tree import Leaves, Tree, flatten
 from kedge.engines.engine import Order
 from kedge.engines.flower.messages import Content, Facts, MessageError, Request, tensor_bytes
 from kedge.engines.flower.selection import all_leaves, leaf_name, trained_leaves
+from kedge.engines.flower.site_evaluation import SiteEvaluation
 from kedge.engines.flower.upload_check import Expected, checked_sums, without_outliers
 from kedge.engines.sums import Sums
 
@@ -38,6 +39,20 @@ class Exchange(Protocol):
         """
         ...
 
+    def reach_evaluating(self, request: Callable[[int, bool], Request]) -> Mapping[int, Content | str]:
+        """The replies of the connected clients that have a validation set."""
+        ...
+
+    @property
+    def evaluating(self) -> frozenset[int]:
+        """The clients that have a validation set."""
+        ...
+
+    @property
+    def sharing(self) -> frozenset[int]:
+        """The clients that share the metrics on their validation sets."""
+        ...
+
 
 class Population(NamedTuple):
     """The clients of a federation, and the templates of their uploads."""
@@ -53,6 +68,7 @@ class Traffic:
 
     down: int = 0
     up: int = 0
+    evaluation: int = 0  # down, for evaluations only; not in `down`
 
 
 @dataclass
@@ -85,6 +101,7 @@ class ServerEngine:
         self.population, self.exchange, self.say = population, exchange, say
         self.versions: dict[int, int] = {}  # client -> number of rounds after which its memory was stored
         self.sent = Sent()
+        self.sites = SiteEvaluation(self)
         self.traffic = Traffic()  # since the start of this process
         self.number = NEVER
         self.added = frozenset[str]()  # heads that this stage adds, before its first round
@@ -108,9 +125,10 @@ class ServerEngine:
         def request(client: int, new: bool) -> Request:
             made = self.request(order, client, trained, new)
             self.traffic.down += tensor_bytes(made.tensors)
-            return made
+            return self.sites.with_request(client, made, order)
 
         replies = self.exchange(clients, request)
+        self.sites.collect(replies)
         uploads = {c: self.sums_of(c, order, trained, replies.get(c, "no answer")) for c in clients}
         uploads = without_outliers(uploads, self.population.norm_limit)
         sums = Sums()
@@ -145,7 +163,12 @@ class ServerEngine:
             for path, v in flatten(tensors).items()
             if not path.startswith("broadcast/") or leaf_name(path) not in frozen
         }
-        facts: Facts = {
+        facts = {**self.facts(order, client), "frozen": sorted(frozen)}
+        return Request("train", facts, sent)
+
+    def facts(self, order: Order, client: int) -> Facts:
+        """The facts of an order for one client."""
+        return {
             "client": client,
             "round": order.round,
             "stage": self.number,
@@ -154,9 +177,7 @@ class ServerEngine:
             "memory": self.versions.get(client, 0),
             "samples": int(sum(self.population.sizes)),
             "clients": len(self.population.sizes),
-            "frozen": sorted(frozen),
         }
-        return Request("train", facts, sent)
 
     def sums_of(self, client: int, order: Order, trained: frozenset[str], reply: Content | str) -> Sums:
         """The sums of one client's upload; empty, with the reason, if it is not used."""
@@ -165,12 +186,17 @@ class ServerEngine:
         self.traffic.up += reply.nbytes
         self.sent.received[client] = order.round
         try:
-            if reply.kind == "upload" and reply.flag("lost"):
-                before = self.versions.get(client, 0)
-                self.say(f"client {client} has lost its memory of round {before}: it starts with a new one.")
+            if reply.kind == "upload":
+                self.report_lost(client, reply)
             return checked_sums(reply, self.expected(client, order, trained))
         except MessageError as error:
             return Sums(rejected=(Rejection(client, str(error)),))
+
+    def report_lost(self, client: int, reply: Content) -> None:
+        """Report a client that has lost its memory."""
+        if reply.flag("lost"):
+            before = self.versions.get(client, 0)
+            self.say(f"client {client} has lost its memory of round {before}: it starts with a new one.")
 
     def expected(self, client: int, order: Order, trained: frozenset[str]) -> Expected:
         """The upload that a client should send."""

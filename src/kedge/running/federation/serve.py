@@ -151,7 +151,7 @@ def traffic_text(arrays: Traffic, flower: tuple[int, int]) -> str:
 
 def federated(task: Task) -> Task:
     """The task with the settings of a federation: an upload that cannot be used is left out."""
-    return replace(task, on_divergence="drop", tune="off")
+    return replace(task, on_divergence="drop")
 
 
 def read_sizes(folder: Path) -> list[int] | None:
