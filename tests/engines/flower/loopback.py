@@ -12,7 +12,7 @@ from kedge.engines.flower.client_engine import ClientEngine
 from kedge.engines.flower.client_memory import ClientMemory
 from kedge.engines.flower.messages import Content, Request, from_record, to_record
 from kedge.engines.flower.server_engine import Population, ServerEngine
-from kedge.running.federation.join import simulated_client
+from kedge.running.federation.site import simulated_client
 from kedge.running.federation.uploads import upload_templates
 from kedge.running.federation.validation import Validation, obey
 
@@ -53,7 +53,7 @@ class Loopback:
         """The evaluation of a client on the local test of the experiment."""
         task = replace(self.task, federation=simulated_client(self.task.federation, client))
         file = self.folder / str(client) / "metrics.jsonl"
-        return Validation(task, file, client in self.sharing, lambda text: None)
+        return Validation(task, file, client in self.sharing)
 
     def reach_evaluating(self, request: Callable[[int, bool], Request]) -> Mapping[int, Content | str]:
         return self(sorted(self.evaluating), request) if self.evaluating else {}
@@ -72,7 +72,7 @@ class Loopback:
             new = client not in self.clients
             engine = self.clients.setdefault(client, self.start(client))
             sent = received(request(client, new))
-            reply = received(obey(engine, self.validation(client), sent))
+            reply = received(obey(engine, self.validation(client), sent, lambda line: None))
             self.down, self.up = self.down + sent.nbytes, self.up + reply.nbytes
             replies[client] = reply
         return replies

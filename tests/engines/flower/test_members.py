@@ -7,9 +7,10 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from kedge.engines.flower.events import Events
 from kedge.engines.flower.flwr_private import RecordDict
 from kedge.engines.flower.members import Members, Settings
-from kedge.engines.flower.messages import Content, Request, from_record, to_record
+from kedge.engines.flower.messages import Content, MessageError, Request, from_record, to_record
 from kedge.engines.flower.superlink import SuperLink
 
 INTRODUCTION = Request("task", {}, {})
@@ -28,6 +29,9 @@ class FakeLink:
 
     def nodes(self) -> dict[int, str]:
         return self.activated
+
+    def last_seen(self) -> dict[int, float]:
+        return dict.fromkeys(self.activated, 0.0)
 
     def send(self, node: int, record: RecordDict) -> str:
         number, content = str(len(self.kinds)), from_record(record)
@@ -109,3 +113,80 @@ def test_a_client_that_connects_again_receives_its_order_again_as_a_new_client()
 def test_an_answer_that_is_no_message_is_left_out_with_the_reason() -> None:
     replies = members(FakeLink({0: lambda content: RecordDict({})}), Settings(1))([0], order)
     assert replies == {0: "its records are none, not facts and tensors"}
+
+
+def test_a_client_that_starts_again_does_not_read_the_messages_to_its_last_process() -> None:
+    link, refusing = FakeLink({0: upload}), True
+
+    def admit(node: int, answer: Content) -> int:
+        if refusing:
+            raise MessageError("no")
+        return answer.integer("client")
+
+    exchange = Members(cast(SuperLink, link), INTRODUCTION, admit, Settings(1), lambda text: None)
+    exchange.update()
+    assert link.kinds == [(0, "task"), (0, "refused")]
+    refusing, link.activated[0] = False, "again"
+    exchange.update()
+    assert link.withdrawn == ["1"]
+    assert exchange.connected() == [0]
+
+
+def evaluating_members(link: FakeLink, settings: Settings) -> Members:
+    """Connected clients, of which all but the first have a validation set."""
+    exchange = members(link, settings)
+    for client in list(exchange.members)[1:]:
+        exchange.members[client].evaluates = True
+    return exchange
+
+
+def test_an_evaluation_reaches_the_clients_with_a_validation_set_that_are_connected() -> None:
+    link = FakeLink({0: upload, 1: upload, 2: upload, 3: upload})
+    exchange = evaluating_members(link, Settings(1))
+    del link.activated[2]
+    assert exchange.evaluating == {1, 2, 3}
+    assert list(exchange.reach_evaluating(order)) == [1, 3]
+
+
+def test_an_evaluation_does_not_wait_for_a_client_that_disconnects_or_is_late() -> None:
+    link = FakeLink({0: upload, 1: upload, 2: silent})
+    exchange = evaluating_members(link, Settings(1, deadline=0.1))
+    replies = exchange.reach_evaluating(order)
+    assert isinstance(replies[1], Content)
+    assert replies[2] == "no answer by the deadline"
+
+    def leave(content: Content) -> None:
+        del link.activated[2]
+
+    link.answers[2] = leave
+    exchange = evaluating_members(link, Settings(1))
+    assert exchange.reach_evaluating(order)[2] == "it has disconnected"
+    assert len(link.withdrawn) == 2
+
+
+def test_connections_and_their_ends_are_events() -> None:
+    events: list[tuple[str, int]] = []
+
+    def listen(kind: str, facts: dict[str, Any]) -> None:
+        if "client" in facts:
+            events.append((kind, facts["client"]))
+
+    link = FakeLink({0: upload, 1: upload})
+
+    def admit(node: int, answer: Content) -> int:
+        return answer.integer("client")
+
+    settings = Settings(2)
+    exchange = Members(
+        cast(SuperLink, link), INTRODUCTION, admit, settings, lambda text: None, Events(listen)
+    )
+    exchange.wait_for(range(2))
+    exchange([0, 1], order)
+    del link.activated[1]
+    exchange.update()
+    link.activated[1] = "again"
+    exchange.update()
+    assert events == [
+        ("connect", 0), ("connect", 1), ("order", 0), ("reply", 0), ("order", 1), ("reply", 1),
+        ("disconnect", 1), ("connect", 1),
+    ]  # fmt: skip

@@ -38,6 +38,13 @@ Skip = Annotated[
         "--skip", help="End a round with too few answers at its deadline without an update; do not wait."
     ),
 ]
+Labels = Annotated[
+    str,
+    typer.Option(
+        "--labels",
+        help="The meaning of the labels 0, 1, ..., separated by commas; compared with that of the clients.",
+    ),
+]
 NormLimit = Annotated[
     float, typer.Option(help="Leave out updates whose norm is more than this multiple of the median's.")
 ]
@@ -59,6 +66,7 @@ def command(
     deadline: Deadline = None,
     skip: Skip = False,
     norm_limit: NormLimit = 100.0,
+    labels: Labels = "",
     out: Out = None,
     resume_from: ResumeRun = None,
     force: Force = False,
@@ -79,7 +87,7 @@ def command(
         action.make_credentials(init, hosts, clients)
         return
     server = action.server_of(
-        address, credentials, insecure, action.Patience(least, deadline, norm_limit, skip)
+        address, credentials, insecure, action.Patience(least, deadline, norm_limit, skip), labels
     )
     if resume_from:
         if experiment or sets or out or precision or seed is not None:

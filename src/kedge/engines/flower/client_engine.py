@@ -26,7 +26,7 @@ from kedge.engines.sums import Sums
 
 
 class ReceivedOrder(NamedTuple):
-    """An order as the client has received it; the client's memory is the one that the server has named."""
+    """An order as the client has received it, with the client's memory restored."""
 
     order: Order
     client: int

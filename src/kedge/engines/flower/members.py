@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kedge.engines.flower.messages import Content, MessageError, Request, from_record, to_record
+from kedge.engines.flower.events import SILENT, Events
+from kedge.engines.flower.messages import Content, MessageError, Request, from_record, tensor_bytes, to_record
 from kedge.engines.flower.superlink import SuperLink
 
 PAUSE_SECONDS = 0.01  # between two looks at the replies
 FAREWELL_SECONDS = 5.0  # for the clients to read that the training has ended
+SEEN_SECONDS = 1.0  # between two events with the clients' signs of life
 REMINDER_SECONDS = 30.0  # between two messages that name the missing clients
 
 
@@ -42,6 +44,7 @@ class Member:
     evaluates: bool = False  # whether it has a validation set
     shares: bool = False  # whether it sends its metrics
     new: bool = True  # whether it has received no order yet on this connection
+    online: bool = True
 
 
 @dataclass
@@ -63,12 +66,15 @@ class Members:
         admit: Callable[[int, Content], int],
         settings: Settings,
         say: Callable[[str], None],
+        events: Events = SILENT,
     ) -> None:
         """`admit(node, answer)` returns the number of a client, or raises MessageError with the reason."""
         self.link, self.introduction, self.admit = link, introduction, admit
-        self.settings, self.say = settings, say
+        self.settings, self.say, self.events = settings, say, events
         self.asked: dict[Connection, str] = {}  # new connections -> the introduction that they have to answer
+        self.refusals: dict[int, str] = {}  # node -> the message with the reason
         self.seen: set[Connection] = set()
+        self.reported = 0.0  # when the signs of life were last reported
         self.members: dict[int, Member] = {}
 
     def send(self, node: int, request: Request) -> str:
@@ -77,10 +83,13 @@ class Members:
 
     def update(self) -> None:
         """Introduce the task to new connections, and admit or refuse the connections that have answered."""
-        for node, activated in self.link.nodes().items():
+        nodes = self.link.nodes()
+        self.report_lost(nodes)
+        for node, activated in nodes.items():
             connection = Connection(node, activated)
             if connection not in self.seen:
                 self.seen.add(connection)
+                self.withdraw_unread(node)
                 self.asked[connection] = self.send(node, self.introduction)
         for connection, number in list(self.asked.items()):
             record = self.link.receive(number)
@@ -93,12 +102,45 @@ class Members:
                 samples = answer.integer("samples")
             except MessageError as error:
                 self.say(f"a client was refused: {error}")
-                self.send(connection.node, Request("refused", {"reason": str(error)}, {}))
+                self.events("refused", reason=str(error))
+                reason = Request("refused", {"reason": str(error)}, {})
+                self.refusals[connection.node] = self.send(connection.node, reason)
                 continue
             again = " again" if client in self.members else ""
             evaluates, shares = (answer.facts.get(name) is True for name in ("evaluates", "shares"))
             self.members[client] = Member(connection, samples, evaluates, shares)
             self.say(f"client {client} is connected{again}: {samples} samples")
+            self.events(
+                "connect",
+                client=client,
+                samples=samples,
+                again=bool(again),
+                evaluates=evaluates,
+                shares=shares,
+            )
+
+    def withdraw_unread(self, node: int) -> None:
+        """Withdraw the messages to an earlier process of a node: the next one must not read them."""
+        numbers = [self.asked.pop(c) for c in list(self.asked) if c.node == node]
+        if node in self.refusals:
+            numbers.append(self.refusals.pop(node))
+        for number in numbers:
+            self.link.withdraw(number)
+
+    def report_lost(self, nodes: Mapping[int, str]) -> None:
+        """Report the clients whose connections have ended, and signs of life of the others.
+
+        `nodes` are the connected nodes.
+        """
+        if time.monotonic() - self.reported > SEEN_SECONDS:
+            self.reported, times = time.monotonic(), self.link.last_seen()
+            numbers = {client: member.connection.node for client, member in self.members.items()}
+            self.events("seen", times={c: times[node] for c, node in numbers.items() if node in times})
+        for client, member in self.members.items():
+            if member.online and nodes.get(member.connection.node) != member.connection.activated:
+                member.online = False
+                self.say(f"client {client} has disconnected")
+                self.events("disconnect", client=client)
 
     def wait_for(self, clients: Sequence[int]) -> None:
         """Wait until these clients are connected."""
@@ -189,7 +231,9 @@ class Members:
             return
         if client in open_round.numbers:
             self.link.withdraw(open_round.numbers[client])
-        open_round.numbers[client] = self.send(member.connection.node, request(client, member.new))
+        order = request(client, member.new)
+        open_round.numbers[client] = self.send(member.connection.node, order)
+        self.events("order", client=client, bytes=tensor_bytes(order.tensors), message=order.kind)
         open_round.connections[client] = member.connection
 
     def collect(self, client: int, open_round: OpenRound) -> None:
@@ -199,7 +243,9 @@ class Members:
             return
         self.members[client].new = False
         try:
-            open_round.replies[client] = from_record(record)
+            content = from_record(record)
+            open_round.replies[client] = content
+            self.events("reply", client=client, bytes=content.nbytes)
         except MessageError as error:
             open_round.replies[client] = str(error)
 

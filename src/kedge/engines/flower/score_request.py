@@ -19,5 +19,10 @@ class SiteScore(NamedTuple):
     loss: float  # summed over the samples
 
 
+def name_of(model: str, kind: str) -> str:
+    """The name of a metric, as in a history: `model` is a key of `ClientScores`, `kind` accuracy or loss."""
+    return f"personal.local.{kind}.tuned" if model == "tuned" else f"{model}.local.{kind}"
+
+
 ClientScores = dict[str, SiteScore]  # by model: distributed, personal, tuned
 NOTHING = ScoreRequest(0)

@@ -17,6 +17,7 @@ from kedge.core.model import Model
 from kedge.core.server import Rejection
 from kedge.core.tree import Leaves, Tree, flatten
 from kedge.engines.engine import Order
+from kedge.engines.flower.events import SILENT, Events
 from kedge.engines.flower.messages import Content, Facts, MessageError, Request, tensor_bytes
 from kedge.engines.flower.selection import all_leaves, leaf_name, trained_leaves
 from kedge.engines.flower.site_evaluation import SiteEvaluation
@@ -96,9 +97,10 @@ class ServerEngine:
         population: Population,
         exchange: Exchange,
         say: Callable[[str], None],
+        events: Events = SILENT,
     ) -> None:
         self.network, self.model, self.stages = model, model, list(stages)
-        self.population, self.exchange, self.say = population, exchange, say
+        self.population, self.exchange, self.say, self.events = population, exchange, say, events
         self.versions: dict[int, int] = {}  # client -> number of rounds after which its memory was stored
         self.sent = Sent()
         self.sites = SiteEvaluation(self)
@@ -118,6 +120,7 @@ class ServerEngine:
 
     def train(self, order: Order, clients: Sequence[int]) -> Sums:
         """Send `order` to the clients, wait for their replies, and add these up."""
+        self.events("round", round=order.round + 1, clients=list(clients), stage=self.number)
         trained = self.round_leaves(order, clients)
         self.sent.changed |= dict.fromkeys(self.added, order.round - order.stage_round - 1)
         self.added = frozenset()
@@ -139,7 +142,15 @@ class ServerEngine:
                 self.versions[client] = order.round + 1
         if sums.size:
             self.sent.changed |= dict.fromkeys(self.shared & trained, order.round)
+        self.report_round(sums)
         return sums
+
+    def report_round(self, sums: Sums) -> None:
+        """Report the end of a round."""
+        for rejection in sums.rejected:
+            self.events("rejected", client=rejection.client, reason=rejection.reason)
+            self.say(f"the update of client {rejection.client} is left out: {rejection.reason}")
+        self.events("round end", admitted=sums.size, rejected=len(sums.rejected))
 
     def round_leaves(self, order: Order, clients: Sequence[int]) -> frozenset[str]:
         """The leaves that train on some client of this round."""

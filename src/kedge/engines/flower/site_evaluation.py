@@ -6,12 +6,13 @@ round, at the end of a stage, and if scores are needed at once.
 """
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from kedge.core.tree import flatten
 from kedge.engines.engine import Order
 from kedge.engines.flower.messages import Content, MessageError, Request, tensor_bytes
-from kedge.engines.flower.score_request import NOTHING, ClientScores, ScoreRequest
+from kedge.engines.flower.score_request import NOTHING, ClientScores, ScoreRequest, name_of
 from kedge.engines.flower.site_scores import request_facts, scores_of
 
 if TYPE_CHECKING:
@@ -101,3 +102,14 @@ class SiteEvaluation:
                 continue
             if scores:
                 self.scores[client] = scores
+                self.report(client, scores)
+
+    def report(self, client: int, scores: ClientScores) -> None:
+        """Report a client's metrics as an event, under the names of a history."""
+        metrics = {
+            name_of(model, kind): total / score.samples
+            for model, score in scores.items()
+            for kind, total in (("accuracy", score.correct), ("loss", score.loss))
+            if isfinite(total)
+        }
+        self.engine.events("evaluation", client=client, evaluated=self.request.round, metrics=metrics)

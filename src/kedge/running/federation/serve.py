@@ -10,6 +10,8 @@ import torch
 from kedge.config.experiment import Experiment
 from kedge.config.task import Task
 from kedge.core.errors import RequestError
+from kedge.data.npz_files import stored_label_names
+from kedge.engines.flower.events import SILENT, Events
 from kedge.engines.flower.members import Members, Settings
 from kedge.engines.flower.messages import Content, MessageError
 from kedge.engines.flower.server_engine import NORM_LIMIT, Population, ServerEngine, Traffic
@@ -23,7 +25,9 @@ from kedge.running.engine_settings import (
     write_environment,
 )
 from kedge.running.execute import create_run, load_run
-from kedge.running.federation.introduction import check_answer, fingerprints, introduction, sizes_only
+from kedge.running.federation.agreement import facts_to_compare
+from kedge.running.federation.introduction import check_answer, introduction, read_labels, sizes_only
+from kedge.running.federation.labels import LabelNames, Names, check_count
 from kedge.running.federation.uploads import upload_templates
 from kedge.running.folders.folder import locked, write
 from kedge.running.progress import Observer, Progress
@@ -44,6 +48,7 @@ class Server:
     deadline: float | None = None  # seconds
     norm_limit: float = NORM_LIMIT  # times the median of the round's norms
     skip: bool = False  # end a round without an update if too few have answered at the deadline
+    labels: Names = ()  # the names of the classes; (): those in the experiment's npz file, if any
 
     def __post_init__(self) -> None:
         if self.certificate is None and self.host not in ("127.0.0.1", "localhost", "::1"):
@@ -53,16 +58,23 @@ class Server:
             )
 
 
-def serve(experiment: Experiment, folder: Path, server: Server, observer: Observer, force: bool) -> Progress:
+def serve(
+    experiment: Experiment,
+    folder: Path,
+    server: Server,
+    force: bool,
+    observer: Observer,
+    events: Events = SILENT,
+) -> Progress:
     """Train an experiment with clients on other machines, in a new folder."""
     check_federated(experiment)
     experiment = replace(experiment, engine=replace(experiment.engine, device="cpu"))
     with ExitStack() as locks:
         task = create_run(experiment, folder, force, locks)
-        return train(task, experiment, folder, server, observer)
+        return train(task, experiment, folder, server, observer, events)
 
 
-def resume_serving(folder: Path, server: Server, observer: Observer) -> Progress:
+def resume_serving(folder: Path, server: Server, observer: Observer, events: Events = SILENT) -> Progress:
     """Continue the training of a server that was stopped or killed."""
     with locked(folder):
         settings = read_engine_settings(folder)
@@ -72,7 +84,7 @@ def resume_serving(folder: Path, server: Server, observer: Observer) -> Progress
                 f"with kedge run --resume {folder}, or serve its config.toml in a new folder."
             )
         experiment, task = load_run(folder)
-        return train(task, experiment, folder, server, observer)
+        return train(task, experiment, folder, server, observer, events)
 
 
 def check_federated(experiment: Experiment) -> None:
@@ -91,9 +103,14 @@ def check_federated(experiment: Experiment) -> None:
         )
 
 
-def train(task: Task, experiment: Experiment, folder: Path, server: Server, observer: Observer) -> Progress:
+def train(
+    task: Task, experiment: Experiment, folder: Path, server: Server, observer: Observer, events: Events
+) -> Progress:
     """Wait for the clients, and train the remaining rounds."""
-    clients, prints = len(task.federation.clients), fingerprints(experiment, task)
+    clients, compared = len(task.federation.clients), facts_to_compare(experiment, task)
+    check_rules(task)
+    names = names_of_labels(server, experiment, task.federation.classes)
+    labels = LabelNames(names, observer.say)
     settings = Settings(server.least, server.deadline, server.skip)
     with (
         computing_in(task.precision),
@@ -105,11 +122,13 @@ def train(task: Task, experiment: Experiment, folder: Path, server: Server, obse
         sizes = read_sizes(folder)
 
         def admit(node: int, answer: Content) -> int:
-            client = check_answer(answer, prints, clients)
+            client = check_answer(answer, compared, clients)
+            labels.check(client, read_labels(answer))
             check_claims(client, answer.integer("samples"), nodes.get(node), sizes)
             return client
 
-        members = Members(link, introduction(experiment, task), admit, settings, observer.say)
+        members = Members(link, introduction(experiment, task, names), admit, settings, observer.say, events)
+        events("listening", address=link.address, clients=clients, rounds=task.rounds)
         observer.say(f"listening on {link.address} for {clients} clients")
         if sizes is None:
             members.wait_for(range(clients))
@@ -117,7 +136,7 @@ def train(task: Task, experiment: Experiment, folder: Path, server: Server, obse
             write(folder / SIZES, json.dumps(sizes).encode())
         task = replace(federated(task), federation=sizes_only(task.federation, sizes))
         population = Population(sizes, upload_templates(task), server.norm_limit)
-        engine = ServerEngine(task.model, task.stages, population, members, observer.say)
+        engine = ServerEngine(task.model, task.stages, population, members, observer.say, events)
         engine_settings = {
             "name": FEDERATION,
             "compiled": False,
@@ -127,8 +146,27 @@ def train(task: Task, experiment: Experiment, folder: Path, server: Server, obse
         write_environment(folder, task, engine_settings)
         progress = run(task, engine, folder, 1, engine_settings, observer)
         members.dismiss("the training has ended")
-        observer.say(traffic_text(engine.traffic, link.traffic()))
+        report_traffic(engine.traffic, link.traffic(), observer, events)
         return progress
+
+
+def check_rules(task: Task) -> None:
+    """Raise if a rule reads a metric of a model that the clients do not receive."""
+    for stage in task.stages:
+        metric = str(getattr(stage.until, "metric", ""))
+        if ".local." in metric and not metric.startswith(("distributed.", "personal.")):
+            raise RequestError(
+                f"plateau(metric={metric!r}): in a federation clients evaluate the distributed model and "
+                "their own, no others. Use distributed.local or personal.local, or simulate with kedge run."
+            )
+
+
+def names_of_labels(server: Server, experiment: Experiment, classes: int) -> Names:
+    """The names of the labels: those of --labels, else those in the experiment's npz file."""
+    if server.labels:
+        check_count(server.labels, classes, "--labels")
+        return server.labels
+    return stored_label_names(experiment.data["name"], experiment.data.get("path"))
 
 
 def check_claims(client: int, samples: int, owner: int | None, sizes: list[int] | None) -> None:
@@ -141,11 +179,22 @@ def check_claims(client: int, samples: int, owner: int | None, sizes: list[int] 
         )
 
 
+def report_traffic(arrays: Traffic, flower: tuple[int, int], observer: Observer, events: Events) -> None:
+    """Report the bytes that this process has sent and received, at the end of the training."""
+    observer.say(traffic_text(arrays, flower))
+    events(
+        "end",
+        arrays={"down": arrays.down, "up": arrays.up, "evaluation": arrays.evaluation},
+        with_framing={"down": flower[0], "up": flower[1]},
+    )
+
+
 def traffic_text(arrays: Traffic, flower: tuple[int, int]) -> str:
     """The bytes that this process has sent and received, as a sentence."""
     return (
-        f"sent {arrays.down:,} bytes of arrays ({flower[0]:,} with Flower's framing), received {arrays.up:,} "
-        f"({flower[1]:,}); HTTP and TLS are not counted"
+        f"sent {arrays.down:,} bytes of arrays in orders, and {arrays.evaluation:,} for evaluations "
+        f"({flower[0]:,} with Flower's framing); received {arrays.up:,} ({flower[1]:,}); HTTP and TLS are "
+        "not counted"
     )
 
 

@@ -16,7 +16,7 @@ from kedge.core.algorithm import logits
 from kedge.core.tree import Leaves
 from kedge.engines.flower.client_engine import ClientEngine, ReceivedOrder
 from kedge.engines.flower.messages import Content, Facts, Request
-from kedge.engines.flower.score_request import ClientScores, ScoreRequest, SiteScore
+from kedge.engines.flower.score_request import ClientScores, ScoreRequest, SiteScore, name_of
 from kedge.engines.flower.site_scores import score_facts, score_request
 from kedge.measure.evaluation import (
     ClientScore,
@@ -30,10 +30,10 @@ from kedge.measure.evaluation import (
 from kedge.running.recording.evaluation import finite_or_none
 
 LOG = "metrics.jsonl"
-NAMES = {
-    "distributed": ("distributed.local.{}", "the server's model"),
-    "personal": ("personal.local.{}", "your own model"),
-    "tuned": ("personal.local.{}.tuned", "your own model after fine-tuning"),
+MODELS = {
+    "distributed": "the server's model",
+    "personal": "your own model",
+    "tuned": "your own model after fine-tuning",
 }
 
 
@@ -44,20 +44,22 @@ class Validation:
     task: Task  # its federation has the client's samples only
     file: Path  # the log
     shares: bool  # whether metrics are sent to the server
-    say: Callable[[str], None]
 
     @property
     def samples(self) -> int:
         """The number of samples of the validation set."""
         return len(self.task.federation.local_tests[0])
 
-    def evaluate(self, engine: ClientEngine, content: Content, received: ReceivedOrder) -> Facts:
+    def evaluate(
+        self, engine: ClientEngine, content: Content, received: ReceivedOrder, say: Callable[[str], None]
+    ) -> Facts:
         """Evaluate as the message requests; return the facts for the server: empty unless shared."""
         request = score_request(content)
         if not (request.round and self.samples):
             return {}
         scores = self.scores(engine, content, received, request)
         self.write(request.round, scores)
+        say(f"round {request.round} on your {self.samples} validation samples: {scores_text(scores)}")
         return score_facts(scores) if self.shares else {}
 
     def scores(
@@ -83,23 +85,31 @@ class Validation:
         return split_by_client(scorer.model_scores(*model, samples), {0: self.samples})[0]
 
     def write(self, round: int, scores: ClientScores) -> None:
-        """Append a line to the log, and print the metrics."""
+        """Append a line to the log."""
         line: dict[str, float | None] = {"round": round, "samples": self.samples}
-        parts = []
         for model, score in scores.items():
-            name, meaning = NAMES[model]
             metrics = pooled_metrics([ClientScore(*score)])
-            line |= {name.format(k): finite_or_none(v) for k, v in metrics.items()}
-            parts.append(f"{meaning}: accuracy {100 * metrics['accuracy']:.1f} %, loss {metrics['loss']:.4f}")
+            line |= {name_of(model, k): finite_or_none(v) for k, v in metrics.items()}
         with self.file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-        self.say(f"after round {round}, on your {self.samples} validation samples: {'; '.join(parts)}")
 
 
-def obey(engine: ClientEngine, validation: Validation | None, content: Content) -> Request:
+def scores_text(scores: ClientScores) -> str:
+    """Scores in words."""
+    parts = []
+    for model, score in scores.items():
+        metrics = pooled_metrics([ClientScore(*score)])
+        percent, loss = 100 * metrics["accuracy"], metrics["loss"]
+        parts.append(f"{MODELS[model]} has accuracy {percent:.1f} %, loss {loss:.4f}")
+    return "; ".join(parts)
+
+
+def obey(
+    engine: ClientEngine, validation: Validation, content: Content, say: Callable[[str], None]
+) -> Request:
     """Evaluate and train, or only evaluate, as the server's message says; return the reply."""
     received = engine.receive(content)
-    facts = validation.evaluate(engine, content, received) if validation else {}
+    facts = validation.evaluate(engine, content, received, say)
     if content.kind == "evaluate":
         return Request("scores", {"lost": received.lost, **facts}, {})
     reply = engine.train_on(received, content.names("frozen"))

@@ -74,7 +74,7 @@ def with_site_metrics(
     The second value is not None if these arrive with the replies of the next round.
     """
     sites, stage = sites_of(engine), task.stages[progress.stage]
-    if sites is None or task.privacy.active:
+    if sites is None:
         return evaluated, None
     server, tuned = progress.server, tuning_due(task, stage.algorithm, progress.round)
     own = has_own_models(stage.algorithm, server, task.model)
@@ -90,7 +90,7 @@ def with_site_metrics(
 
 
 def late_results(task: Task, sites: Sites, evaluated: Evaluated) -> PendingResults:
-    """A function that returns the metrics, with those that the clients have sent when it is called."""
+    """A function that returns the metrics, also of the clients' scores that have arrived by then."""
     return lambda: site_metrics(task, evaluated, sites.take(evaluated.round))
 
 
