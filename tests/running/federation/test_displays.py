@@ -120,6 +120,13 @@ def test_without_a_terminal_some_rounds_are_lines(
     assert printed == [f"round {n} of 5: 1 update, training loss 0.5000, accuracy 75.0 %" for n in expected]
 
 
+def test_a_message_that_quotes_a_client_cannot_control_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    LineDisplay(1, False).say("a client was refused: \x1b[2J\rclient 0 is connected")
+    assert capsys.readouterr().err == "a client was refused: ?[2J?client 0 is connected\n"
+
+
 def test_the_display_follows_the_options() -> None:
     assert isinstance(display_for("x", 1, quiet=False, as_json=True), JsonDisplay)
     assert isinstance(display_for("x", 1, quiet=True, as_json=False), LineDisplay)

@@ -66,6 +66,8 @@ def test_data_that_do_not_fit_are_refused_with_the_file_and_the_reason(
 def test_a_file_that_is_missing_or_no_npz_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no such file. Give an npz file with the arrays x and y"):
         federation_of_files(SiteFiles(tmp_path / "none.npz"), FORM)
+    with pytest.raises(DataError, match=r"no such file"):
+        label_names(SiteFiles(tmp_path / "none.npz"), 4)
     (tmp_path / "text.npz").write_text("x,y\n1,2\n")
     with pytest.raises(DataError, match=r"damaged, or not an npz of plain arrays"):
         federation_of_files(SiteFiles(tmp_path / "text.npz"), FORM)

@@ -101,7 +101,7 @@ class LineDisplay:
 
     def say(self, message: str) -> None:
         """Print a message; also if `quiet`, because it may be a warning."""
-        self.console.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
+        self.console.print(printable(message), style="dim", markup=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> Self:
         return self
@@ -141,7 +141,9 @@ class LiveTable:
 
     def say(self, message: str) -> None:
         """Print a message above the table."""
-        self.live.console.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
+        self.live.console.print(
+            printable(message), style="dim", markup=False, highlight=False, soft_wrap=True
+        )
 
     def render(self) -> RenderableType:
         """The title and the table."""
@@ -165,6 +167,11 @@ class LiveTable:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.live.stop()
+
+
+def printable(message: str) -> str:
+    """A message that may quote a client, without characters that control a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in message)
 
 
 def line_text(line: dict[str, Any], rounds: int) -> str:

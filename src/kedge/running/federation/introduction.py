@@ -30,6 +30,7 @@ from kedge.running.folders.identity import digest, experiment_identity
 from kedge.version import __version__
 
 PROTOCOL = 2  # raised when messages change their form
+MOST_CHARACTERS = 1000  # of a reason that a client sends
 
 
 class Membership(NamedTuple):
@@ -140,7 +141,7 @@ def answer(member: Membership, compared: Compared) -> Request:
 def check_answer(content: Content, compared: Compared, clients: int) -> int:
     """The number of the client that answers; raise MessageError with the reason if it cannot take part."""
     if content.kind == "failed":
-        raise MessageError(content.text("reason"))
+        raise MessageError(content.text("reason")[:MOST_CHARACTERS])
     if content.kind != "member":
         raise MessageError(f"its message is {content.kind!r}, not the answer to the introduction")
     check_equal(content, compared)

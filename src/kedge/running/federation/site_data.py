@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from kedge.core.errors import DataError
 from kedge.data.dataset import Dataset
@@ -67,9 +68,7 @@ def federation_of_files(files: SiteFiles, form: DataForm) -> Federation:
 
 def samples_of(file: Path, form: DataForm) -> Dataset:
     """The samples of a file; raise if they do not fit the federation."""
-    if not file.is_file():
-        raise DataError(f"{file}: no such file. Give an npz file with the arrays x and y.")
-    arrays = npz_arrays(file, ("x", "y"))
+    arrays = arrays_of(file)
     try:
         data = Dataset(arrays["x"], arrays["y"])
     except DataError as error:
@@ -91,6 +90,13 @@ def samples_of(file: Path, form: DataForm) -> Dataset:
     return data
 
 
+def arrays_of(file: Path) -> dict[str, NDArray[np.generic]]:
+    """The arrays of a site's file; raise if it is missing or damaged."""
+    if not file.is_file():
+        raise DataError(f"{file}: no such file. Give an npz file with the arrays x and y.")
+    return npz_arrays(file, ("x", "y"))
+
+
 def label_names(files: SiteFiles, classes: int) -> Names:
     """The names of a site's labels: of --labels, or of the array label_names in its file; () for none."""
     if files.labels:
@@ -98,7 +104,7 @@ def label_names(files: SiteFiles, classes: int) -> Names:
         return files.labels
     if files.data is None:
         return ()
-    found = npz_arrays(files.data, ("x", "y")).get("label_names")
+    found = arrays_of(files.data).get("label_names")
     if found is None:
         return ()
     source = f"label_names in {files.data}"
