@@ -202,6 +202,7 @@ def test_a_line_that_waits_survives_the_end_of_the_server(killed: int, tmp_path:
 
 
 BAD_SCORES: dict[str, list[float]] = {
+    "another model": [10.0, 3.0, 1.0],
     "more correct than samples": [10.0, 11.0, 1.0],
     "a part of a sample": [10.5, 3.0, 1.0],
     "no samples": [0.0, 0.0, 0.0],
@@ -220,7 +221,8 @@ def test_scores_that_are_not_possible_are_left_out_and_reported(name: str, tmp_p
             reply = replies[0]
             assert isinstance(reply, Content)
             if "score.distributed" in reply.facts:
-                facts = {**reply.facts, "score.distributed": BAD_SCORES[name]}
+                fact = "score.other" if name == "another model" else "score.distributed"
+                facts = {**reply.facts, fact: BAD_SCORES[name]}
                 replies[0] = reply._replace(facts=facts)
             return replies
 

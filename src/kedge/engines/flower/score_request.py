@@ -20,9 +20,10 @@ class SiteScore(NamedTuple):
 
 
 def name_of(model: str, kind: str) -> str:
-    """The name of a metric, as in a history: `model` is a key of `ClientScores`, `kind` accuracy or loss."""
+    """The name of a metric, as in a history: `model` is one of `MODELS`, `kind` accuracy or loss."""
     return f"personal.local.{kind}.tuned" if model == "tuned" else f"{model}.local.{kind}"
 
 
-ClientScores = dict[str, SiteScore]  # by model: distributed, personal, tuned
+MODELS = ("distributed", "personal", "tuned")
+ClientScores = dict[str, SiteScore]  # by model
 NOTHING = ScoreRequest(0)

@@ -7,7 +7,7 @@ shares them.
 from collections.abc import Mapping
 
 from kedge.engines.flower.messages import Content, Facts, MessageError
-from kedge.engines.flower.score_request import ClientScores, ScoreRequest, SiteScore
+from kedge.engines.flower.score_request import MODELS, ClientScores, ScoreRequest, SiteScore
 
 PREFIX = "score."
 
@@ -33,10 +33,12 @@ def scores_of(reply: Content) -> ClientScores:
     for name in reply.facts:
         if not name.startswith(PREFIX):
             continue
-        values = reply.numbers(name)
+        model, values = name.removeprefix(PREFIX), reply.numbers(name)
+        if model not in MODELS:
+            raise MessageError(f"its {name} is of no model that was evaluated")
         if len(values) != 3 or not is_possible(*values):
             raise MessageError(f"its {name} is {values}, not samples, correct samples and loss")
-        found[name.removeprefix(PREFIX)] = SiteScore(int(values[0]), int(values[1]), values[2])
+        found[model] = SiteScore(int(values[0]), int(values[1]), values[2])
     return found
 
 

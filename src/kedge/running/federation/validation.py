@@ -30,7 +30,7 @@ from kedge.measure.evaluation import (
 from kedge.running.recording.evaluation import finite_or_none
 
 LOG = "metrics.jsonl"
-MODELS = {
+MEANINGS = {
     "distributed": "the server's model",
     "personal": "your own model",
     "tuned": "your own model after fine-tuning",
@@ -100,7 +100,7 @@ def scores_text(scores: ClientScores) -> str:
     for model, score in scores.items():
         metrics = pooled_metrics([ClientScore(*score)])
         percent, loss = 100 * metrics["accuracy"], metrics["loss"]
-        parts.append(f"{MODELS[model]} has accuracy {percent:.1f} %, loss {loss:.4f}")
+        parts.append(f"{MEANINGS[model]} has accuracy {percent:.1f} %, loss {loss:.4f}")
     return "; ".join(parts)
 
 
