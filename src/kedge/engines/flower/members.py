@@ -14,6 +14,7 @@ from kedge.engines.flower.events import SILENT, Events
 from kedge.engines.flower.messages import Content, MessageError, Request, from_record, tensor_bytes, to_record
 from kedge.engines.flower.superlink import SuperLink
 
+LATE = "no answer by the deadline"
 PAUSE_SECONDS = 0.01  # between two looks at the replies
 FAREWELL_SECONDS = 5.0  # for the clients to read that the training has ended
 SEEN_SECONDS = 1.0  # between two events with the clients' signs of life
@@ -173,7 +174,7 @@ class Members:
         for client, number in open_round.numbers.items():
             if client not in open_round.replies:
                 self.link.withdraw(number)
-                open_round.replies[client] = "no answer by the deadline"
+                open_round.replies[client] = LATE
         if answered < min(self.settings.enough, len(clients)):
             return dict.fromkeys(clients, "round skipped: too few answers by the deadline")
         return open_round.replies
@@ -189,12 +190,18 @@ class Members:
         return frozenset(client for client in self.evaluating if self.members[client].shares)
 
     def reach_evaluating(self, request: Callable[[int, bool], Request]) -> Mapping[int, Content | str]:
-        """Send each connected client with a validation set its message; wait for the replies.
+        """Send each connected client with a validation set its message; return the replies."""
+        return self.reach([c for c in self.connected() if c in self.evaluating], request)
 
-        Not longer than the deadline, nor for a client whose connection ends.
+    def reach(
+        self, clients: Sequence[int], request: Callable[[int, bool], Request]
+    ) -> Mapping[int, Content | str]:
+        """Send each client its message; wait for the replies of clients that stay connected.
+
+        Not longer than the deadline.
         """
         open_round, start = OpenRound(), time.monotonic()
-        waiting = [client for client in self.connected() if client in self.evaluating]
+        waiting = list(clients)
         while waiting:
             for client in waiting:
                 self.deliver(client, request, open_round)
@@ -202,10 +209,10 @@ class Members:
             self.update()
             late = self.settings.deadline is not None and time.monotonic() - start > self.settings.deadline
             present = () if late else self.connected()
-            lost = [c for c in waiting if c not in present and c not in open_round.replies]
-            for client in lost:
-                self.link.withdraw(open_round.numbers[client])
-                open_round.replies[client] = "no answer by the deadline" if late else "it has disconnected"
+            for client in waiting:
+                if client not in present and client not in open_round.replies:
+                    self.link.withdraw(open_round.numbers[client])
+                    open_round.replies[client] = LATE if late else "it has disconnected"
             waiting = [client for client in waiting if client not in open_round.replies]
             time.sleep(PAUSE_SECONDS)
         return dict(sorted(open_round.replies.items()))

@@ -5,9 +5,9 @@ as in the sequential engine: the result has the same bits. The clients' memories
 engine knows the round after which each memory was stored, and names it in every order.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 
@@ -18,6 +18,7 @@ from kedge.core.server import Rejection
 from kedge.core.tree import Leaves, Tree, flatten
 from kedge.engines.engine import Order
 from kedge.engines.flower.events import SILENT, Events
+from kedge.engines.flower.exchange import Exchange
 from kedge.engines.flower.messages import Content, Facts, MessageError, Request, tensor_bytes
 from kedge.engines.flower.selection import all_leaves, leaf_name, trained_leaves
 from kedge.engines.flower.site_evaluation import SiteEvaluation
@@ -26,33 +27,6 @@ from kedge.engines.sums import Sums
 
 NEVER = -1
 NORM_LIMIT = 100.0
-
-
-class Exchange(Protocol):
-    """Sends requests to clients and returns their replies."""
-
-    def __call__(
-        self, clients: Sequence[int], request: Callable[[int, bool], Request]
-    ) -> Mapping[int, Content | str]:
-        """The reply of each client, or the reason why it has not replied.
-
-        `request(client, new)` makes a client's message; `new`: the client has nothing of earlier messages.
-        """
-        ...
-
-    def reach_evaluating(self, request: Callable[[int, bool], Request]) -> Mapping[int, Content | str]:
-        """The replies of the connected clients that have a validation set."""
-        ...
-
-    @property
-    def evaluating(self) -> frozenset[int]:
-        """The clients that have a validation set."""
-        ...
-
-    @property
-    def sharing(self) -> frozenset[int]:
-        """The clients that share the metrics on their validation sets."""
-        ...
 
 
 class Population(NamedTuple):

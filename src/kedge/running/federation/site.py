@@ -57,7 +57,7 @@ def run_of(site: Site, content: Content, before: SiteRun | None) -> SiteRun:
     if site.shares and experiment.privacy.active:
         raise RequestError(
             "--share-metrics: the experiment is private, and metrics would be sent without noise. Leave the "
-            "option out: they are still written to a file on this machine."
+            "option out; sites do not evaluate in a private run."
         )
     labels = label_names(site.files, content.integer("classes"))
     check_site_labels(read_labels(content), labels, site.files.data)

@@ -74,7 +74,7 @@ def with_site_metrics(
     The second value is not None if these arrive with the replies of the next round.
     """
     sites, stage = sites_of(engine), task.stages[progress.stage]
-    if sites is None:
+    if sites is None or task.privacy.active:  # a reply would show which clients take part
         return evaluated, None
     server, tuned = progress.server, tuning_due(task, stage.algorithm, progress.round)
     own = has_own_models(stage.algorithm, server, task.model)
