@@ -19,7 +19,7 @@ check: $(VENV)/.dev  ## while you work: lint, types, fast tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not thorough"
 
 test: $(VENV)/.dev  ## before a commit: lint, types, fast tests with coverage, slow tests; CI runs this
 	$(BIN)/ruff check .

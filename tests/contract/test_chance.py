@@ -16,6 +16,7 @@ from tests.contract.problem import (
     federation,
 )
 from tests.contract.resuming import LOCAL, PARTICIPATION, assert_resume_is_exact
+from tests.quick import every
 from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn import functional as F
@@ -144,7 +145,7 @@ def model(name: str) -> Model:
     return with_checked_forward(build_model(PLAIN, lambda: Sequences(LAYERS[name]()).double()), data())
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", every(4, LAYERS))
 def test_engines_drop_the_same_on_ragged_clients(name: str) -> None:
     """Short batches are padded in a stack, and every client has a key of its own."""
     assert disagreement(PLAIN, KEEP, model(name), data(), ALL_CLIENTS[:2], chunk=3) < TOLERANCE
@@ -180,7 +181,7 @@ def test_chance_matters_in_training_and_rests_in_evaluation(name: str) -> None:
     assert torch.equal(logits(1, False), logits(2, False))
 
 
-@pytest.mark.parametrize("name", ["encoder layer", "lstm", "F.dropout"])
+@pytest.mark.parametrize("name", every(3, ["encoder layer", "lstm", "F.dropout"]))
 @pytest.mark.parametrize("engine", [Sequential, Stacked])
 def test_a_resumed_run_leaves_the_same_bytes(
     name: str, engine: Callable[[Model, Federation], Engine], tmp_path: Path

@@ -17,6 +17,7 @@ from tests.contract.composing import (
     task_of,
 )
 from tests.contract.problem import TOLERANCE, distance, network
+from tests.quick import cases, every
 
 from kedge.algorithms import (
     METHOD_REGISTRY,
@@ -97,7 +98,7 @@ def final_model(ran: FinishedRun) -> dict[str, Tree]:
     return {"server": {"shared": ran.server.shared}}
 
 
-@pytest.mark.parametrize(("first", "second"), list(product(methods_by_sharing(), repeat=2)))
+@pytest.mark.parametrize(("first", "second"), every(3, product(methods_by_sharing(), repeat=2)))
 @each_engine
 def test_every_leaf_goes_on_from_where_it_was(kind: MakeEngine, first: str, second: str) -> None:
     """The first value of a leaf in the second stage depends on how the stages share it.
@@ -226,7 +227,7 @@ def test_control_variates_begin_at_zero_unless_they_were_about_the_same_leaves(
     assert any(v.any() for v in flatten(one.state["clients"]).values())
 
 
-@pytest.mark.parametrize("name", METHOD_REGISTRY)
+@pytest.mark.parametrize("name", cases(METHOD_REGISTRY))
 def test_the_next_stage_begins_with_the_distributed_model_not_with_the_average(name: str) -> None:
     before, after, _ = run_switch(for_a_stage(name), fedavg(), kind=ENGINES[0])
     for k, v in before.server.shared.items():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kedge.core.errors import RequestError
@@ -50,7 +50,6 @@ def test_torch_gives_the_published_answers(counter: str, key: str, answer: str) 
     assert all(word.dtype == torch.int64 for word in drawn)
 
 
-@settings(deadline=None)
 @given(seed=WORD, round=WORD, client=WORD, step=WORD, position=WORD)
 def test_numpy_and_torch_agree_bit_for_bit(
     seed: int, round: int, client: int, step: int, position: int
@@ -116,7 +115,6 @@ def test_normals_have_mean_zero_variance_one_and_kurtosis_three() -> None:
     assert abs((drawn**4).mean() - 3) < 0.1
 
 
-@settings(deadline=None)
 @given(n=st.integers(0, 300), seed=WORD, client=WORD)
 def test_permutation_is_a_permutation(n: int, seed: int, client: int) -> None:
     order = permutation(n, seed, Purpose.SHUFFLE, client=client)

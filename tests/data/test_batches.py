@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kedge.algorithms.fedbug import BottomUp
@@ -142,7 +142,6 @@ def test_phases_run_once_as_long_as_the_slowest_client_needs(ratio: float, sizes
 MASKS = st.sampled_from([(True, False), (False, True), (True, True)])
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(MASKS, min_size=1, max_size=6), min_size=1, max_size=4))
 def test_lockstep_gives_every_client_its_own_steps_in_order(sequences: list[list[Mask]]) -> None:
     masks, own = align_steps(sequences)

@@ -148,7 +148,7 @@ def test_largest_remainder_by_hand() -> None:
     assert largest_remainder(0, np.array([2, 1]), 0, 0).tolist() == [0, 0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     train=st.lists(st.integers(0, 4), min_size=8, max_size=60),
     test=st.lists(st.integers(0, 4), min_size=1, max_size=60),
@@ -172,7 +172,7 @@ def test_matched_tests_have_the_training_proportions_to_within_one_sample(
     assert not given_out.size or given_out.min() >= len(train)  # none of the training samples
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     samples=st.integers(20, 80), share=st.floats(0.01, 0.9), clients=st.integers(1, 6), seed=st.integers(0, 9)
 )

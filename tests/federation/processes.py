@@ -97,9 +97,17 @@ class Processes:
             for log in sorted(self.folder.glob("*.log")):
                 print(f"--- {log.name}\n{log.read_text()}")
 
-    def start(self, log: str, arguments: Sequence[str], folder: Path | None = None) -> ForkServerProcess:
+    def start(
+        self,
+        log: str,
+        arguments: Sequence[str],
+        folder: Path | None = None,
+        program: Callable[[list[str], Path, Path], None] | None = None,
+    ) -> ForkServerProcess:
+        """Start kedge, or another program with the same arguments."""
         output = self.folder / f"{log}.log"
-        process = CONTEXT.Process(target=run_kedge, args=(list(arguments), folder or self.folder, output))
+        values = (list(arguments), folder or self.folder, output)
+        process = CONTEXT.Process(target=program or run_kedge, args=values)
         process.start()
         self.started.append(process)
         return process
@@ -116,10 +124,11 @@ class Processes:
         *arguments: str,
         security: Sequence[str] = ("--insecure",),
         folder: Path | None = None,
+        program: Callable[[list[str], Path, Path], None] | None = None,
     ) -> ForkServerProcess:
         own = ["--client", str(client), "--memory", str(self.folder / f"memory-{client}")]
         address = f"127.0.0.1:{self.port}"
-        return self.start(f"join-{client}", ["join", address, *own, *security, *arguments], folder)
+        return self.start(f"join-{client}", ["join", address, *own, *security, *arguments], folder, program)
 
     def log(self, name: str) -> str:
         path = self.folder / f"{name}.log"

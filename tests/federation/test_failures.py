@@ -1,12 +1,11 @@
 """Failures of a federation, with real processes: each is bounded in time and ends as the undisturbed run."""
 
-import signal
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.federation.processes import Processes, ended, kill, send_signal, wait_until, write_experiment
+from tests.federation.processes import Processes, ended, kill, wait_until, write_experiment
 from tests.federation.test_deployment import (
     final_model,
     history,
@@ -21,24 +20,6 @@ from kedge.engines.flower.certificates import initialize, new_key, write_private
 
 pytestmark = pytest.mark.slow
 LONG = 60  # epochs of a round that takes a second or more
-
-
-def test_a_client_that_is_killed_in_a_round_returns_and_the_end_is_the_same(tmp_path: Path) -> None:
-    experiment, keys = write_experiment(tmp_path, "scaffold", epochs=LONG), tmp_path / "keys"
-    initialize(keys, ["127.0.0.1"], 3)
-    security = [["--credentials", str(keys / f"client-{client}")] for client in range(3)]
-    with Processes(tmp_path) as processes:
-        server = processes.serve(
-            str(experiment), "--out", "deployed", security=["--credentials", str(keys / "server")]
-        )
-        clients = [processes.join(client, security=security[client]) for client in range(3)]
-        wait_until(lambda: "round 1:" in processes.log("join-1"), "the first round of client 1")
-        kill(clients[1])
-        clients[1] = processes.join(1, security=security[1])
-        simulated = simulate(experiment, tmp_path / "simulated")
-        assert ended(server, *clients) == [0, 0, 0, 0]
-        assert "client 1 is connected again" in processes.log("serve")
-    assert largest_difference(simulated, final_model(tmp_path / "deployed")) <= 1e-12
 
 
 def test_a_server_that_is_killed_in_a_round_resumes_and_the_end_is_the_same(tmp_path: Path) -> None:
@@ -62,23 +43,6 @@ def test_a_server_that_is_killed_in_a_round_resumes_and_the_end_is_the_same(tmp_
     assert largest_difference(simulated, final_model(tmp_path / "deployed")) <= 1e-12
     assert [line["round"] for line in history(tmp_path / "deployed")] == [1, 2, 3, 4]
     assert local_accuracies(tmp_path / "simulated") == local_accuracies(tmp_path / "deployed")
-
-
-def test_a_round_ends_at_its_deadline_without_a_client_that_does_not_answer(tmp_path: Path) -> None:
-    experiment = write_experiment(tmp_path, "scaffold", rounds=4)
-    with Processes(tmp_path) as processes:
-        server = processes.serve(
-            str(experiment), "--out", "deployed", "--deadline", "5", "--min-clients", "2"
-        )
-        clients = [processes.join(client) for client in range(2)]
-        late = processes.join(2)
-        wait_until(lambda: "round 1:" in processes.log("join-2"), "the first round of client 2")
-        send_signal(late, signal.SIGSTOP)
-        wait_until(lambda: len(history(tmp_path / "deployed")) >= 3, "the third round")
-        send_signal(late, signal.SIGCONT)
-        assert ended(server, *clients) == [0, 0, 0]
-    rejected = [row for line in history(tmp_path / "deployed") for row in line["rejected"]]
-    assert {"client": 2, "reason": "no answer by the deadline"} in rejected
 
 
 def test_a_client_whose_key_is_not_registered_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from tests.quick import METHODS
 
 import kedge.audit.audit as audit_module
 from kedge.audit.audit import audit, checks_of, run_check
@@ -21,11 +22,19 @@ CHECKS = checks_of(None)
 
 # The properties of every method are tested by tests/contract/test_methods.py.
 ABOUT_ONE_METHOD = [check for check in CHECKS if check.name not in {one.name for one in PROPERTIES}]
+LONG = {
+    "quadratic": METHODS,
+    "reduction": METHODS,
+}  # kinds of checks, and their quick methods
 
 
-@pytest.mark.parametrize(
-    "check", ABOUT_ONE_METHOD, ids=[f"{c.kind}-{c.method}-{c.name}" for c in ABOUT_ONE_METHOD]
-)
+def case(check: Check) -> object:
+    """A test case; `make check` leaves out a long check of most methods."""
+    marks = () if check.method in LONG.get(check.kind, {check.method}) else pytest.mark.thorough
+    return pytest.param(check, id=f"{check.kind}-{check.method}-{check.name}", marks=marks)
+
+
+@pytest.mark.parametrize("check", [case(check) for check in ABOUT_ONE_METHOD])
 def test_method_passes_its_check(check: Check) -> None:
     row = run_check(check)
     assert row.passed, row.detail

@@ -120,6 +120,7 @@ def test_leaves_that_the_schedule_keeps_closed_get_no_noise() -> None:
         assert changed == opened
 
 
+@pytest.mark.thorough
 def test_the_noised_count_is_a_share_of_the_expected_clients() -> None:
     adaptive = replace(PRIVACY, adaptive=True)
     start = server(adaptive)

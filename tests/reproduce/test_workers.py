@@ -72,6 +72,7 @@ def test_two_processes_give_the_records_of_one(side: Side) -> None:
         assert replace(record, elapsed=0) == replace(recorded(side.alone[name].record), elapsed=0)
 
 
+@pytest.mark.slow
 def test_runs_train_in_other_processes_which_end(side: Side) -> None:
     assert len(side.processes) == 2
     assert os.getpid() not in side.processes
@@ -79,6 +80,7 @@ def test_runs_train_in_other_processes_which_end(side: Side) -> None:
     assert not side.left
 
 
+@pytest.mark.slow
 def test_the_rounds_of_all_processes_are_counted(side: Side) -> None:
     assert side.rounds == sorted(side.rounds)
     assert 0 < side.rounds[-1] <= 4 * 20 + 1

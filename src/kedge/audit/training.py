@@ -48,4 +48,4 @@ def train_rounds(
 
 def run_state(server: Server, engine: Engine) -> dict[str, Any]:
     """All state of a run: the server's, and every client's memory."""
-    return {"server": server._asdict(), "clients": engine.save()}
+    return {"server": server._asdict(), "clients": dict(engine.save())}

@@ -57,7 +57,8 @@ Address = Annotated[
     str,
     typer.Option(
         "--address",
-        help="With --engine ray: the address of a running cluster. Default: a cluster on this machine.",
+        help="With --engine ray: the address of a running cluster. Default: a cluster on this machine. With "
+        "--resume it may be another one than before.",
     ),
 ]
 PrecisionName = Annotated[

@@ -23,7 +23,7 @@ from kedge.config.experiment import EngineChoice, Evaluation, Experiment, option
 from kedge.config.factories import factory_of
 from kedge.config.federations import federation_of
 from kedge.config.forward_check import with_checked_forward
-from kedge.config.privacy_checks import check_privacy
+from kedge.config.privacy_checks import check_covered, check_privacy
 from kedge.config.schema import parameters
 from kedge.config.stages import adapted_model, common_rebuild, stages_of, with_measurements
 from kedge.config.task import Task
@@ -56,7 +56,7 @@ def assemble(
 
     A client of a federation over the network gives its own data as `federation`.
     """
-    choice = experiment.engine
+    choice, check = experiment.engine, check_privacy if federation is None else check_covered
     device = torch.device(device_of(choice))
     check_precision(choice.precision, device)
     if federation is None:
@@ -90,7 +90,7 @@ def assemble(
     check_rules(task)
     check_measures(task)
     check_tuning(task)
-    check_privacy(task)
+    check(task)
     return with_private_stages(task)
 
 

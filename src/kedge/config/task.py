@@ -33,6 +33,7 @@ class Task:
     measure: Measure = Measure()  # further measurements; diagnostics.py adds their corrections to the stages
     precision: Precision = "fp32"  # of the model's computation
     privacy: Privacy = OFF
+    noise_source: Literal["seed", "system"] = "seed"  # of a private run's noise and of its Poisson draws
 
     def __post_init__(self) -> None:
         if self.tune_every % self.evaluate_every:

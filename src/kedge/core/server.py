@@ -9,6 +9,8 @@ from kedge.core.model import Model
 from kedge.core.tree import Leaves, Tree, flatten, only, tree_foreach
 from kedge.torch_private import foreach_add
 
+NOT_JOINED = "has not joined yet"  # the reason of a client of a federation that has never connected
+
 
 class Rejection(NamedTuple):
     """An upload that is left out of the mean."""

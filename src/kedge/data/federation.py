@@ -29,7 +29,7 @@ class Federation:
     """A pool of all samples, the indices of each client's samples, and the constants that normalize them."""
 
     pool: Dataset
-    clients: tuple[Ints, ...]  # training samples of each client
+    clients: Sequence[Ints]  # training samples of each client
     local_tests: tuple[Ints, ...]  # test samples of each client, also in the pool; may be empty
     test: Dataset | None  # the common test set; with local = "merged", all local tests
     classes: int

@@ -4,7 +4,8 @@ A run has a temporary folder while it trains. Its history is recorded, and the f
 is stopped starts from the beginning the next time.
 
 Several processes can share one device, each training one pack of runs after another. They compile their
-programs in parallel, and find programs that another process has compiled in torch's cache.
+programs in parallel, and find programs that another process has compiled in torch's cache. With the engine
+"ray" the runs train as tasks of a cluster instead (running/tasks/).
 """
 
 import time
@@ -42,12 +43,14 @@ class TrainOptions(NamedTuple):
     say: Callable[[str], None] = print
     stop: Callable[[], bool] = lambda: False
     report_rounds: Callable[[int], None] = lambda rounds: None  # only called if workers > 1
+    folder: Path | None = None  # where the runs have their temporary folders; None: the system's place
 
 
 def train(runs: Sequence[Run], options: TrainOptions) -> Generator[TrainedRun, None, None]:
     """Train all runs; raise Interrupted after the current round if `options.stop()` is true."""
     # Errors are ignored because threads of abandoned runs still write.
-    with TemporaryDirectory(prefix="kedge-reproduce-", ignore_cleanup_errors=True) as top:
+    place = TemporaryDirectory(prefix="kedge-reproduce-", dir=options.folder, ignore_cleanup_errors=True)
+    with place as top:
         folders = {Path(top) / str(number): run for number, run in enumerate(runs)}
         requests = [RunRequest(folder, run.experiment) for folder, run in folders.items()]
         for end in train_requests(requests, options):
@@ -68,7 +71,8 @@ def train_requests(requests: Sequence[RunRequest], options: TrainOptions) -> Ite
 
         yield from train_in_processes(jobs, options.workers, options.pack, options.say, options.stop, report)
     else:
-        for outcome in run_all(requests, options.pack, options.shown, options.say, options.stop):
+        spread = True  # over a cluster, with the engine "ray"
+        for outcome in run_all(requests, options.pack, options.shown, options.say, options.stop, spread):
             yield run_end(outcome)
 
 

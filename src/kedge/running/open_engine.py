@@ -10,8 +10,9 @@ from kedge.config.imports import user_modules
 from kedge.config.task import Task
 from kedge.engines.choice.choose import Choice, EngineOptions, build
 from kedge.engines.engine import Engine
-from kedge.engines.ray.cluster import Cluster, Share, connected, pickle_by_value
+from kedge.engines.ray.cluster import Cluster, connected, pickle_by_value
 from kedge.engines.ray.ray_engine import RayEngine
+from kedge.engines.ray.shares import worker_share
 from kedge.engines.ray.worker import WorkerSettings
 from kedge.running.engine_settings import choice_of, choose_engine
 
@@ -45,20 +46,28 @@ def choose_settings(task: Task, wanted: EngineChoice, say: Say) -> dict[str, Any
 
 def worker_settings(task: Task, wanted: EngineChoice, cluster: Cluster) -> dict[str, Any]:
     """The number of workers and the resources of each; by default one for each GPU, or for each CPU core."""
-    gpus = 0 if wanted.device == "cpu" else cluster.gpus
+    machines, on_gpus = cluster.machines, trains_on_gpus(wanted, cluster)
+    resources = sum(machine.gpus if on_gpus else int(machine.cpus) for machine in machines)
     per_round = task.participation.count(len(task.federation.clients))
-    workers = wanted.workers or max(1, min(gpus or cluster.cpus, per_round))
-    share = Share(round(cluster.cpus / workers, 4), round(gpus / workers, 4))
+    workers = wanted.workers or max(1, min(resources, per_round))
+    share = worker_share(machines, workers, on_gpus)
     return {
         "name": RAY,
         "workers": workers,
         "cpus": share.cpus,
         "gpus": share.gpus,
-        "device": "cuda" if share.gpus else "cpu",
+        "device": "cuda" if on_gpus else "cpu",
         "precision": task.precision,
         "threads": wanted.threads or max(1, int(share.cpus)),
         "packed": 1,
     }
+
+
+def trains_on_gpus(wanted: EngineChoice, cluster: Cluster) -> bool:
+    """Whether the workers of a new run train on GPUs."""
+    return wanted.device == "cuda" or (
+        wanted.device == "auto" and any(machine.gpus for machine in cluster.machines)
+    )
 
 
 @contextmanager
@@ -75,9 +84,12 @@ def open_engine(task: Task, settings: Mapping[str, Any], say: Say) -> Iterator[E
 
 @contextmanager
 def ray_engine(task: Task, settings: Mapping[str, Any], cluster: Cluster, say: Say) -> Iterator[RayEngine]:
-    """A RayEngine with workers of these settings, which are left to the next run at the end."""
+    """A RayEngine with workers of these settings, which are left to the next run at the end.
+
+    Their share of the cluster is computed anew: a resumed run may train on another cluster.
+    """
     pickle_by_value(user_modules())
-    share = Share(settings["cpus"], settings["gpus"])
+    share = worker_share(cluster.machines, settings["workers"], settings["device"] == "cuda")
     common = settings["device"], settings["precision"], settings["threads"]
     workers = WorkerSettings(settings["workers"], share, *common)
     engine = RayEngine(cluster, task.model, task.federation, workers, say)

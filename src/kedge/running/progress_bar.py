@@ -45,7 +45,7 @@ class Bar:
         """Show the round, accuracy and speed of a history line."""
         accuracy = accuracy_in(line)
         self.accuracy = f"{100 * accuracy:.1f} %" if accuracy is not None else self.accuracy
-        speed = f"{line['time']['samples_per_second']:,.0f}"
+        speed = f"{line['time']['samples_per_second']:,.0f}" if "time" in line else ""
         self.progress.update(self.task, completed=line["round"], accuracy=self.accuracy, speed=speed)
 
     def say(self, message: str) -> None:

@@ -44,6 +44,11 @@ class Controls(NamedTuple):
     shown: bool | None = None  # show a progress bar; None: if standard error is a terminal
     say: Callable[[str], None] = lambda message: None
     stop: Callable[[], bool] = lambda: False
+    line: Callable[[Path, dict[str, Any]], None] = lambda folder, line: None  # after each history line
+
+    def say_beside(self, bar: Callable[[str], None]) -> Callable[[str], None]:
+        """The function for messages of a run: that of its progress bar, unless no bar is shown."""
+        return self.say if self.shown is False else bar
 
 
 def failure(request: RunRequest, error: Exception) -> Outcome:

@@ -7,15 +7,16 @@ of one stack (`engines/pack`). History and checkpoints are written while the run
 moment resumes exactly.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kedge.config.task import Task
-from kedge.core.server import Reply, broadcast, next_stage_server, server_update
+from kedge.core.server import NOT_JOINED, Reply, broadcast, next_stage_server, server_update
 from kedge.engines.engine import Assignment, Engine, Order, Rounds, drive
 from kedge.engines.sums import Sums
-from kedge.running.private_reply import released_reply
+from kedge.running.draws import draws_of
 from kedge.running.progress import Observer, Progress, is_finished, stage_is_over
 from kedge.running.recording.final_models import write_models
 from kedge.running.recording.recorder import Recorder, Saving
@@ -47,17 +48,18 @@ def rounds(
     saving = Saving(folder, checkpoint_every, engine_settings)
     start = start_run(task, engine, folder, observer.say)
     progress, recorder = start.progress, Recorder(task, engine, start, saving, observer)
+    draws = draws_of(task, engine, folder)
     del start  # it would keep the first model in memory
     with recorder:
         while not is_finished(task, progress):
             if stage_is_over(task, progress):
                 progress = next_stage(task, engine, progress)
                 continue
-            assignment = next_assignment(task, progress)
+            assignment = next_assignment(task, progress, draws.participants(progress))
             yield from recorder.probe(progress, assignment)
             reply = (yield assignment) if assignment.clients else Sums().reply()
             recorder.check(progress, assignment, reply)
-            reply = released_reply(task, progress, reply)
+            reply = draws.release(progress, reply)
             progress = advance(task, progress, assignment, reply)
             recorder.record(progress, assignment, reply)
     if folder:
@@ -65,8 +67,8 @@ def rounds(
     return progress
 
 
-def next_assignment(task: Task, progress: Progress) -> Assignment:
-    """The clients of the next round, and the order that the server sends them."""
+def next_assignment(task: Task, progress: Progress, clients: Sequence[int]) -> Assignment:
+    """The order that the server sends to the clients of the next round."""
     server = progress.server
     order = Order(
         progress.round,
@@ -76,12 +78,13 @@ def next_assignment(task: Task, progress: Progress) -> Assignment:
         server.buffers,
         broadcast(task.stages[progress.stage].algorithm, server),
     )
-    return Assignment(order, task.participants(progress.round))
+    return Assignment(order, clients)
 
 
 def advance(task: Task, progress: Progress, assignment: Assignment, reply: Reply) -> Progress:
     """Progress after the server's update with a reply; the server does not change without uploads."""
     server = progress.server
+    absent = {rejection.client for rejection in reply.rejected if rejection.reason == NOT_JOINED}
     if reply.size:
         algorithm, population = task.stages[progress.stage].algorithm, len(task.federation.clients)
         server = server_update(algorithm, server, reply, population, progress.round)
@@ -90,7 +93,7 @@ def advance(task: Task, progress: Progress, assignment: Assignment, reply: Reply
         server=server,
         round=progress.round + 1,
         stage_round=progress.stage_round + 1,
-        seen=progress.seen | set(assignment.clients),
+        seen=progress.seen | (set(assignment.clients) - absent),
     )
 
 

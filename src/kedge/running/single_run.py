@@ -1,6 +1,7 @@
 """Train one run by itself, in the main thread."""
 
 from contextlib import ExitStack
+from typing import Any
 
 from kedge.running.execute import run_locked
 from kedge.running.preparation import PreparedRun, prepare_run
@@ -27,7 +28,12 @@ def train_alone(prepared: PreparedRun, controls: Controls) -> Outcome:
     if controls.stop():
         raise Interrupted
     with Bar(experiment.label, experiment.rounds, controls.shown) as bar:
-        observer = Observer(bar.line, bar.say, controls.stop)
+
+        def show(line: dict[str, Any]) -> None:
+            bar.line(line)
+            controls.line(folder, line)
+
+        observer = Observer(show, controls.say_beside(bar.say), controls.stop)
         every = experiment.checkpoint.every
         try:
             run_locked(prepared.task, experiment.engine, experiment.name, every, folder, observer)

@@ -58,7 +58,6 @@ def test_dirichlet_has_the_law_of_the_published_loop() -> None:
     assert error < 0.01
 
 
-@settings(deadline=None)
 @given(clients=st.integers(1, 30), samples=st.integers(30, 200), alpha=st.floats(1e-4, 100))
 def test_dirichlet_gives_equal_sizes(clients: int, samples: int, alpha: float) -> None:
     parts = Dirichlet(clients, alpha)(np.arange(samples) % 7, 0)
@@ -147,7 +146,7 @@ def test_cut_is_even_among_clients_with_room_where_their_proportions_underflow()
     assert cut_points(np.array([1.0, 0.0, 0.0]), np.array([20, 0, 0]), 20, 10, cap=True).tolist() == [0, 5]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(clients=st.integers(2, 20), alpha=st.floats(0.3, 10), seed=st.integers(0, 99))
 def test_capped_classes_stay_below_the_fair_share_and_one_class(
     clients: int, alpha: float, seed: int

@@ -53,7 +53,7 @@ partitions = st.integers(1, 8).flatmap(
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     partition=partitions,
     labels=st.lists(st.integers(0, 6), min_size=16, max_size=80),
@@ -102,7 +102,6 @@ def test_shards_give_each_client_few_classes() -> None:
     assert ((counts(TEN, clients) > 0).sum(axis=1) <= 2).all()
 
 
-@settings(deadline=None)
 @given(
     samples=st.integers(1, 300),
     clients=st.integers(1, 300),

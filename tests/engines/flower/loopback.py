@@ -11,7 +11,10 @@ from kedge.config.task import Task
 from kedge.engines.flower.client_engine import ClientEngine
 from kedge.engines.flower.client_memory import ClientMemory
 from kedge.engines.flower.messages import Content, Request, from_record, to_record
-from kedge.engines.flower.server_engine import Population, ServerEngine
+from kedge.engines.flower.population import Population
+from kedge.engines.flower.roster import Joined, Roster
+from kedge.engines.flower.server_engine import ServerEngine
+from kedge.running.federation.private_uploads import private_rules
 from kedge.running.federation.site import simulated_client
 from kedge.running.federation.uploads import upload_templates
 from kedge.running.federation.validation import Validation, obey
@@ -19,7 +22,12 @@ from kedge.running.federation.validation import Validation, obey
 
 def task_of(method: str, rounds: int = 4, **settings: Any) -> Task:
     """Five clients of different sizes in float64; three take part in each round."""
-    document = {
+    return assemble(resolve(document_of(method, rounds, **settings)))
+
+
+def document_of(method: str, rounds: int = 4, **settings: Any) -> dict[str, Any]:
+    """The experiment of `task_of`."""
+    return {
         "name": "loopback",
         "rounds": rounds,
         "method": method,
@@ -31,7 +39,6 @@ def task_of(method: str, rounds: int = 4, **settings: Any) -> Task:
         "engine": {"name": "sequential", "precision": "fp64", "device": "cpu"},
         **settings,
     }
-    return assemble(resolve(document))
 
 
 class Loopback:
@@ -46,8 +53,8 @@ class Loopback:
     def start(self, client: int) -> ClientEngine:
         """A client that has just started, with the memory on its disk."""
         memory = ClientMemory(self.folder / str(client), "run", client)
-        own = simulated_client(self.task.federation, client)
-        return ClientEngine(self.task.model, self.task.stages, own, self.task.seed, memory)
+        own, task = simulated_client(self.task.federation, client), self.task
+        return ClientEngine(task.model, task.stages, own, task.seed, memory, task.privacy.active)
 
     def validation(self, client: int) -> Validation:
         """The evaluation of a client on the local test of the experiment."""
@@ -84,5 +91,12 @@ def received(request: Request) -> Content:
 
 
 def server_engine(task: Task, exchange: Loopback, say: Callable[[str], None] = print) -> ServerEngine:
-    sizes = [len(samples) for samples in task.federation.clients]
-    return ServerEngine(task.model, task.stages, Population(sizes, upload_templates(task)), exchange, say)
+    clients, rules = len(task.federation.clients), private_rules(task)
+    population = Population(clients, roster_of_all(task), upload_templates(task), private=rules)
+    return ServerEngine(task.model, task.stages, population, exchange, say)
+
+
+def roster_of_all(task: Task) -> Roster:
+    """A roster of clients that have all joined before the first round."""
+    sizes = map(len, task.federation.clients)
+    return Roster({client: Joined(size, 1) for client, size in enumerate(sizes)})

@@ -7,9 +7,10 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from kedge.engines.flower.events import Events
+from kedge.engines.flower.events import SILENT, Events
 from kedge.engines.flower.flwr_private import RecordDict
-from kedge.engines.flower.members import Members, Settings
+from kedge.engines.flower.member_exchange import MemberExchange, Settings
+from kedge.engines.flower.members import Members
 from kedge.engines.flower.messages import Content, MessageError, Request, from_record, to_record
 from kedge.engines.flower.superlink import SuperLink
 
@@ -43,17 +44,25 @@ class FakeLink:
     def receive(self, number: str) -> RecordDict | None:
         return self.replies[number]
 
+    def refused(self) -> dict[int, int]:
+        return {}
+
     def withdraw(self, number: str) -> None:
         self.withdrawn.append(number)
 
 
-def members(link: FakeLink, settings: Settings) -> Members:
+def connecting(link: FakeLink, events: Events = SILENT) -> Members:
     def admit(node: int, answer: Content) -> int:
         return answer.integer("client")
 
-    made = Members(cast(SuperLink, link), INTRODUCTION, admit, settings, lambda text: None)
-    made.wait_for(range(len(link.answers)))
-    return made
+    return Members(cast(SuperLink, link), INTRODUCTION, admit, lambda text: None, events)
+
+
+def members(link: FakeLink, settings: Settings, events: Events = SILENT) -> MemberExchange:
+    """The exchange with clients that have all connected."""
+    made = connecting(link, events)
+    made.wait_for(len(link.answers))
+    return MemberExchange(made, settings, lambda text: None, events)
 
 
 def upload(content: Content) -> RecordDict:
@@ -70,7 +79,7 @@ def order(client: int, new: bool) -> Request:
 
 def test_a_round_has_the_answers_of_all_clients_and_only_the_first_order_is_to_a_new_client() -> None:
     exchange = members(FakeLink({0: upload, 1: upload}), Settings(2))
-    assert [member.samples for member in exchange.members.values()] == [10, 11]
+    assert [member.samples for member in exchange.members.clients.values()] == [10, 11]
     for new in (True, False):
         replies: Any = exchange([0, 1], order)
         assert {client: reply.facts["new"] for client, reply in replies.items()} == {0: new, 1: new}
@@ -123,20 +132,20 @@ def test_a_client_that_starts_again_does_not_read_the_messages_to_its_last_proce
             raise MessageError("no")
         return answer.integer("client")
 
-    exchange = Members(cast(SuperLink, link), INTRODUCTION, admit, Settings(1), lambda text: None)
-    exchange.update()
+    connected = Members(cast(SuperLink, link), INTRODUCTION, admit, lambda text: None)
+    connected.update()
     assert link.kinds == [(0, "task"), (0, "refused")]
     refusing, link.activated[0] = False, "again"
-    exchange.update()
+    connected.update()
     assert link.withdrawn == ["1"]
-    assert exchange.connected() == [0]
+    assert connected.connected() == [0]
 
 
-def evaluating_members(link: FakeLink, settings: Settings) -> Members:
+def evaluating_members(link: FakeLink, settings: Settings) -> MemberExchange:
     """Connected clients, of which all but the first have a validation set."""
     exchange = members(link, settings)
-    for client in list(exchange.members)[1:]:
-        exchange.members[client].evaluates = True
+    for client in list(exchange.members.clients)[1:]:
+        exchange.members.clients[client].evaluates = True
     return exchange
 
 
@@ -172,20 +181,12 @@ def test_connections_and_their_ends_are_events() -> None:
             events.append((kind, facts["client"]))
 
     link = FakeLink({0: upload, 1: upload})
-
-    def admit(node: int, answer: Content) -> int:
-        return answer.integer("client")
-
-    settings = Settings(2)
-    exchange = Members(
-        cast(SuperLink, link), INTRODUCTION, admit, settings, lambda text: None, Events(listen)
-    )
-    exchange.wait_for(range(2))
+    exchange = members(link, Settings(2), Events(listen))
     exchange([0, 1], order)
     del link.activated[1]
-    exchange.update()
+    exchange.members.update()
     link.activated[1] = "again"
-    exchange.update()
+    exchange.members.update()
     assert events == [
         ("connect", 0), ("connect", 1), ("order", 0), ("reply", 0), ("order", 1), ("reply", 1),
         ("disconnect", 1), ("connect", 1),

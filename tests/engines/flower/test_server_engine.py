@@ -12,6 +12,7 @@ from torch import Tensor
 pytest.importorskip("flwr")
 
 from tests.engines.flower.loopback import Loopback, server_engine, task_of
+from tests.quick import every
 
 from kedge.config.task import Task
 from kedge.core.tree import Tree, flatten
@@ -48,7 +49,7 @@ def assert_same_bits(left: Tree, right: Tree) -> None:
         assert v.equal(second[path]), f"{path}: {(v - second[path]).abs().max()}"
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", every(4, METHODS))
 def test_a_federation_trains_the_same_bits_as_one_machine(method: str, tmp_path: Path) -> None:
     task = task_of(method)
     exchange = Loopback(task, tmp_path)
@@ -58,7 +59,7 @@ def test_a_federation_trains_the_same_bits_as_one_machine(method: str, tmp_path:
     assert [line["train.loss"] for line in lines] == [line["train.loss"] for line in remote_lines]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", every(4, METHODS))
 def test_the_arrays_have_the_bytes_that_kedge_cost_counts(method: str, tmp_path: Path) -> None:
     task = task_of(method)
     exchange = Loopback(task, tmp_path)

@@ -15,8 +15,9 @@ from kedge.core.algorithm import LocalTraining
 from kedge.core.optimizers import SGD
 from kedge.engines.choice.choose import Choice
 from kedge.engines.engine import Order
-from kedge.engines.ray.cluster import Share, connected
+from kedge.engines.ray.cluster import connected
 from kedge.engines.ray.ray_engine import RayEngine
+from kedge.engines.ray.shares import Share
 from kedge.engines.ray.worker import WorkerSettings
 from kedge.engines.sequential import Sequential
 from kedge.engines.sums import Sums

@@ -19,8 +19,9 @@ from kedge.core.tree import Tree, flatten
 from kedge.engines.choice.choose import Choice
 from kedge.engines.engine import Order
 from kedge.engines.ray import workers
-from kedge.engines.ray.cluster import Cluster, Share
+from kedge.engines.ray.cluster import Cluster
 from kedge.engines.ray.ray_engine import RayEngine
+from kedge.engines.ray.shares import Share
 from kedge.engines.ray.worker import WorkerSettings
 from kedge.engines.sequential import Sequential
 from kedge.engines.sums import Sums
@@ -145,10 +146,14 @@ def test_a_lost_machine_of_the_cluster_changes_nothing() -> None:
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold"])
 def test_the_memory_of_driver_and_store_does_not_grow_with_the_clients(method: str) -> None:
-    """300 clients a round; SCAFFOLD's memories alone are 300 times the size of the model."""
-    driver, store, _ = map(float, printed_by("memory_use", "300", method))
-    assert driver < 200
-    assert store < 100
+    """150 clients a round; SCAFFOLD's memories alone are 150 times the size of the model.
+
+    Neither training nor writing nor loading a checkpoint needs all of them at a time.
+    """
+    trained, saved, loaded, store, file, _ = map(float, printed_by("memory_use", "150", method))
+    assert trained <= saved <= loaded < 80
+    assert store < 140
+    assert file > (150 if method == "scaffold" else 0)
 
 
 def test_a_memory_survives_a_new_stage_and_a_lost_worker(cluster: Cluster) -> None:
@@ -165,7 +170,7 @@ def test_a_memory_survives_a_new_stage_and_a_lost_worker(cluster: Cluster) -> No
         params, _ = model.init(0)
         kept = frozenset(c.name for c in algorithm.corrections)
         engine.begin(Stage(algorithm, 1, LOCAL), {k: v.double() for k, v in params.items()}, kept)
-        states.append(engine.save())
+        states.append(dict(engine.save()))
         engine.begin(Stage(fedavg(), 1, LOCAL), {k: v.double() for k, v in params.items()}, frozenset())
         assert not any(memory.get("slots") for memory in engine.save().values())
         engine.close()

@@ -13,9 +13,9 @@ from kedge.core.tree import tree_to
 from kedge.engines.choice.choose import Choice, EngineOptions
 from kedge.engines.engine import Order
 from kedge.engines.ray.arrays import FederationArrays, order_with, sums_to_tensors, to_arrays
-from kedge.engines.ray.cluster import Share
 from kedge.engines.ray.journal import Journal, JournalRound
 from kedge.engines.ray.shards import Shards
+from kedge.engines.ray.shares import Share
 from kedge.engines.ray.worker import Worker, WorkerSettings
 from kedge.engines.sequential import Sequential
 from kedge.measure.evaluation import score_client_models

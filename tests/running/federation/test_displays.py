@@ -29,7 +29,7 @@ LINE: dict[str, Any] = {
 
 def play(events: Events) -> None:
     """A round of a federation with three clients, of which one disconnects and one is left out."""
-    events("listening", address="127.0.0.1:1", clients=3, rounds=2)
+    events("listening", address="127.0.0.1:1", clients=3, rounds=2, joined=[], private=False)
     for client in (0, 1):
         events("connect", client=client, samples=1000 + client, again=False, evaluates=True, shares=True)
     events("round", round=1, clients=[0, 1], stage=0)
@@ -65,7 +65,7 @@ def test_the_live_table_has_the_state_of_each_client() -> None:
     assert [" ".join(row.split()) for row in rows] == [
         "0 has answered 1 7 s ago 1,000 2.0 MB 1.0 kB 62.5 % 0",
         "1 disconnected 1 0 s ago 1,001 2.0 MB 0 bytes – 1",
-        "2 not connected – – – 0 bytes 0 bytes – 0",
+        "2 not joined yet – – – 0 bytes 0 bytes – 0",
     ]
 
 
@@ -82,7 +82,7 @@ def test_a_client_that_evaluates_only_and_one_that_returns_have_their_states() -
 def test_a_table_of_many_clients_shows_those_that_were_seen_last() -> None:
     board = Board()
     events = Events(board.event)
-    events("listening", address="", clients=100, rounds=1)
+    events("listening", address="", clients=100, rounds=1, joined=[], private=False)
     events("connect", client=77, samples=5, again=False, evaluates=False, shares=False)
     table = board.table(time.time())
     assert table.row_count == MOST_ROWS + 1

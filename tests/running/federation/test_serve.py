@@ -6,13 +6,13 @@ from tests.running.federation.test_introduction import DOCUMENT
 from kedge.config.assemble import assemble
 from kedge.config.experiment import resolve
 from kedge.core.errors import RequestError
-from kedge.running.federation.serve import check_federated, check_rules
+from kedge.running.federation.serve import check_federated
+from kedge.running.recording.site_rules import check_rules
 
 
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"privacy": {"clip": 1.0, "noise": 1.0}}, r"\[privacy\]: kedge serve does not support it"),
         ({"evaluation": {"all": True}}, "evaluation.all = false"),
         ({"measure": {"drift": True}}, r"\[measure\]"),
     ],

@@ -10,12 +10,12 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from tests.engines.flower.loopback import Loopback, server_engine, task_of
+from tests.engines.flower.loopback import Loopback, roster_of_all, server_engine, task_of
 
 from kedge.config.task import Task
 from kedge.engines.flower.messages import Content, Request
 from kedge.engines.sequential import Sequential
-from kedge.running.federation.introduction import sizes_only
+from kedge.running.federation.joined_clients import sizes_only
 from kedge.running.federation.serve import federated
 from kedge.running.folders.folder import read_lines
 from kedge.running.progress import Observer
@@ -69,8 +69,7 @@ def make_task(case: str, per_round: int = 5, rounds: int = 4) -> Task:
 
 def on_sites(task: Task) -> Task:
     """The task as the server of a federation has it."""
-    sizes = [len(samples) for samples in task.federation.clients]
-    return replace(federated(task), federation=sizes_only(task.federation, sizes))
+    return replace(federated(task), federation=sizes_only(task.federation, roster_of_all(task)))
 
 
 def simulate(task: Task, folder: Path) -> None:

@@ -18,6 +18,7 @@ from kedge.core.errors import Diverged
 from kedge.core.server import Rejection
 from kedge.engines.stack.stacked import Stacked
 from kedge.running.folders import checkpoint
+from kedge.running.folders.tensor_file import write_tensors
 from kedge.running.progress import Interrupted
 from kedge.running.recording.checkpoint_writer import CheckpointWriter
 from kedge.running.runner import run
@@ -116,7 +117,7 @@ def test_who_stops_has_it_on_disk(tmp_path: Path) -> None:
 
 def test_a_file_of_tensors_that_cannot_be_written_is_an_error_of_the_system(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="No such file"):
-        checkpoint.write_tensors(tmp_path / "gone" / "x.safetensors", {"a": torch.zeros(2)})
+        write_tensors(tmp_path / "gone" / "x.safetensors", {"a": torch.zeros(2)})
 
 
 def test_files_of_a_version_may_be_read_by_the_same_people(tmp_path: Path) -> None:

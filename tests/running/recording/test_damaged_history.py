@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.cli.command import kedge
+from tests.quick import every
 from tests.running.short_runs import experiment
 
 from kedge.running.execute import execute, run_is_finished
@@ -133,7 +134,7 @@ def cut_after_one(path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("damage", [lose, empty, change_the_first_line, cut_after_one])
+@pytest.mark.parametrize("damage", every(2, [lose, empty, change_the_first_line, cut_after_one]))
 @pytest.mark.parametrize("old", [False, True], ids=["v2", "v0.1"])
 def test_what_no_checkpoint_can_rebuild_is_refused_and_left_as_it_is(
     file: str, damage: Callable[[Path], None], old: bool, whole: Path, tmp_path: Path

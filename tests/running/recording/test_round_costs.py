@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.contract.algorithms import ALGORITHMS
 from tests.contract.problem import IMAGE, SIZES, federation, network, perceptron
+from tests.quick import cases
 from torch.utils.flop_counter import FlopCounterMode
 
 from kedge import measure
@@ -94,7 +95,7 @@ def test_the_history_s_multiply_adds_are_those_of_the_sequential_kernel(name: st
         assert [cost["samples"] for cost in costs] == [samples] * 2
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", cases(ALGORITHMS))
 def test_what_is_told_before_a_run_is_what_its_history_has(name: str) -> None:
     task = task_of(ALGORITHMS[name], 4, participation=Participation("bernoulli", share=0.5), seed=3)
     history = run(task, Stacked(task.model, task.federation)).history
@@ -145,7 +146,7 @@ EXCHANGED = {  # parameters down and up, of conv 20, conv 76 and linear 51
 }
 
 
-@pytest.mark.parametrize("name", [name for name in EXCHANGED if name in ALGORITHMS])
+@pytest.mark.parametrize("name", cases([name for name in EXCHANGED if name in ALGORITHMS]))
 def test_a_method_exchanges_what_its_paper_says(name: str) -> None:
     costs, _ = ran(task_of(ALGORITHMS[name], 2))
     down, up = EXCHANGED[name]

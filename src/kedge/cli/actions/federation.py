@@ -87,11 +87,13 @@ class Patience(NamedTuple):
     deadline: float | None
     norm_limit: float
     skip: bool
+    start_with: int | None
 
     def check(self) -> None:
         """Raise if a number is out of its range."""
-        if self.least < 1:
-            raise RequestError(f"--min-clients {self.least}: need at least 1.")
+        for option, number in (("min-clients", self.least), ("start-with", self.start_with)):
+            if number is not None and number < 1:
+                raise RequestError(f"--{option} {number}: need at least 1.")
         if self.deadline is not None and not self.deadline > 0:
             raise RequestError(f"--deadline {self.deadline}: need a number of seconds above 0.")
         if self.least > 1 and self.deadline is None:

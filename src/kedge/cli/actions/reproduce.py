@@ -1,24 +1,19 @@
 """Train the cells of published tables, record the runs, and show published beside measured numbers."""
 
 import os
-import platform
 import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, cast
 
-import torch
-
+from kedge.cli.actions.reproduce_machine import new_sitting, worker_count
 from kedge.cli.actions.reproduce_progress import Board
 from kedge.cli.output import console, print_json, print_message
 from kedge.cli.signals import INTERRUPTED, stoppable
-from kedge.config.assemble import device_of
-from kedge.config.experiment import EngineChoice
 from kedge.core.errors import RequestError, nearest
 from kedge.report.reproduction.index import check_pages, write_pages
 from kedge.report.reproduction.table import overview_table, table_report
@@ -36,16 +31,21 @@ from kedge.reproduce.plan import (
     select_cells,
     table_of,
 )
-from kedge.reproduce.records import Record, Sitting, new_file_name, read_records, write_record
+from kedge.reproduce.records import Record, new_file_name, read_records, write_record
 from kedge.reproduce.scales import SHAPES, Scale, write_synthetic
 from kedge.reproduce.work import TrainOptions, train
+from kedge.running.open_engine import RAY
 from kedge.running.progress import Abandoned, Interrupted
-from kedge.version import __version__
 
 ALL = "all"
 SEEDS = {"full": 3, "small": 1, "smoke": 1}
 FOLDERS = {"full": "reproduced", "small": "reproduced-small", "smoke": ""}
-WORKERS = 8  # processes on a GPU without --workers
+ENGINE_KEYS = {  # options that set a key of the table [engine]
+    "engine.device": "device",
+    "engine.name": "engine",
+    "engine.precision": "precision",
+    "engine.address": "address",
+}
 
 
 class Request(NamedTuple):
@@ -61,13 +61,17 @@ class Request(NamedTuple):
 
 
 class CommandOptions(NamedTuple):
-    """Options of the training; `start` is the time at which the command started."""
+    """Options of the training; `start` is the time at which the command started.
+
+    `folder` is the place of temporary folders if the machines of a cluster must see them.
+    """
 
     workers: int
     pack: int
     quiet: bool
     debug: bool
     start: float
+    folder: Path | None = None
 
 
 def default_folder(scale: str) -> Path:
@@ -78,8 +82,9 @@ def default_folder(scale: str) -> Path:
 def request(name: str, options: Mapping[str, Any], out: Path, synthetic: Path) -> Request:
     """The tables with this name and these options; `options` maps names of options to their values."""
     table_names = names() if name == ALL else [name]
-    keys = {"engine.device": "device", "engine.name": "engine", "engine.precision": "precision"}
-    settings = {key: options[option] for key, option in keys.items() if options[option]}
+    settings = {key: options[option] for key, option in ENGINE_KEYS.items() if options[option]}
+    if options["engine"] == RAY:
+        settings["engine.workers"] = options["workers"]
     filters, scale = options["cells"], options["scale"] or "full"
     tables = [table_of(table_name, settings) for table_name in table_names]
     words = ["kedge", "reproduce", name]
@@ -98,10 +103,17 @@ def request(name: str, options: Mapping[str, Any], out: Path, synthetic: Path) -
 
 
 @contextmanager
-def temporary_data_folder() -> Iterator[Path]:
-    """Create a folder for synthetic data. End the process if it abandons runs: their threads cannot stop."""
+def temporary_data_folder(place: Path | None) -> Iterator[Path]:
+    """Create a folder for synthetic data in `place` (None: the system's place for temporary files).
+
+    End the process if it abandons runs: their threads cannot stop.
+    """
+    if place:
+        place.mkdir(parents=True, exist_ok=True)
     try:
-        with TemporaryDirectory(prefix="kedge-synthetic-", ignore_cleanup_errors=True) as synthetic:
+        with TemporaryDirectory(
+            prefix="kedge-synthetic-", dir=place, ignore_cleanup_errors=True
+        ) as synthetic:
             yield Path(synthetic)
     except Abandoned as error:
         print_message(str(error))
@@ -143,13 +155,14 @@ def train_runs(runs: Sequence[Run], request: Request, options: CommandOptions, k
     sitting = new_sitting(request.command, runs)
     file = new_file_name(sitting)
     failures: dict[str, int] = {}
+    on_cluster = runs[0].experiment.engine.name == RAY
     count = worker_count(runs, options.workers)
     farewell = interrupt_message(request, keep)
     with (
         stoppable(lambda: farewell) as stop,
         Board(runs, options.quiet, show_rounds=count > 1) as board,
     ):
-        shown = False if options.quiet else None
+        shown = False if options.quiet else board.console.is_terminal if on_cluster else None
         training = TrainOptions(
             sitting,
             options.start,
@@ -159,6 +172,7 @@ def train_runs(runs: Sequence[Run], request: Request, options: CommandOptions, k
             board.say,
             lambda: stop.requested,
             board.set_rounds,
+            options.folder,
         )
         try:
             with closing(train(runs, training)) as ends:
@@ -187,23 +201,6 @@ def interrupt_message(request: Request, keep: bool) -> str:
         )
     again = f"{request.command} {shlex.join(['--out', str(request.out)])}"
     return f"interrupted; finished runs are recorded. Resume with: {again}"
-
-
-def worker_count(runs: Sequence[Run], workers: int) -> int:
-    """The number of processes: `workers`, or if it is 0, several only if programs are compiled for a GPU."""
-    engine: EngineChoice = runs[0].experiment.engine
-    if workers or device_of(engine) == "cpu" or engine.name in ("sequential", "stacked"):
-        return workers or 1
-    programs = len({(str(run.experiment.stages), str(run.experiment.model)) for run in runs})
-    return min(WORKERS, programs)
-
-
-def new_sitting(command: str, runs: Sequence[Run]) -> Sitting:
-    """A record of this command on this machine."""
-    on_gpu = device_of(runs[0].experiment.engine) == "cuda"
-    hardware = torch.cuda.get_device_name() if on_gpu else platform.machine() + " CPU"
-    started = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return Sitting(started, command, hardware, __version__, torch.__version__)
 
 
 def train_smoke(request: Request, options: CommandOptions, quiet: bool, as_json: bool) -> int:

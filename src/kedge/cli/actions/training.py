@@ -139,7 +139,11 @@ def train_runs(requests: Sequence[RunRequest], top: Path, options: TrainingOptio
             update_record(top, code)
         progress = False if options.quiet else None
         try:
-            for outcome in run_all(requests, options.pack, progress, print_message, lambda: stop.requested):
+            spread = not options.single
+            outcomes = run_all(
+                requests, options.pack, progress, print_message, lambda: stop.requested, spread
+            )
+            for outcome in outcomes:
                 if outcome.error is not None:
                     failures.add(outcome, stop.terminated)
         except Interrupted:

@@ -8,7 +8,7 @@ import typer
 
 from kedge.cli import completion
 from kedge.cli.errors import report_errors
-from kedge.cli.options import Debug, Device, EngineName, Json, Pack, PrecisionName, Quiet, check_pack
+from kedge.cli.options import Address, Debug, Device, EngineName, Json, Pack, PrecisionName, Quiet, check_pack
 
 
 @report_errors
@@ -46,9 +46,14 @@ def command(
     render: Annotated[bool, typer.Option("--render", help="Show what is recorded; train nothing.")] = False,
     device: Device = "",
     engine: EngineName = "",
+    address: Address = "",
     precision: PrecisionName = "",
     workers: Annotated[
-        int, typer.Option(help="Processes that train at the same time. 0: several on a GPU, one on a CPU.")
+        int,
+        typer.Option(
+            help="Processes that train at the same time. 0: several on a GPU, one on a CPU; with --engine "
+            "ray one for each GPU or core."
+        ),
     ] = 0,
     pack: Pack = 0,
     quiet: Quiet = False,
@@ -71,10 +76,11 @@ def command(
         return
     named_options = {
         "scale": scale if scale != "full" else "", "cells": filters, "seeds": seeds, "device": device,
-        "engine": engine, "precision": precision, "workers": workers, "pack": pack,
+        "engine": engine, "address": address, "precision": precision, "workers": workers, "pack": pack,
     }  # fmt: skip
-    options = action.CommandOptions(workers, pack, quiet or as_json, debug, start)
-    with action.temporary_data_folder() as synthetic:
+    shared = folder if address else None
+    options = action.CommandOptions(workers, pack, quiet or as_json, debug, start, shared)
+    with action.temporary_data_folder(shared) as synthetic:
         request = action.request(name, named_options, folder, synthetic)
         if scale == "smoke":
             failed = action.train_smoke(request, options, quiet, as_json)

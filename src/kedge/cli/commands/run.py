@@ -62,6 +62,7 @@ def command(
     same time (--pack).
     """
     from kedge.cli.actions import run as action
+    from kedge.cli.actions.resumed_engine import on_engine
     from kedge.cli.actions.training import (
         TrainingOptions,
         code_choice,
@@ -81,7 +82,13 @@ def command(
                     "leave out the experiment, --methods, --model, --set, --seed and --out."
                 )
             top = resume_from
-            folders, requests = action.resume_runs(top, code, locks)
+            folders, resumed = action.resume_runs(top, code, locks)
+            if engine and len(folders) == 1:
+                raise RequestError(
+                    f"--engine {engine}: a run that is resumed keeps the engine that it started with. Leave "
+                    "--engine out."
+                )
+            requests = on_engine(resumed, engine, address)
         else:
             if not experiment:
                 raise RequestError(

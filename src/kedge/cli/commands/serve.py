@@ -45,6 +45,10 @@ Labels = Annotated[
         help="The meaning of the labels 0, 1, ..., separated by commas; compared with that of the clients.",
     ),
 ]
+StartWith = Annotated[
+    int | None,
+    typer.Option(help="Start when this many clients have connected; the others join later. Default: all."),
+]
 NormLimit = Annotated[
     float, typer.Option(help="Leave out updates whose norm is more than this multiple of the median's.")
 ]
@@ -65,6 +69,7 @@ def command(
     least: LeastAnswers = 1,
     deadline: Deadline = None,
     skip: Skip = False,
+    start_with: StartWith = None,
     norm_limit: NormLimit = 100.0,
     labels: Labels = "",
     out: Out = None,
@@ -87,7 +92,7 @@ def command(
         action.make_credentials(init, hosts, clients)
         return
     server = action.server_of(
-        address, credentials, insecure, action.Patience(least, deadline, norm_limit, skip), labels
+        address, credentials, insecure, action.Patience(least, deadline, norm_limit, skip, start_with), labels
     )
     if resume_from:
         if experiment or sets or out or precision or seed is not None:

@@ -66,6 +66,7 @@ def command(
     cells, resumes cells that have started and repeats cells that failed.
     """
     from kedge.cli.actions import sweep as action
+    from kedge.cli.actions.resumed_engine import on_engine
     from kedge.cli.actions.training import TrainingOptions, code_choice, train_runs
 
     check_target(target)
@@ -94,7 +95,7 @@ def command(
         return
     with ExitStack() as locks:
         if resume_from:
-            requests = action.resume_sweep(top, plan, code, locks)
+            requests = on_engine(action.resume_sweep(top, plan, code, locks), engine, address)
         else:
             requests = action.new_sweep(top, plan, force, locks)
         failed = train_runs(requests, top, TrainingOptions("sweep", pack, quiet or as_json, debug))

@@ -102,7 +102,7 @@ def partition_record(
         local_test,
         labels.size,
         labels_checksum(labels),
-        federation.clients,
+        tuple(federation.clients),
         federation.local_tests,
         inputs,
     )

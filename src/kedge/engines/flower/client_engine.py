@@ -46,9 +46,16 @@ class ClientEngine:
     """Trains one client; keeps the server's values that it has received, and its memory."""
 
     def __init__(
-        self, model: Model, stages: Sequence[Stage], data: Federation, seed: int, memory: ClientMemory
+        self,
+        model: Model,
+        stages: Sequence[Stage],
+        data: Federation,
+        seed: int,
+        memory: ClientMemory,
+        private: bool = False,
     ) -> None:
-        """`data` is a federation of this client only."""
+        """`data` is a federation of this client only; a `private` client sends its clipped delta alone."""
+        self.private = private
         self.model, self.stages, self.data, self.memory = model, stages, data, memory
         initial, buffers = (tree_to(v, data.dtype, data.pool.x.device) for v in model.init(seed))
         self.initial, self.initial_buffers = initial, buffers
@@ -68,7 +75,7 @@ class ClientEngine:
         stage, memory, client = (content.integer(name) for name in ("stage", "memory", "client"))
         if stage >= len(self.stages):
             raise MessageError(f"the order is of stage {stage + 1}; this run has {len(self.stages)}")
-        engine = self.engine_of(client, content.integer("samples"), content.integer("clients"))
+        engine = self.engine_of(client, content)
         order = self.order(content, stage)
         lost = self.restore(engine, client, stage, memory)
         return ReceivedOrder(order, client, stage, memory, lost)
@@ -92,6 +99,8 @@ class ClientEngine:
         answer: Facts = {"lost": lost, "stored": stored, "round": order.round, "rejected": rejected}
         if rejected:
             return Request("upload", answer, {})
+        if self.private:
+            return Request("upload", answer, without_leaves(self.parts(sums), frozen))
         weights = {f"weight.{slot}": float(weight) for slot, (_, weight) in sums.totals.items()}
         answer |= {**weights, "loss": sums.loss, "trained": sorted(sums.trained)}
         return Request("upload", answer, without_leaves(self.parts(sums), frozen))
@@ -136,16 +145,23 @@ class ClientEngine:
     def parts(self, sums: Sums) -> Tree:
         """The weighted uploads of this client, as a tree to send."""
         model, slots = sums.totals[""][0], {k: tree for k, (tree, _) in sums.totals.items() if k}
-        buffers = model["buffers"] if self.model.statistics != "frozen" else {}
+        sends_statistics = self.model.statistics != "frozen" and not self.private
+        buffers = model["buffers"] if sends_statistics else {}
         return {"delta": model["delta"], "slots": slots, "buffers": buffers}
 
-    def engine_of(self, client: int, samples: int, clients: int) -> Sequential:
-        """The engine, with the facts that depend on all clients' sizes."""
+    def engine_of(self, client: int, content: Content) -> Sequential:
+        """The engine, with the facts that depend on the sizes of all clients that have joined.
+
+        In a private run these sizes are secret: all clients count as equally large.
+        """
+        clients, examples = content.integer("clients"), len(self.data.clients[0])
+        joined, samples = (
+            (1, examples) if self.private else (content.integer(name) for name in ("joined", "samples"))
+        )
         if self.engine is None:
             self.engine = Sequential(self.model, federation_of_one(self.data, client, clients))
-        examples = len(self.data.clients[0])
         facts = self.engine.facts
-        relative = torch.from_numpy(np.full(clients, np.float64(examples) * clients / np.float64(samples)))
+        relative = torch.from_numpy(np.full(clients, np.float64(examples) * joined / np.float64(samples)))
         self.engine.facts = {**facts, "relative_size": relative.to(facts["examples"])}
         return self.engine
 

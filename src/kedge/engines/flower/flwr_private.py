@@ -33,7 +33,7 @@ from flwr.proto.message_pb2 import (
     PushObjectRequest,
 )
 from flwr.proto.node_pb2 import Node
-from flwr.server.superlink.linkstate import LinkState
+from flwr.server.superlink.linkstate import InMemoryLinkState, LinkState
 from flwr.supercore.constant import NOOP_FEDERATION_ID, NodeStatus, TaskType
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
@@ -64,6 +64,7 @@ __all__ = [
     "ConfirmMessageReceivedRequest",
     "DeactivateNodeRequest",
     "FleetHttpClient",
+    "InMemoryLinkState",
     "LinkState",
     "Message",
     "Node",

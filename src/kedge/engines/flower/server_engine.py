@@ -6,57 +6,24 @@ engine knows the round after which each memory was stored, and names it in every
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 
 from kedge.core.algorithm import Stage, Tune, model_for
 from kedge.core.errors import RequestError
 from kedge.core.model import Model
-from kedge.core.server import Rejection
+from kedge.core.server import NOT_JOINED, Rejection
 from kedge.core.tree import Leaves, Tree, flatten
 from kedge.engines.engine import Order
 from kedge.engines.flower.events import SILENT, Events
 from kedge.engines.flower.exchange import Exchange
 from kedge.engines.flower.messages import Content, Facts, MessageError, Request, tensor_bytes
+from kedge.engines.flower.population import Population
 from kedge.engines.flower.selection import all_leaves, leaf_name, trained_leaves
+from kedge.engines.flower.sent import NEVER, Sent, Traffic
 from kedge.engines.flower.site_evaluation import SiteEvaluation
 from kedge.engines.flower.upload_check import Expected, checked_sums, without_outliers
 from kedge.engines.sums import Sums
-
-NEVER = -1
-NORM_LIMIT = 100.0
-
-
-class Population(NamedTuple):
-    """The clients of a federation, and the templates of their uploads."""
-
-    sizes: Sequence[int]  # the number of training samples of each client
-    uploads: Sequence[Tree]  # for each stage: a tree with the names, shapes and dtypes of an upload
-    norm_limit: float = NORM_LIMIT  # an update with a norm above this multiple of the median is left out
-
-
-@dataclass
-class Traffic:
-    """The bytes of the arrays in orders and uploads."""
-
-    down: int = 0
-    up: int = 0
-    evaluation: int = 0  # down, for evaluations only; not in `down`
-
-
-@dataclass
-class Sent:
-    """The rounds in which leaves changed, and in which clients received them."""
-
-    changed: dict[str, int] = field(default_factory=dict)  # leaf -> the last round that changed it
-    received: dict[int, int] = field(default_factory=dict)  # client -> its last round
-
-    def outdated(self, client: int, new: bool) -> frozenset[str]:
-        """The leaves that changed after the client's last round."""
-        last = NEVER if new else self.received.get(client, NEVER)
-        return frozenset(k for k, round in self.changed.items() if round >= last)
 
 
 class ServerEngine:
@@ -81,6 +48,8 @@ class ServerEngine:
         self.traffic = Traffic()  # since the start of this process
         self.number = NEVER
         self.added = frozenset[str]()  # heads that this stage adds, before its first round
+        self.sizes: dict[int, int] = {}  # the samples of each client that may train in this round
+        self.private = population.private
 
     def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
         """Start a stage; clients compute from the method which memories they keep."""
@@ -94,47 +63,56 @@ class ServerEngine:
 
     def train(self, order: Order, clients: Sequence[int]) -> Sums:
         """Send `order` to the clients, wait for their replies, and add these up."""
-        self.events("round", round=order.round + 1, clients=list(clients), stage=self.number)
-        trained = self.round_leaves(order, clients)
+        self.sizes = self.population.roster.begin_round(order.round)
+        present = [client for client in clients if client in self.sizes]
+        self.events("round", round=order.round + 1, clients=present, stage=self.number)
+        trained = self.round_leaves(order, present)
         self.sent.changed |= dict.fromkeys(self.added, order.round - order.stage_round - 1)
         self.added = frozenset()
+        if self.private:
+            self.sent.note_changes(order.shared, order.round)
 
         def request(client: int, new: bool) -> Request:
             made = self.request(order, client, trained, new)
             self.traffic.down += tensor_bytes(made.tensors)
             return self.sites.with_request(client, made, order)
 
-        replies = self.exchange(clients, request)
+        replies = {**dict.fromkeys(clients, NOT_JOINED), **self.exchange(present, request)}
         self.sites.collect(replies)
         uploads = {c: self.sums_of(c, order, trained, replies.get(c, "no answer")) for c in clients}
-        uploads = without_outliers(uploads, self.population.norm_limit)
+        if not self.private:
+            uploads = without_outliers(uploads, self.population.norm_limit)
         sums = Sums()
         for client, upload in uploads.items():
             sums += upload
             reply = replies.get(client)
             if isinstance(reply, Content) and upload.size and reply.flag("stored"):
                 self.versions[client] = order.round + 1
-        if sums.size:
+        if sums.size and not self.private:
             self.sent.changed |= dict.fromkeys(self.shared & trained, order.round)
-        self.report_round(sums)
+        self.report_round(order, sums)
         return sums
 
-    def report_round(self, sums: Sums) -> None:
-        """Report the end of a round."""
-        for rejection in sums.rejected:
-            self.events("rejected", client=rejection.client, reason=rejection.reason)
-            self.say(f"the update of client {rejection.client} is left out: {rejection.reason}")
-        self.events("round end", admitted=sums.size, rejected=len(sums.rejected))
+    def report_round(self, order: Order, sums: Sums) -> None:
+        """Report the uploads that are left out, and the end of the round."""
+        rejected = [rejection for rejection in sums.rejected if rejection.reason != NOT_JOINED]
+        for client, reason in rejected:
+            self.events("rejected", client=client, reason=reason)
+            counts = "counts as zero" if self.private else "is left out"
+            self.say(f"round {order.round + 1}: the update of client {client} {counts}: {reason}")
+        self.events("round end", admitted=sums.size, rejected=len(rejected))
 
     def round_leaves(self, order: Order, clients: Sequence[int]) -> frozenset[str]:
         """The leaves that train on some client of this round."""
-        return trained_leaves(self.stage, self.model, [self.population.sizes[c] for c in clients], order)
+        if self.private:
+            return self.private.opened(self.stage, order)
+        return trained_leaves(self.stage, self.model, [self.sizes[c] for c in clients], order)
 
     def request(self, order: Order, client: int, trained: frozenset[str], new: bool) -> Request:
         """The message that makes a client train; `new`: it has kept nothing of earlier messages."""
         outdated = self.sent.outdated(client, new)
         first = client not in self.sent.received or new
-        statistics = self.model.statistics
+        statistics = self.model.statistics if not self.private else "frozen"
         buffers = statistics == "shared" or (statistics == "local" and first)
         tensors = {
             "shared": {k: v for k, v in order.shared.items() if k in trained or k in outdated},
@@ -153,16 +131,18 @@ class ServerEngine:
 
     def facts(self, order: Order, client: int) -> Facts:
         """The facts of an order for one client."""
-        return {
+        facts: Facts = {
             "client": client,
             "round": order.round,
             "stage": self.number,
             "stage_round": order.stage_round,
             "seed": order.seed,
             "memory": self.versions.get(client, 0),
-            "samples": int(sum(self.population.sizes)),
-            "clients": len(self.population.sizes),
+            "clients": self.population.clients,
         }
+        if not self.private:
+            facts |= {"samples": sum(self.sizes.values()), "joined": len(self.sizes)}
+        return facts
 
     def sums_of(self, client: int, order: Order, trained: frozenset[str], reply: Content | str) -> Sums:
         """The sums of one client's upload; empty, with the reason, if it is not used."""
@@ -173,7 +153,8 @@ class ServerEngine:
         try:
             if reply.kind == "upload":
                 self.report_lost(client, reply)
-            return checked_sums(reply, self.expected(client, order, trained))
+            admit = self.private.admit if self.private else checked_sums
+            return admit(reply, self.expected(client, order, trained))
         except MessageError as error:
             return Sums(rejected=(Rejection(client, str(error)),))
 
@@ -185,15 +166,15 @@ class ServerEngine:
 
     def expected(self, client: int, order: Order, trained: frozenset[str]) -> Expected:
         """The upload that a client should send."""
-        size, sizes = self.population.sizes[client], self.population.sizes
-        numbers = {"examples": size, "relative_size": size * len(sizes) / sum(sizes)}
+        size, sizes = self.sizes[client], self.sizes
+        numbers = {"examples": size, "relative_size": size * len(sizes) / (sum(sizes.values()) or 1)}
         return Expected(
             order=order,
             algorithm=self.stage.algorithm,
             template=self.population.uploads[self.number],
             trained=trained,
             frozen=all_leaves(self.network) - trained,
-            sends_statistics=self.model.statistics != "frozen",
+            sends_statistics=self.model.statistics != "frozen" and not self.private,
             facts={name: torch.tensor(float(n), dtype=torch.float64) for name, n in numbers.items()},
         )
 

@@ -45,6 +45,7 @@ class SiteEvaluation:
     def score_now(self, order: Order, request: ScoreRequest) -> dict[int, ClientScores]:
         """The scores of the model in `order`, from an exchange of its own with all connected clients."""
         self.start(request)
+        self.engine.sizes = self.engine.population.roster.sizes(order.round)  # with new clients
         replies = self.engine.exchange.reach_evaluating(
             lambda client, new: self.with_request(client, self.message(order, client, new), order)
         )
@@ -68,7 +69,12 @@ class SiteEvaluation:
         return Request("evaluate", engine.facts(order, client), tensors)
 
     def with_request(self, client: int, made: Request, order: Order) -> Request:
-        """A message with the request, and with the statistics that only an evaluation needs."""
+        """A message with the request, and with the statistics that only an evaluation needs.
+
+        The sites of a private run do not evaluate: their messages have no request.
+        """
+        if self.engine.private:
+            return made
         tensors = made.tensors
         if client not in self.engine.exchange.evaluating:
             return Request(made.kind, {**made.facts, **request_facts(NOTHING)}, tensors)

@@ -7,6 +7,7 @@ application could start runs and send messages in kedge's name; requests to them
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +20,7 @@ from kedge.engines.flower.flwr_private import (
     NOOP_ACCOUNT_NAME,
     NOOP_FEDERATION_ID,
     NOOP_FLWR_AID,
-    LinkState,
+    InMemoryLinkState,
     Message,
     NodeStatus,
     RecordDict,
@@ -52,6 +53,30 @@ class Certificate(NamedTuple):
     key: Path
 
 
+class RefusingState(InMemoryLinkState):
+    """Flower's state, which remembers the replies that it does not accept.
+
+    The web server's thread stores replies, and the thread of the training takes the number of the refused.
+    """
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.refused: Counter[int] = Counter()  # node -> its replies that no message waited for
+
+    def store_message_res(self, message: Message) -> str | None:
+        stored = super().store_message_res(message)
+        if stored is None:
+            with self.lock:
+                self.refused[message.metadata.src_node_id] += 1
+        return stored
+
+    def take_refused(self) -> dict[int, int]:
+        """The numbers of refused replies since the last call, by node."""
+        with self.lock:
+            refused, self.refused = self.refused, Counter()
+        return dict(refused)
+
+
 class FleetOnly:
     """A web application that answers 404 to every request that is not of the Fleet API."""
 
@@ -77,7 +102,9 @@ class SuperLink:
         """With `authenticate`, only nodes whose keys `admit` has registered can connect."""
         app = create_app()
         app.state.enable_supernode_auth = authenticate
-        self.state: LinkState = app.state.linkstate_factory.state()
+        factory = app.state.linkstate_factory
+        self.state = RefusingState(factory.federation_manager, factory.objectstore_factory.store())
+        factory.state_instance = self.state
         config = uvicorn.Config(
             FleetOnly(app),
             host,
@@ -195,6 +222,10 @@ class SuperLink:
         self.withdraw(number)
         assert isinstance(message, Message)
         return message.content
+
+    def refused(self) -> dict[int, int]:
+        """For each node, the number of replies that no message waited for, since the last call."""
+        return self.state.take_refused()
 
     def withdraw(self, number: str) -> None:
         """Delete a message and its reply."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,6 +35,15 @@ class Expected:
 
 def checked_sums(reply: Content, expected: Expected) -> Sums:
     """The sums of one client's valid upload; raise MessageError with the reason if it is not valid."""
+    tree = checked_tree(reply, expected)
+    weights = checked_weights(reply, expected)
+    if not expected.sends_statistics:
+        tree["buffers"] = {k: v * weights[""].to(v.dtype) for k, v in expected.order.buffers.items()}
+    return Sums(totals_of(tree, weights), 1, reply.number("loss"), expected.trained & reply.names("trained"))
+
+
+def checked_tree(reply: Content, expected: Expected) -> dict[str, Any]:
+    """The tensors of an upload, completed by zeros; raise MessageError with the reason if it is not valid."""
     if reply.kind == "failed":
         raise MessageError(reply.text("reason")[:MOST_CHARACTERS])
     if reply.kind != "upload" or reply.integer("round") != expected.order.round:
@@ -47,11 +57,7 @@ def checked_sums(reply: Content, expected: Expected) -> Sums:
     difference = mismatch(reply.tensors, without_leaves(sent, expected.frozen))
     if difference or not all(bool(v.isfinite().all()) for v in reply.tensors.values()):
         raise MessageError(difference or "not finite")
-    weights = checked_weights(reply, expected)
-    tree = dict(completed(reply.tensors, parts))
-    if not expected.sends_statistics:
-        tree["buffers"] = {k: v * weights[""].to(v.dtype) for k, v in expected.order.buffers.items()}
-    return Sums(totals_of(tree, weights), 1, reply.number("loss"), expected.trained & reply.names("trained"))
+    return dict(completed(reply.tensors, parts))
 
 
 def checked_weights(reply: Content, expected: Expected) -> dict[str, Tensor]:

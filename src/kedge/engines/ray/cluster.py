@@ -5,19 +5,14 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from kedge.core.errors import RequestError
+from kedge.engines.ray.shares import Machine, Share
 
 LOOPBACK = "127.0.0.1"
+FREEING = {"free_objects_period_milliseconds": 50}  # by default the store keeps dead objects for a second
 INSTALL = "Ray is not installed. Install it with: pip install 'kedge[ray]'"
-
-
-class Share(NamedTuple):
-    """The resources of one worker."""
-
-    cpus: float
-    gpus: float
 
 
 class Cluster:
@@ -28,14 +23,10 @@ class Cluster:
         self.idle: list[tuple[Share, Any]] = []  # share, handle
 
     @property
-    def cpus(self) -> int:
-        """The CPU cores of the cluster."""
-        return int(self.ray.cluster_resources().get("CPU", 1))
-
-    @property
-    def gpus(self) -> int:
-        """The GPUs of the cluster."""
-        return int(self.ray.cluster_resources().get("GPU", 0))
+    def machines(self) -> list[Machine]:
+        """The machines of the cluster that can be reached."""
+        resources = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        return [Machine(found.get("CPU", 0.0), int(found.get("GPU", 0))) for found in resources]
 
     def start(self, worker: type, share: Share) -> Any:
         """The handle of an idle worker with this share of the cluster, or of a new one."""
@@ -84,7 +75,9 @@ def connected(address: str = "") -> Iterator[Cluster]:
             place = {"_node_ip_address": host} if host.startswith("127.") and host != LOOPBACK else {}
             ray.init(address=address, **place, **quiet)
         else:
-            ray.init("local", include_dashboard=False, _node_ip_address=LOOPBACK, **quiet)
+            ray.init(
+                "local", include_dashboard=False, _node_ip_address=LOOPBACK, _system_config=FREEING, **quiet
+            )
     except (ConnectionError, ValueError, RuntimeError) as error:
         where = f"--address {address}" if address else "a cluster on this machine"
         raise RequestError(

@@ -67,7 +67,11 @@ class Journal:
         """The memories of `clients` in the snapshot, read one after another."""
         for client in clients:
             if client in self.snapshot:
-                yield client, unflatten(load_file(self.snapshot[client]))
+                yield client, self.memory(client)
+
+    def memory(self, client: int) -> dict[str, Any]:
+        """The memory of a client in the snapshot; its tensors are mapped, and read when they are used."""
+        return unflatten(load_file(self.snapshot[client]))
 
     def arrays(self, clients: Sequence[int]) -> dict[str, Any]:
         """The memories of `clients` in the snapshot as arrays, by the clients' names."""

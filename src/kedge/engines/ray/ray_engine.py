@@ -7,7 +7,8 @@ returns its sums, which are added in the order of shards. The worker of a client
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from kedge.core.algorithm import Stage, Tune, model_for
+from kedge.core.algorithm import Algorithm, Stage, Tune, model_for
+from kedge.core.lazy_tree import LazyTree
 from kedge.core.model import Model
 from kedge.core.tree import Leaves, Tree, tree_map
 from kedge.data.federation import Federation
@@ -19,7 +20,14 @@ from kedge.engines.ray.cluster import Cluster
 from kedge.engines.ray.journal import ROUNDS, JournalRound, by_client
 from kedge.engines.ray.shards import Shards
 from kedge.engines.ray.worker import WorkerSettings
-from kedge.engines.ray.workers import CLIENTS_AT_ONCE, Say, StageStart, WorkerArguments, Workers
+from kedge.engines.ray.workers import (
+    CLIENTS_AT_ONCE,
+    MEMORIES_AT_ONCE,
+    Say,
+    StageStart,
+    WorkerArguments,
+    Workers,
+)
 from kedge.engines.sums import Sums
 
 
@@ -67,11 +75,20 @@ class RayEngine:
     def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
         """Start a stage; clients keep their memories of the slots in `kept`."""
         self.take_snapshot()
-        self.memories.load({str(client): memory for client, memory in self.journal.memories(self.remembered)})
-        self.memories.begin(stage.algorithm, model_for(stage.algorithm, self.network), params, kept)
-        self.journal.take(by_client(self.memories.save()), only_changed=False)
-        self.memories.load({})
+        start = stage.algorithm, model_for(stage.algorithm, self.network), params, kept
+        self.memories.begin(*start)
+        self.journal.take(self.memories_in_stage(start), only_changed=False)
         self.workers.begin(StageStart(stage, self.ray.put(to_arrays(params)), kept))
+
+    def memories_in_stage(
+        self, start: tuple[Algorithm, Model, Leaves, frozenset[str]]
+    ) -> Iterator[tuple[int, Tree]]:
+        """The memories at the start of a stage, one after another; `start`: the arguments of `begin`."""
+        for client, memory in self.journal.memories(self.remembered):
+            one = Memories()
+            one.load({str(client): memory})
+            one.begin(*start)
+            yield from by_client(one.save())
 
     @property
     def remembered(self) -> list[int]:
@@ -107,8 +124,8 @@ class RayEngine:
 
     def fetch_memories(self, clients: Sequence[int]) -> Iterator[tuple[int, Tree]]:
         """The memories of `clients`, fetched from their workers a few at a time."""
-        for first in range(0, len(clients), CLIENTS_AT_ONCE):
-            parts = enumerate(self.shards.divide(clients[first : first + CLIENTS_AT_ONCE], by_owner=True))
+        for first in range(0, len(clients), MEMORIES_AT_ONCE):
+            parts = enumerate(self.shards.divide(clients[first : first + MEMORIES_AT_ONCE], by_owner=True))
             results = self.workers.gather("memories", {shard: (part,) for shard, part in parts if part})
             for found in results.values():
                 yield from by_client(to_tensors(found))
@@ -147,17 +164,20 @@ class RayEngine:
         return [(group, to_tensors(scores)) for found in results.values() for group, scores in found]
 
     def save(self) -> Tree:
-        """Every client's memory; the tensors are read from the journal's files when they are used."""
+        """Every client's memory, read from the journal's file when it is used, before the next round."""
         self.take_snapshot()
-        memories = self.journal.memories(self.remembered)
-        return {str(client): tree_map(lambda v: v.to(self.device), memory) for client, memory in memories}
+
+        def read(client: str) -> Tree:
+            return tree_map(lambda v: v.to(self.device), self.journal.memory(int(client)))
+
+        return LazyTree(map(str, self.remembered), read)
 
     def load(self, saved: Tree) -> None:
         """Restore saved memories."""
         self.journal.take(by_client(saved), only_changed=False)
         clients = list(range(len(self.shards.work)))
-        for first in range(0, len(clients), CLIENTS_AT_ONCE):
-            parts = enumerate(self.shards.divide(clients[first : first + CLIENTS_AT_ONCE], by_owner=True))
+        for first in range(0, len(clients), MEMORIES_AT_ONCE):
+            parts = enumerate(self.shards.divide(clients[first : first + MEMORIES_AT_ONCE], by_owner=True))
             self.workers.gather(
                 "replace", {shard: (part, self.journal.arrays(part)) for shard, part in parts if part}
             )

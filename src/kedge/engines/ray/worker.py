@@ -17,6 +17,7 @@ from kedge.core.tree import Tree
 from kedge.engines.choice.choose import Choice, EngineOptions, build, choose
 from kedge.engines.choice.fallback import without_torch_warnings
 from kedge.engines.choice.trial import Work
+from kedge.engines.cuda.memory_limit import limit_gpu_memory
 from kedge.engines.engine import Engine, Order
 from kedge.engines.ray.arrays import (
     FederationArrays,
@@ -25,7 +26,7 @@ from kedge.engines.ray.arrays import (
     to_arrays,
     to_tensors,
 )
-from kedge.engines.ray.cluster import Share
+from kedge.engines.ray.shares import Share
 from kedge.nn.precision import Precision, computing_in
 
 
@@ -49,6 +50,8 @@ class Worker:
         self.contexts.enter_context(computing_in(settings.precision))
         self.contexts.enter_context(without_torch_warnings())
         torch.set_num_threads(settings.threads)
+        if settings.device == "cuda":
+            limit_gpu_memory(settings.share.gpus)
         self.federation = data.federation(settings.device)
         self.model = place_frozen(model, self.federation.dtype, settings.device)
 

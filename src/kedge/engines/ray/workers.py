@@ -16,7 +16,8 @@ from kedge.engines.ray.shards import Shards
 from kedge.engines.ray.worker import Worker, WorkerSettings
 
 START_SECONDS = 60.0  # for a new worker, before the cluster counts as full
-CLIENTS_AT_ONCE = 16  # memories of a message
+CLIENTS_AT_ONCE = 16  # tuned models of a message
+MEMORIES_AT_ONCE = 4  # memories of a message
 
 
 Say = Callable[[str], None]
@@ -212,8 +213,8 @@ class Workers:
     def rebuild(self, target: Process, shard: int) -> None:
         """Load the memories of a shard from the journal, and repeat its rounds."""
         members = self.members(shard)
-        for first in range(0, len(members), CLIENTS_AT_ONCE):
-            clients = members[first : first + CLIENTS_AT_ONCE]
+        for first in range(0, len(members), MEMORIES_AT_ONCE):
+            clients = members[first : first + MEMORIES_AT_ONCE]
             self.call(target, "replace", clients, self.journal.arrays(clients))
         for order, trained in self.journal.rounds_of(shard):
             self.call(target, "train", order, trained)

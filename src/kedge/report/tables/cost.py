@@ -80,7 +80,7 @@ def target_table(rows: Sequence[Mapping[str, Any]], target: float) -> Table:
         table.add_row(
             row["method"], f"{reached:g}", with_prefix(cost["updates"]), with_prefix(cost["macs"]),
             with_prefix(cost["bytes_down"], "B"), with_prefix(cost["bytes_up"], "B"),
-            f"{row['seconds_to_target']:.1f}",
+            "–" if row["seconds_to_target"] is None else f"{row['seconds_to_target']:.1f}",
         )  # fmt: skip
     return table
 
@@ -103,5 +103,7 @@ def cost_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The meaning of the numbers, and the methods without costs."""
     without = [row["method"] for row in rows if row["cost"] is None]
     names = ", ".join(without)
-    missing = f"no costs in the history (written by an earlier kedge, or without rounds): {names}"
+    missing = (
+        f"no costs in the history (of an earlier kedge, of a private federation, or without rounds): {names}"
+    )
     return [*([UNITS, RATIOS] if len(without) < len(rows) else []), *([missing] if without else [])]

@@ -8,6 +8,9 @@ from rich.filesize import decimal
 from rich.table import Table
 
 MOST_ROWS = 30
+ABSENT = ("not joined yet", "not connected", "disconnected")
+PRIVATE_COLUMNS = ("client", "state", "seen")  # the others would show the participants
+COLUMNS = ("client", "state", "round", "seen", "samples", "down", "up", "accuracy", "left out")
 STATES = {
     "connect": "waits",
     "disconnect": "disconnected",
@@ -20,7 +23,7 @@ STATES = {
 class Row:
     """The state of one client."""
 
-    state: str = "not connected"
+    state: str = "not joined yet"
     round: int = 0  # its last round
     seen: float | None = None  # when the server last received a sign of life, in seconds since 1970
     samples: int | None = None
@@ -36,12 +39,16 @@ class Board:
     def __init__(self) -> None:
         self.rows: dict[int, Row] = {}
         self.round = 0
+        self.private = False
 
     def event(self, kind: str, facts: dict[str, Any]) -> None:
         """Change the rows by an event."""
         self.round = facts.get("round", self.round)
         if kind == "listening":
             self.rows = {client: Row() for client in range(facts["clients"])}
+            for client in facts["joined"]:  # before the server's start
+                self.change(client, state="not connected")
+            self.private = facts["private"]
         if kind == "seen":
             for client, moment in facts["times"].items():
                 self.change(client, seen=moment)
@@ -72,30 +79,33 @@ class Board:
     @property
     def connected(self) -> int:
         """The number of connected clients."""
-        return sum(row.state not in ("not connected", "disconnected") for row in self.rows.values())
+        return sum(row.state not in ABSENT for row in self.rows.values())
 
     def table(self, now: float) -> Table:
         """The rows as a table, at most `MOST_ROWS`: the clients that were seen last."""
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-        for name in ("client", "state", "round", "seen", "samples", "down", "up", "accuracy", "left out"):
+        columns = PRIVATE_COLUMNS if self.private else COLUMNS
+        for name in columns:
             table.add_column(name, justify="left" if name == "state" else "right", no_wrap=True)
         shown = sorted(self.rows, key=lambda client: -(self.rows[client].seen or 0))[:MOST_ROWS]
         for client in sorted(shown):
-            table.add_row(str(client), *cells(self.rows[client], now))
+            values = cells(client, self.rows[client], now)
+            table.add_row(*(values[name] for name in columns))
         if len(self.rows) > MOST_ROWS:
             table.add_row("", f"and {len(self.rows) - MOST_ROWS} more")
         return table
 
 
-def cells(row: Row, now: float) -> list[str]:
-    """The texts of a row."""
-    return [
-        row.state,
-        str(row.round) if row.round else "–",
-        "–" if row.seen is None else f"{max(0, round(now - row.seen))} s ago",
-        "–" if row.samples is None else f"{row.samples:,}",
-        decimal(row.down),
-        decimal(row.up),
-        "–" if row.accuracy is None else f"{100 * row.accuracy:.1f} %",
-        str(row.rejected),
-    ]
+def cells(client: int, row: Row, now: float) -> dict[str, str]:
+    """The texts of a row, by the names of the columns."""
+    return {
+        "client": str(client),
+        "state": row.state,
+        "round": str(row.round) if row.round else "–",
+        "seen": "–" if row.seen is None else f"{max(0, round(now - row.seen))} s ago",
+        "samples": "–" if row.samples is None else f"{row.samples:,}",
+        "down": decimal(row.down),
+        "up": decimal(row.up),
+        "accuracy": "–" if row.accuracy is None else f"{100 * row.accuracy:.1f} %",
+        "left out": str(row.rejected),
+    }

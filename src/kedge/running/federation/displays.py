@@ -14,6 +14,7 @@ from rich.text import Text
 
 from kedge.engines.flower.events import Events
 from kedge.running.federation.board import Board
+from kedge.running.federation.private_events import SECRET
 from kedge.running.progress import Observer
 from kedge.running.progress_bar import accuracy_in
 from kedge.running.recording.evaluation import finite_or_none
@@ -57,11 +58,10 @@ class JsonDisplay:
         self.stream = stream or sys.stderr
 
     def event(self, kind: str, facts: dict[str, Any]) -> None:
-        """Write an event; signs of life are left out."""
-        if kind == "seen":
-            return
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        print(json.dumps({"time": now, "event": kind, **facts}), file=self.stream, flush=True)
+        """Write an event, except signs of life, and messages that name participants of a private round."""
+        if kind not in ("seen", SECRET):
+            now = datetime.now(UTC).isoformat(timespec="milliseconds")
+            print(json.dumps({"time": now, "event": kind, **facts}), file=self.stream, flush=True)
 
     def line(self, line: dict[str, Any]) -> None:
         """Write a line of the history; it may be that of the round before the current one."""
@@ -89,7 +89,9 @@ class LineDisplay:
         self.shown = 0.0
 
     def event(self, kind: str, facts: dict[str, Any]) -> None:
-        """Show nothing: each event that an operator must know is a message, too."""
+        """Show messages for the operator alone; other important events are messages, too."""
+        if kind == SECRET:
+            self.say(facts["text"])
 
     def line(self, line: dict[str, Any]) -> None:
         """Print the round and its accuracy."""
@@ -128,6 +130,9 @@ class LiveTable:
 
     def event(self, kind: str, facts: dict[str, Any]) -> None:
         """Change the table."""
+        if kind == SECRET:
+            self.say(facts["text"])
+            return
         with self.lock:
             self.address = facts.get("address", self.address)
             self.board.event(kind, facts)
@@ -177,8 +182,10 @@ def printable(message: str) -> str:
 def line_text(line: dict[str, Any], rounds: int) -> str:
     """A line of the history as a sentence."""
     accuracy, loss = accuracy_in(line), finite_or_none(line.get("train.loss"))
-    updates = len(line["clients"]) - len(line["rejected"])
-    parts = [f"round {line['round']} of {rounds}: {updates} update{'s' if updates != 1 else ''}"]
+    parts = [f"round {line['round']} of {rounds}"]
+    if "clients" in line:  # secret in a private run
+        updates = len(line["clients"]) - len(line["rejected"])
+        parts[0] += f": {updates} update{'s' if updates != 1 else ''}"
     parts += [f"training loss {loss:.4f}"] if loss is not None else []
     parts += [f"accuracy {100 * accuracy:.1f} %"] if accuracy is not None else []
     return ", ".join(parts)

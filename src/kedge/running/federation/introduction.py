@@ -10,12 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from kedge.config.experiment import Experiment, resolve
 from kedge.config.task import Task
 from kedge.core.errors import RequestError
-from kedge.data.federation import Federation
 from kedge.engines.flower.messages import Content, MessageError, Request
 from kedge.running.federation.agreement import (
     LISTED,
@@ -37,7 +34,7 @@ class Membership(NamedTuple):
     """The facts of a client in its answer."""
 
     client: int
-    samples: int
+    samples: int | None  # None: secret, in a private run
     evaluates: bool = False  # whether it has a validation set
     shares: bool = False  # whether it sends its metrics on this set
     labels: Names = ()
@@ -134,8 +131,9 @@ def code_texts(value: Any) -> Iterator[str]:
 
 
 def answer(member: Membership, compared: Compared) -> Request:
-    """A client's answer to an introduction."""
-    return Request("member", {**member._asdict(), "labels": list(member.labels), **encoded(compared)}, {})
+    """A client's answer to an introduction; without the number of samples if it is secret."""
+    facts = {name: value for name, value in member._asdict().items() if value is not None}
+    return Request("member", {**facts, "labels": list(member.labels), **encoded(compared)}, {})
 
 
 def check_answer(content: Content, compared: Compared, clients: int) -> int:
@@ -148,16 +146,6 @@ def check_answer(content: Content, compared: Compared, clients: int) -> int:
     client = content.integer("client")
     if client >= clients:
         raise MessageError(f"client {client}: the clients have the numbers 0 to {clients - 1}")
-    if not content.integer("samples"):
+    if "samples" in content.facts and not content.integer("samples"):
         raise MessageError(f"client {client} has no samples")
     return client
-
-
-def sizes_only(data: Federation, sizes: list[int]) -> Federation:
-    """A federation as the server has it: its test set, and the clients' numbers of samples."""
-    empty = np.empty(0, dtype=np.int64)
-    return replace(
-        data,
-        clients=tuple(np.zeros(size, dtype=np.int64) for size in sizes),
-        local_tests=tuple(empty for _ in sizes),
-    )

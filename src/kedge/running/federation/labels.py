@@ -7,7 +7,9 @@ compared wherever both sides have them; if one side has none, a message says so.
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from kedge.config.experiment import Experiment
 from kedge.core.errors import DataError, RequestError
+from kedge.data.npz_files import stored_label_names
 from kedge.engines.flower.messages import MessageError
 
 Names = tuple[str, ...]
@@ -18,6 +20,14 @@ def names_from_option(text: str, option: str = "--labels") -> Names:
     names = tuple(name.strip() for name in text.split(",")) if text.strip() else ()
     check_distinct(names, f"{option} {text}")
     return names
+
+
+def names_of_labels(given: Names, experiment: Experiment, classes: int) -> Names:
+    """The names of a server's labels: those of --labels, else those in the experiment's npz file."""
+    if given:
+        check_count(given, classes, "--labels")
+        return given
+    return stored_label_names(experiment.data["name"], experiment.data.get("path"))
 
 
 def check_distinct(names: Sequence[str], source: str) -> None:

@@ -1,20 +1,21 @@
 """The server of a federation: the runner's loop, with an engine that sends orders over the network."""
 
-import json
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from kedge.config.experiment import Experiment
 from kedge.config.task import Task
 from kedge.core.errors import RequestError
-from kedge.data.npz_files import stored_label_names
 from kedge.engines.flower.events import SILENT, Events
-from kedge.engines.flower.members import Members, Settings
-from kedge.engines.flower.messages import Content, MessageError
-from kedge.engines.flower.server_engine import NORM_LIMIT, Population, ServerEngine, Traffic
+from kedge.engines.flower.member_exchange import MemberExchange, Settings
+from kedge.engines.flower.members import Members
+from kedge.engines.flower.population import NORM_LIMIT, Population
+from kedge.engines.flower.sent import Traffic
+from kedge.engines.flower.server_engine import ServerEngine
 from kedge.engines.flower.superlink import Certificate, SuperLink
 from kedge.measure.settings import Measure
 from kedge.nn.precision import computing_in
@@ -25,15 +26,18 @@ from kedge.running.engine_settings import (
     write_environment,
 )
 from kedge.running.execute import create_run, load_run
+from kedge.running.federation.admission import Admission
 from kedge.running.federation.agreement import facts_to_compare
-from kedge.running.federation.introduction import check_answer, introduction, read_labels, sizes_only
-from kedge.running.federation.labels import LabelNames, Names, check_count
+from kedge.running.federation.introduction import introduction
+from kedge.running.federation.joined_clients import roster_of, sizes_only
+from kedge.running.federation.labels import LabelNames, Names, names_of_labels
+from kedge.running.federation.private_events import private_events, secret_say
+from kedge.running.federation.private_uploads import private_rules
 from kedge.running.federation.uploads import upload_templates
-from kedge.running.folders.folder import locked, write
+from kedge.running.folders.folder import locked
 from kedge.running.progress import Observer, Progress
+from kedge.running.recording.site_rules import check_rules, check_sharing
 from kedge.running.runner import run
-
-SIZES = "clients.json"
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Server:
     deadline: float | None = None  # seconds
     norm_limit: float = NORM_LIMIT  # times the median of the round's norms
     skip: bool = False  # end a round without an update if too few have answered at the deadline
+    start_with: int | None = None  # clients that must have connected before the first round; None: all
     labels: Names = ()  # the names of the classes; (): those in the experiment's npz file, if any
 
     def __post_init__(self) -> None:
@@ -89,12 +94,6 @@ def resume_serving(folder: Path, server: Server, observer: Observer, events: Eve
 
 def check_federated(experiment: Experiment) -> None:
     """Raise if an experiment needs what a federation does not have."""
-    if experiment.privacy.active:
-        raise RequestError(
-            "[privacy]: kedge serve does not support it. A simulation draws its noise from the seed, which "
-            "every client knows, so that any of them could subtract it. Leave the table out, or simulate "
-            "with kedge run."
-        )
     if experiment.evaluation.all or experiment.measure != Measure():
         raise RequestError(
             "evaluation.all and the table [measure] need the memories of all clients, which stay with the "
@@ -109,9 +108,11 @@ def train(
     """Wait for the clients, and train the remaining rounds."""
     clients, compared = len(task.federation.clients), facts_to_compare(experiment, task)
     check_rules(task)
-    names = names_of_labels(server, experiment, task.federation.classes)
-    labels = LabelNames(names, observer.say)
-    settings = Settings(server.least, server.deadline, server.skip)
+    check_start(server.start_with, clients)
+    private = task.privacy.active
+    names = names_of_labels(server.labels, experiment, task.federation.classes)
+    events = private_events(events) if private else events
+    say = secret_say(events) if private else observer.say  # for messages that name participants
     with (
         computing_in(task.precision),
         preserve_thread_count(),
@@ -119,24 +120,21 @@ def train(
     ):
         torch.set_num_threads(experiment.engine.threads or torch.get_num_threads())
         nodes = {link.admit(key): client for key, client in (server.keys or {}).items()}
-        sizes = read_sizes(folder)
-
-        def admit(node: int, answer: Content) -> int:
-            client = check_answer(answer, compared, clients)
-            labels.check(client, read_labels(answer))
-            check_claims(client, answer.integer("samples"), nodes.get(node), sizes)
-            return client
-
-        members = Members(link, introduction(experiment, task, names), admit, settings, observer.say, events)
-        events("listening", address=link.address, clients=clients, rounds=task.rounds)
+        roster = roster_of(folder)
+        admit = Admission(task, compared, LabelNames(names, observer.say), nodes, roster)
+        members = Members(link, introduction(experiment, task, names), admit, observer.say, events)
+        settings = Settings(server.least, server.deadline, server.skip)
+        exchange = MemberExchange(members, settings, say, events)
+        facts = {"address": link.address, "clients": clients, "rounds": task.rounds}
+        events("listening", **facts, joined=sorted(roster.joined), private=private)
         observer.say(f"listening on {link.address} for {clients} clients")
-        if sizes is None:
-            members.wait_for(range(clients))
-            sizes = [members.members[client].samples for client in range(clients)]
-            write(folder / SIZES, json.dumps(sizes).encode())
-        task = replace(federated(task), federation=sizes_only(task.federation, sizes))
-        population = Population(sizes, upload_templates(task), server.norm_limit)
-        engine = ServerEngine(task.model, task.stages, population, members, observer.say, events)
+        if not roster.started:
+            wait_for_clients(task, server.start_with or clients, exchange)
+            roster.start()
+        templates, rules = upload_templates(task), private_rules(task)
+        task = replace(federated(task), federation=sizes_only(task.federation, roster))
+        population = Population(clients, roster, templates, server.norm_limit, rules)
+        engine = ServerEngine(task.model, task.stages, population, exchange, say, events)
         engine_settings = {
             "name": FEDERATION,
             "compiled": False,
@@ -146,36 +144,33 @@ def train(
         write_environment(folder, task, engine_settings)
         progress = run(task, engine, folder, 1, engine_settings, observer)
         members.dismiss("the training has ended")
-        report_traffic(engine.traffic, link.traffic(), observer, events)
+        if private:
+            events("end")  # without bytes, which would show how many clients have taken part
+        else:
+            report_traffic(engine.traffic, link.traffic(), observer, events)
         return progress
 
 
-def check_rules(task: Task) -> None:
-    """Raise if a rule reads a metric of a model that the clients do not receive."""
-    for stage in task.stages:
-        metric = str(getattr(stage.until, "metric", ""))
-        if ".local." in metric and not metric.startswith(("distributed.", "personal.")):
-            raise RequestError(
-                f"plateau(metric={metric!r}): in a federation clients evaluate the distributed model and "
-                "their own, no others. Use distributed.local or personal.local, or simulate with kedge run."
-            )
+def wait_for_clients(task: Task, count: int, exchange: MemberExchange) -> None:
+    """Wait until `count` clients are connected; if all are, check that a rule has metrics to read."""
+    members = exchange.members
+    members.wait_for(count)
+    if len(members.clients) < len(task.federation.clients):
+        return  # a client that joins later may share its metrics
+    try:
+        for stage in task.stages:
+            check_sharing(stage, exchange.sharing)
+    except RequestError as error:
+        members.dismiss(f"the training has not started: {error}")
+        raise
 
 
-def names_of_labels(server: Server, experiment: Experiment, classes: int) -> Names:
-    """The names of the labels: those of --labels, else those in the experiment's npz file."""
-    if server.labels:
-        check_count(server.labels, classes, "--labels")
-        return server.labels
-    return stored_label_names(experiment.data["name"], experiment.data.get("path"))
-
-
-def check_claims(client: int, samples: int, owner: int | None, sizes: list[int] | None) -> None:
-    """Raise MessageError if a client is not the owner of its key, or has other samples than at the start."""
-    if owner is not None and owner != client:
-        raise MessageError(f"client {client} uses the key of client {owner}")
-    if sizes is not None and samples != sizes[client]:
-        raise MessageError(
-            f"client {client} has {samples} samples; it had {sizes[client]} when the training started"
+def check_start(start_with: int | None, clients: int) -> None:
+    """Raise if the training could never start."""
+    if start_with is not None and start_with > clients:
+        raise RequestError(
+            f"--start-with {start_with}: the experiment has {clients} clients. Give a number from 1 to "
+            f"{clients}, or leave it out to wait for all."
         )
 
 
@@ -200,10 +195,5 @@ def traffic_text(arrays: Traffic, flower: tuple[int, int]) -> str:
 
 def federated(task: Task) -> Task:
     """The task with the settings of a federation: an upload that cannot be used is left out."""
-    return replace(task, on_divergence="drop")
-
-
-def read_sizes(folder: Path) -> list[int] | None:
-    """The clients' numbers of samples, if the run has started."""
-    file = folder / SIZES
-    return [int(n) for n in json.loads(file.read_bytes())] if file.is_file() else None
+    source: Literal["seed", "system"] = "system" if task.privacy.active else "seed"
+    return replace(task, on_divergence="drop", noise_source=source)

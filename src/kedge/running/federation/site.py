@@ -11,7 +11,7 @@ from kedge.config.assemble import assemble
 from kedge.config.experiment import Experiment
 from kedge.config.federations import federation_of
 from kedge.config.task import Task
-from kedge.core.errors import RequestError
+from kedge.core.errors import DataError, RequestError
 from kedge.data.federation import Federation
 from kedge.engines.flower.client_engine import ClientEngine
 from kedge.engines.flower.client_memory import ClientMemory
@@ -54,11 +54,7 @@ class SiteRun(NamedTuple):
 def run_of(site: Site, content: Content, before: SiteRun | None) -> SiteRun:
     """The objects of the training in an introduction; those from `before` if it is the same training."""
     experiment = read_experiment(content, site.experiment)
-    if site.shares and experiment.privacy.active:
-        raise RequestError(
-            "--share-metrics: the experiment is private, and metrics would be sent without noise. Leave the "
-            "option out; sites do not evaluate in a private run."
-        )
+    check_private(site, experiment)
     labels = label_names(site.files, content.integer("classes"))
     check_site_labels(read_labels(content), labels, site.files.data)
     digest = content.text("run")
@@ -69,10 +65,26 @@ def run_of(site: Site, content: Content, before: SiteRun | None) -> SiteRun:
     task = assemble(experiment, federation=data)
     folder = site.memory / digest[:RUN_DIGITS]  # one for each run
     memory = ClientMemory(folder, digest, site.client)
-    engine = ClientEngine(task.model, task.stages, task.federation, task.seed, memory)
+    private = task.privacy.active
+    engine = ClientEngine(task.model, task.stages, task.federation, task.seed, memory, private)
     (samples,), (tests,) = data.clients, data.local_tests
-    member = Membership(site.client, len(samples), len(tests) > 0, site.shares and len(tests) > 0, labels)
+    if not len(samples):
+        raise DataError(f"client {site.client} has no samples.")
+    evaluates = len(tests) > 0 and not private
+    sent = None if private else len(samples)
+    member = Membership(site.client, sent, evaluates, site.shares and evaluates, labels)
     return SiteRun(digest, experiment, task, engine, Validation(task, folder / LOG, site.shares), member)
+
+
+def check_private(site: Site, experiment: Experiment) -> None:
+    """Raise if a site has options for metrics, and the experiment is private."""
+    options = {"--validation": site.files.validation, "--share-metrics": site.shares}
+    given = [name for name, value in options.items() if value]
+    if given and experiment.privacy.active:
+        raise RequestError(
+            f"{' and '.join(given)}: the experiment is private ([privacy]), and sites do not evaluate in a "
+            "private run: metrics have no noise. Leave these options out."
+        )
 
 
 def data_of(site: Site, experiment: Experiment, form: DataForm) -> Federation:
@@ -94,8 +106,10 @@ def run_lines(run: SiteRun, site: Site, server_labels: Names) -> Iterator[str]:
     task, member, validation = run.task, run.member, run.validation
     methods = " -> ".join(stage.algorithm.name for stage in task.stages)
     yield f"the experiment: {run.experiment.name}, {methods}, {task.rounds} rounds"
-    yield f"you are client {member.client} with {member.samples} training samples"
-    if member.evaluates:
+    yield f"you are client {member.client} with {len(task.federation.clients[0])} training samples"
+    if task.privacy.active:
+        yield "the experiment is private: neither metrics nor your number of samples are sent"
+    elif member.evaluates:
         sent = "and sent to the server" if site.shares else "and not sent"
         yield f"{validation.samples} validation samples: metrics are written to {validation.file}, {sent}"
     else:

@@ -19,19 +19,24 @@ def upload_templates(task: Task) -> list[Tree]:
 
 def explanation(task: Task, member: Membership) -> Iterator[str]:
     """Lines of text: everything that leaves the client's machine, stage by stage."""
+    private = task.privacy.active
     yield "Sent once, before the first round, and again after each new connection:"
-    yield f"  your number {member.client}, and the number of your training samples, {member.samples}"
+    samples = "" if private else f", and the number of your training samples, {member.samples}"
+    yield f"  your number {member.client}{samples}"
     yield f"  the names of your labels: {', '.join(member.labels) or 'none given'}"
     evaluates, shares = yes_or_no(member.evaluates), yes_or_no(member.shares)
     yield f"  whether you have a validation set ({evaluates}), and share its metrics ({shares})"
     yield "  for comparison: the version of kedge, the settings of the method, sha256 of the initial network,"
     yield "  the preprocessing (shape, scale, mean and std), sha256 of your own code files, if any"
     yield "Sent in every round in which you take part:"
-    yield "  the mean training loss, and your weight in the mean, which follows from your number of samples"
+    if private:
+        yield f"  an update whose norm is at most the clip, {task.privacy.clip} at first; no loss, no weight"
+    else:
+        yield "  the mean training loss, and your weight in the mean, computed from your number of samples"
     for number, (stage, template) in enumerate(zip(task.stages, upload_templates(task), strict=True)):
         if len(task.stages) > 1:
             yield f"  in stage {number + 1} of {len(task.stages)}, {stage.algorithm.name}:"
-        yield from stage_lines(stage, template, task.model.statistics != "frozen")
+        yield from stage_lines(stage, template, task.model.statistics != "frozen" and not private)
     yield from metric_lines(task, member)
     yield "The server sees the tensors of each client. Samples and labels stay on this machine."
 
@@ -39,6 +44,9 @@ def explanation(task: Task, member: Membership) -> Iterator[str]:
 def metric_lines(task: Task, member: Membership) -> Iterator[str]:
     """The metrics on the validation set that are sent, or would be."""
     tests = [len(samples) for samples in task.federation.local_tests]
+    if task.privacy.active:
+        yield "No metrics are sent: sites do not evaluate in a private run."
+        return
     if not member.evaluates:
         yield "No metrics are sent: you have no validation set (--validation FILE)."
         return

@@ -53,7 +53,12 @@ class Validation:
     def evaluate(
         self, engine: ClientEngine, content: Content, received: ReceivedOrder, say: Callable[[str], None]
     ) -> Facts:
-        """Evaluate as the message requests; return the facts for the server: empty unless shared."""
+        """Evaluate as the message requests; return the facts for the server: empty unless shared.
+
+        The sites of a private run do not evaluate, also if a server requests it.
+        """
+        if self.task.privacy.active:
+            return {}
         request = score_request(content)
         if not (request.round and self.samples):
             return {}

@@ -8,21 +8,21 @@ renamed.
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
 from kedge.core.errors import CheckpointError
 from kedge.core.tree import Leaves, Tree, flatten, unflatten
 from kedge.running.folders.folder import sync_folder, write
+from kedge.running.folders.tensor_file import read_tensors, write_tensors
 
 KEEP = 2
+CLIENTS = "clients"  # the group of the clients' memories, which is read and written one by one
 
 
 class State(NamedTuple):
@@ -30,7 +30,7 @@ class State(NamedTuple):
 
     # round, stage, stage_round, lengths and checksums of the histories, `auto`'s choice, the run's identity
     facts: dict[str, Any]
-    tensors: dict[str, Any]  # server, memories
+    tensors: Tree  # server, and the clients' memories (as a LazyTree they are never all in memory)
 
 
 def save(folder: Path, number: int, state: State) -> None:
@@ -42,8 +42,7 @@ def save(folder: Path, number: int, state: State) -> None:
     try:
         temporary.mkdir()
         write(temporary / "state.json", json.dumps(state.facts, indent=1).encode())
-        write_tensors(temporary / "tensors.safetensors", cpu_copies(state.tensors))
-        shutil.copymode(temporary / "state.json", temporary / "tensors.safetensors")
+        write_tensors(temporary / "tensors.safetensors", state.tensors)
         manifest = {path.name: checksum(path) for path in sorted(temporary.iterdir())}
         write(
             temporary / "manifest.json", json.dumps({"round": number, "sha256": manifest}, indent=1).encode()
@@ -57,19 +56,6 @@ def save(folder: Path, number: int, state: State) -> None:
     sync_folder(folder)
     for old in [version for version in versions(folder) if version.name <= final.name][KEEP:]:
         shutil.rmtree(old)  # later versions were copied here by hand, or skipped at the start
-
-
-def write_tensors(path: Path, tensors: Leaves) -> None:
-    """Write and sync the file, without a copy in memory and without blocking other threads."""
-    try:
-        safetensors.torch.save_file(tensors, path)
-    except SafetensorError as error:
-        code = re.search(r"\(os error (\d+)\)", str(error))
-        if code is None:
-            raise
-        raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
 
 
 def checksum(path: Path) -> str:
@@ -131,19 +117,19 @@ def load(
 
 
 def read_version(version: Path) -> State:
-    """Read a version, and compare its checksums."""
+    """Read a version, and compare its checksums; the clients' memories are read when they are used."""
     try:
         manifest = json.loads((version / "manifest.json").read_bytes())["sha256"]
-        contents = {name: (version / name).read_bytes() for name in manifest}
+        found = {name: checksum(version / name) for name in manifest}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"checkpoint {version} is damaged or incomplete ({error}).") from error
-    for name, content in contents.items():
-        if hashlib.sha256(content).hexdigest() != manifest[name]:
+    for name, sha256 in found.items():
+        if sha256 != manifest[name]:
             raise CheckpointError(f"checkpoint {version} is damaged: {name} does not match its checksum.")
     try:
-        tensors = safetensors.torch.load(contents["tensors.safetensors"])
-        return State(json.loads(contents["state.json"]), unflatten(tensors))
-    except (SafetensorError, KeyError, ValueError) as error:
+        facts = json.loads((version / "state.json").read_bytes())
+        return State(facts, read_tensors(version / "tensors.safetensors", lazily=CLIENTS))
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise CheckpointError(f"checkpoint {version} cannot be read ({error}).") from error
 
 
@@ -158,6 +144,6 @@ def newest_facts(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def on_device(tree: Tree, like: torch.Tensor) -> dict[str, Any]:
-    """The tensors of `tree`, copied to the device of `like`."""
-    return unflatten({k: v.to(like.device) for k, v in flatten(tree).items()})
+def on_device(tree: Tree, device: torch.device) -> dict[str, Any]:
+    """The tree with its tensors on a device."""
+    return unflatten({k: v.to(device) for k, v in flatten(tree).items()})

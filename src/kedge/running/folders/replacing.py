@@ -17,10 +17,14 @@ from kedge.running.folders.marker import FILE, PLAN, SWEEP, planned_runs, read_m
 CONFIG = "config.toml"
 SOURCES = "sources"  # copies of the user's own code; sources.json lists them
 RECORD = f"{SOURCES}.json"
-RUN = (FILE, CONFIG, RECORD, "environment.json", "partition.npz", "history.jsonl", "clients.jsonl")
+FEDERATION = ("clients.json", "released.safetensors")  # of kedge serve
+RUN = (
+    FILE, CONFIG, RECORD, "environment.json", "partition.npz", "history.jsonl", "clients.jsonl", *FEDERATION
+)  # fmt: skip
 VERSION = ("state.json", "tensors.safetensors", "manifest.json")  # the files of a checkpoint
 MODELS = ("model", "average", "all", "last-two")  # and the models that a history names
 PLOT = "accuracy.png"
+ON_CLUSTER = ".on-cluster"  # while runs train as tasks of a cluster: every machine must see this file
 SECTIONS = (
     "data",
     "partition",
@@ -160,11 +164,8 @@ def foreign_in_runs(folder: Path, planned: list[Path], below: Path) -> Iterator[
         final_name = final_folder_name(path.name, names)
         rest = [Path(*run.parts[1:]) for run in planned if run.parts[0] == final_name]
         if not is_folder(path):
-            if (
-                below.parts
-                or not is_file(path)
-                or final_file_name(path) not in (FILE, PLAN, SWEEP, PLOT, RECORD)
-            ):
+            listed = not below.parts and final_file_name(path) in (FILE, PLAN, SWEEP, PLOT, RECORD)
+            if not is_file(path) or not (listed or path.name == ON_CLUSTER):
                 yield path
         elif path.name == SOURCES and not below.parts and SOURCES not in names:
             yield from foreign_in_sources(folder)

@@ -115,7 +115,13 @@ class PackThread:
     def start_run(self, number: int) -> Rounds[Progress]:
         """The rounds of one run; its engine settings are written when it starts for the first time."""
         (folder, experiment, *_), task = self.runs[number]
-        observer = Observer(self.bar.line_callback(number), self.bar.say, self.must_stop)
+        show, say = self.bar.line_callback(number), self.controls.say_beside(self.bar.say)
+
+        def add_line(line: dict[str, Any]) -> None:
+            show(line)
+            self.controls.line(folder, line)
+
+        observer = Observer(add_line, say, self.must_stop)
         settings = read_engine_settings(folder)
         if settings is None:
             settings = {**self.settings, "packed": len(self.runs)}

@@ -74,22 +74,22 @@ class UnfinishedLine(NamedTuple):
 
     values: dict[str, Any]
     evaluated: PendingResults | None  # None: the round is not evaluated
-    time: dict[str, float]
-    cost: Cost
+    time: dict[str, float]  # empty: not written
+    cost: Cost | None  # None: not written
     late: Evaluated | None = None  # not None: its clients' metrics arrive with the next round's replies
 
     def saved(self) -> dict[str, Any]:
         """A late line as JSON."""
         assert self.late is not None
-        return {
-            "values": self.values, "time": self.time, "cost": self.cost._asdict(), "late": self.late._asdict()
-        }  # fmt: skip
+        cost = None if self.cost is None else self.cost._asdict()
+        return {"values": self.values, "time": self.time, "cost": cost, "late": self.late._asdict()}
 
 
 def late_line(saved: Mapping[str, Any], evaluated: Callable[[Evaluated], PendingResults]) -> UnfinishedLine:
     """The late line that `UnfinishedLine.saved` has stored."""
     late = Evaluated(**saved["late"])
-    return UnfinishedLine(saved["values"], evaluated(late), saved["time"], Cost(**saved["cost"]), late)
+    cost = None if saved["cost"] is None else Cost(**saved["cost"])
+    return UnfinishedLine(saved["values"], evaluated(late), saved["time"], cost, late)
 
 
 class HistoryWriter:
@@ -125,13 +125,12 @@ class HistoryWriter:
         metrics, by_client = unfinished.evaluated() if unfinished.evaluated else ({}, {})
         waited = time.perf_counter() - began
         self.waiting = None  # only now: an interrupt during the wait leaves the line to be written
-        seconds = unfinished.time["seconds"] + (0 if overlapped else waited)
-        line = {
-            **unfinished.values,
-            **{k: finite_or_none(v) for k, v in metrics.items()},
-            "time": {**unfinished.time, "seconds": seconds},
-            "cost": unfinished.cost._asdict(),
-        }
+        line = {**unfinished.values, **{k: finite_or_none(v) for k, v in metrics.items()}}
+        if unfinished.time:
+            seconds = unfinished.time["seconds"] + (0 if overlapped else waited)
+            line["time"] = {**unfinished.time, "seconds": seconds}
+        if unfinished.cost is not None:
+            line["cost"] = unfinished.cost._asdict()
         if self.files:
             self.files["history"].append(line)
             if by_client:

@@ -12,9 +12,13 @@ def accountant_of(task: Task) -> Accountant | None:
     return Accountant(task.privacy, amplified_rate(task.participation, len(task.federation.clients)))
 
 
-def privacy_values(accountant: Accountant | None, rounds: int) -> dict[str, float | None]:
-    """ε (None: infinite) and δ after `rounds` rounds; empty without an accountant."""
+def privacy_values(accountant: Accountant | None, rounds: int, source: str) -> dict[str, float | str | None]:
+    """ε (None: infinite) and δ after `rounds` rounds, and the noise's source; empty without an accountant."""
     if accountant is None:
         return {}
     epsilon = finite_or_none(accountant.epsilon(rounds))
-    return {"privacy.epsilon": epsilon, "privacy.delta": accountant.delta}
+    return {
+        "privacy.epsilon": epsilon,
+        "privacy.delta": accountant.delta,
+        "privacy.noise_source": source,
+    }

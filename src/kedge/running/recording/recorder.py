@@ -7,7 +7,7 @@ never changes the progress of the run.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +19,7 @@ from kedge.core.server import Reply
 from kedge.core.tree import finite
 from kedge.engines.engine import Assignment, Engine, Rounds
 from kedge.engines.overlap import do_nothing, overlap_of
+from kedge.measure.cost.cost import Cost
 from kedge.measure.evaluation import EvaluationSets
 from kedge.measure.settings import Measure
 from kedge.running.progress import Interrupted, Observer, Progress, is_last_round, stage_is_over
@@ -27,7 +28,7 @@ from kedge.running.recording.diagnostics import BeforeRound, drift_values, measu
 from kedge.running.recording.evaluation import evaluation_due, finite_or_none, start_evaluation
 from kedge.running.recording.history import HistoryWriter, UnfinishedLine, late_line
 from kedge.running.recording.privacy_values import accountant_of, privacy_values
-from kedge.running.recording.round_costs import CostCounter, RoundPosition
+from kedge.running.recording.round_costs import CostCounter, RoundPosition, joined_clients
 from kedge.running.recording.run_state import checkpoint_state
 from kedge.running.recording.site_metrics import requested_again, with_site_metrics
 from kedge.running.start import Start
@@ -67,7 +68,9 @@ class Recorder:
         self.saving, self.identity = saving, start.identity
         self.overlap = overlap_of(engine)
         late = [start.late["values"]] if start.late else []
-        self.costs = CostCounter(task, [*start.progress.history, *late])
+        history = [*start.progress.history, *late]
+        # None: the cost depends on the round's participants, which a private federation keeps secret.
+        self.costs = None if task.noise_source == "system" else CostCounter(task, history)
         self.accountant = accountant_of(task)
         self.tests = EvaluationSets(task.federation)
         folder = saving.folder
@@ -181,25 +184,31 @@ class Recorder:
         line = done.line | {k: finite_or_none(v) for k, v in done.reply.metrics.items()}
         line |= drift_values(task, self.engine, stage, progress, done.reply)
         line |= done.before.after_round(task, line, server)
-        line |= privacy_values(self.accountant, progress.round)
+        line |= privacy_values(self.accountant, progress.round, task.noise_source)
         evaluated = late = None
         if evaluation_due(task, progress.round):
             evaluated = start_evaluation(task, self.engine, stage, progress, self.tests)
             evaluated, late = with_site_metrics(task, self.engine, progress, evaluated)
-        clients = line["clients"]
-        samples = sum(len(task.federation.clients[c]) for c in clients) * stage.local.epochs
-        seconds = {
-            "seconds": done.before.seconds
-            + done.train_seconds
-            + (0 if overlapped else time.perf_counter() - began),
-            "train_seconds": done.train_seconds,
-            "samples_per_second": samples / done.train_seconds,
-        }
-        cost = self.costs.count_round(done.position, clients, len(line["rejected"]))
-        self.history.add(UnfinishedLine(line, evaluated, seconds, cost, late), overlapped)
+        work = self.work_of(done, 0 if overlapped else time.perf_counter() - began)
+        self.history.add(UnfinishedLine(line, evaluated, *work, late), overlapped)
         waits = self.overlap.overlaps and evaluated is not None
         if not late and (self.due(progress) or not waits or stage.until or stage_is_over(task, progress)):
             self.history.flush(overlapped)
+
+    def work_of(self, done: FinishedRound, seconds: float) -> tuple[dict[str, float], Cost | None]:
+        """The time and the cost of a round whose evaluation took `seconds`; nothing if they are secret."""
+        if self.costs is None:
+            return {}, None
+        task, line = self.task, done.line
+        clients, epochs = joined_clients(line), task.stages[line["stage"]].local.epochs
+        samples = sum(len(task.federation.clients[c]) for c in clients) * epochs
+        times = {
+            "seconds": done.before.seconds + done.train_seconds + seconds,
+            "train_seconds": done.train_seconds,
+            "samples_per_second": samples / done.train_seconds,
+        }
+        rejected = len(line["rejected"]) - (len(line["clients"]) - len(clients))
+        return times, self.costs.count_round(done.position, clients, rejected)
 
     def save(self, done: FinishedRound, stop: bool) -> None:
         """Save a checkpoint if one is due after this round; `stop`: the run stops here."""
@@ -229,8 +238,7 @@ class Recorder:
             "stage": stage,
             "method": name,
             **({"precision": precision} if precision in ("tf32", "bf16") else {}),
-            "clients": clients,
-            "rejected": [rejection._asdict() for rejection in reply.rejected],
+            **({} if self.task.noise_source == "system" else participation_of(clients, reply)),
         }
 
     def fail(self, line: dict[str, Any], reply: Reply) -> NoReturn:
@@ -243,6 +251,11 @@ class Recorder:
             "Lower optimizer.lr, set training.clip, or leave such uploads out: training.on_divergence = "
             "'drop'. The history up to this round is kept."
         )
+
+
+def participation_of(clients: Sequence[int], reply: Reply) -> dict[str, Any]:
+    """The participants of a round, and the uploads that were left out; secret in a private federation."""
+    return {"clients": clients, "rejected": [rejection._asdict() for rejection in reply.rejected]}
 
 
 def note_failure(error: BaseException, name: str, write: Callable[[], None]) -> None:

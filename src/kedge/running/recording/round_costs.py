@@ -17,6 +17,7 @@ from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Stage, model_for, tuning_algorithm
 from kedge.core.schedules import Clock, Mask
 from kedge.core.selections import everything
+from kedge.core.server import NOT_JOINED
 from kedge.core.tree import Leaves, tree_to
 from kedge.data.alignment import mask_runs
 from kedge.data.batches import step_counts
@@ -116,8 +117,10 @@ class CostCounter:
         for line in history:
             position = RoundPosition(line["stage"], line["round"] - 1, done[line["stage"]])
             done[position.stage] += 1
-            trained = all_trained(self.client_costs(position, line["clients"]))
-            self.record_changes(position, line["clients"], trained, len(line["rejected"]))
+            clients = joined_clients(line)
+            trained = all_trained(self.client_costs(position, clients))
+            absent = len(line["clients"]) - len(clients)
+            self.record_changes(position, clients, trained, len(line["rejected"]) - absent)
 
     def count_round(self, position: RoundPosition, clients: Sequence[int], rejected: int = 0) -> Cost:
         """Count the next round, in which `rejected` uploads were left out of the mean."""
@@ -173,6 +176,15 @@ class CostCounter:
                 self.stage_costs(position.stage).shared & trained, position.round
             )
         self.last_round |= dict.fromkeys(clients, position.round)
+
+
+def joined_clients(line: Mapping[str, Any]) -> list[int]:
+    """The clients of a history line, without those of a federation that had not joined yet.
+
+    A line of a private federation names no clients.
+    """
+    absent = {row["client"] for row in line.get("rejected", ()) if row["reason"] == NOT_JOINED}
+    return [client for client in line.get("clients", ()) if client not in absent]
 
 
 def without_measurements(algorithm: Algorithm) -> Algorithm:

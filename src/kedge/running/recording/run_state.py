@@ -12,6 +12,7 @@ from kedge.config.task import Task
 from kedge.core.algorithm import Stage, model_for
 from kedge.core.errors import CheckpointError
 from kedge.core.frozen import frozen_leaves
+from kedge.core.lazy_tree import LazyTree
 from kedge.core.model import Model
 from kedge.core.server import Server, initial_server
 from kedge.core.tree import Tree, flatten
@@ -20,6 +21,7 @@ from kedge.running.folders import checkpoint
 from kedge.running.folders.folder import read_lines
 from kedge.running.progress import Progress
 from kedge.running.recording.history import HistoryWriter, history_problem
+from kedge.running.recording.round_costs import joined_clients
 
 
 def load_newest(folder: Path, identity: str | None, say: Callable[[str], None]) -> checkpoint.State | None:
@@ -75,14 +77,14 @@ def checkpoint_state(
 def restore_progress(task: Task, engine: Engine, saved: checkpoint.State, folder: Path | None) -> Progress:
     """Load the clients' memories of a checkpoint into the engine, and return the progress."""
     facts = saved.facts
-    tensors = checkpoint.on_device(saved.tensors, task.federation.pool.x)
+    device = task.federation.pool.x.device
     if facts["stage"] >= len(task.stages):
         raise CheckpointError(
             f"the checkpoint in {folder} is of another run: it is in stage {facts['stage'] + 1}, and this "
             f"run has {len(task.stages)}."
         )
     stage = task.stages[facts["stage"]]
-    old = tensors["server"]
+    old = checkpoint.on_device(saved.tensors["server"], device)
     if set(old["shared"]) != stage.algorithm.shared(model_for(stage.algorithm, task.model)):
         raise CheckpointError(
             f"the checkpoint in {folder} is of another model: its leaves differ.{trained_before(task, old)}"
@@ -100,12 +102,13 @@ def restore_progress(task: Task, engine: Engine, saved: checkpoint.State, folder
     engine.begin(
         stage, {**server.own, **server.shared}, frozenset(c.name for c in stage.algorithm.corrections)
     )
-    engine.load(tensors.get("clients", {}))
+    memories = saved.tensors.get("clients", {})
+    engine.load(LazyTree(memories, lambda client: checkpoint.on_device(memories[client], device)))
     length = facts.get("lengths", {}).get("history")
     lines = read_lines(folder / "history.jsonl", length) if folder else []
     history = lines[: facts["round"]]
     late = [facts["late"]["values"]] if "late" in facts else []
-    seen = frozenset(client for line in (*history, *late) for client in line["clients"])
+    seen = frozenset(client for line in (*history, *late) for client in joined_clients(line))
     return Progress(server, facts["round"], facts["stage"], facts["stage_round"], seen, history)
 
 

@@ -28,6 +28,7 @@ from kedge.running.recording.evaluation import (
     prefixed,
     tuning_due,
 )
+from kedge.running.recording.site_rules import check_answered, check_sharing
 
 
 class Sites(Protocol):
@@ -81,7 +82,9 @@ def with_site_metrics(
     metrics, _ = evaluated()
     of_sites = Evaluated(progress.round, same_models(stage, server), sorted(progress.seen), own, metrics)
     if tuned or stage.until or stage_is_over(task, progress) or is_last_round(task, progress):
+        check_sharing(stage, sites.sharing)
         scores = sites.score_now(order_after(task, progress), ScoreRequest(progress.round, own, tuned))
+        check_answered(stage, progress.round, scores)
         return lambda: site_metrics(task, of_sites, scores), None
     sites.start(ScoreRequest(progress.round, own))
     if not sites.sharing:
