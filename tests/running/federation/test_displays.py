@@ -20,6 +20,7 @@ from kedge.running.federation.displays import (
     display_for,
     observer_of,
 )
+from kedge.running.federation.private_events import private_events, secret_say
 
 LINE: dict[str, Any] = {
     "round": 1, "clients": [0, 1], "rejected": [{"client": 1, "reason": "not finite"}], "train.loss": 0.5,
@@ -27,9 +28,9 @@ LINE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def play(events: Events) -> None:
+def play(events: Events, private: bool = False) -> None:
     """A round of a federation with three clients, of which one disconnects and one is left out."""
-    events("listening", address="127.0.0.1:1", clients=3, rounds=2, joined=[], private=False)
+    events("listening", address="127.0.0.1:1", clients=3, rounds=2, joined=[], private=private)
     for client in (0, 1):
         events("connect", client=client, samples=1000 + client, again=False, evaluates=True, shares=True)
     events("round", round=1, clients=[0, 1], stage=0)
@@ -79,6 +80,25 @@ def test_a_client_that_evaluates_only_and_one_that_returns_have_their_states() -
     assert (board.rows[1].state, board.rows[1].rejected, board.connected) == ("waits", 1, 2)
 
 
+def test_a_resumed_server_shows_which_clients_have_joined_before() -> None:
+    board = Board()
+    Events(board.event)("listening", address="", clients=3, rounds=2, joined=[0, 2], private=False)
+    assert [row.state for row in board.rows.values()] == ["not connected", "not joined yet", "not connected"]
+    assert board.connected == 0
+
+
+def test_the_table_of_a_private_run_shows_connections_and_no_participants() -> None:
+    display = LiveTable("small: fedavg", 2, Console(file=io.StringIO()))
+    _, events = observer_of(display)
+    play(private_events(events), private=True)
+    title, head, *rows = [line.strip() for line in shown(display).splitlines()]
+    assert "1 of 3 clients connected" in title
+    assert head.split() == ["client", "state", "seen"]
+    assert [" ".join(row.split()) for row in rows] == [
+        "0 waits 7 s ago", "1 disconnected 0 s ago", "2 not joined yet –",
+    ]  # fmt: skip
+
+
 def test_a_table_of_many_clients_shows_those_that_were_seen_last() -> None:
     board = Board()
     events = Events(board.event)
@@ -118,6 +138,22 @@ def test_without_a_terminal_some_rounds_are_lines(
             display.line({**LINE, "round": round})
     printed = capsys.readouterr().err.splitlines()
     assert printed == [f"round {n} of 5: 1 update, training loss 0.5000, accuracy 75.0 %" for n in expected]
+
+
+def test_the_events_and_lines_of_a_private_run_name_no_participants(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with JsonDisplay() as display, LineDisplay(5, False) as terminal:
+        for shown_by in (display, terminal):
+            observer, events = observer_of(shown_by)
+            play(private_events(events), private=True)
+            secret_say(private_events(events))("client 1 counts as zero")
+            observer.line({"round": 1, "distributed.global.accuracy": 0.5})
+    *lines, secret, summary = capsys.readouterr().err.splitlines()
+    kinds = [json.loads(line)["event"] for line in lines]
+    assert kinds == ["listening", "connect", "connect", "round", "disconnect", "history"]
+    assert json.loads(lines[3]).keys() == {"time", "event", "round", "stage"}
+    assert (secret, summary) == ("client 1 counts as zero", "round 1 of 5, accuracy 50.0 %")
 
 
 def test_a_message_that_quotes_a_client_cannot_control_the_terminal(

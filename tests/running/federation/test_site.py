@@ -13,12 +13,13 @@ from tests.running.federation.test_introduction import DOCUMENT
 from kedge.config.assemble import assemble
 from kedge.config.experiment import resolve
 from kedge.core.errors import DataError, RequestError
-from kedge.engines.flower.messages import Content
-from kedge.running.federation.introduction import introduction
+from kedge.engines.flower.messages import Content, Request
+from kedge.running.federation.introduction import answer, introduction
 from kedge.running.federation.labels import Names
 from kedge.running.federation.site import Site, run_lines, run_of
 from kedge.running.federation.site_data import SiteFiles
 from kedge.running.federation.uploads import explanation
+from kedge.running.federation.validation import obey
 
 NAMES: Names = tuple("abcdefghij")
 
@@ -73,12 +74,33 @@ def test_a_site_with_other_labels_or_too_few_names_takes_no_part(tmp_path: Path)
         run_of(Site("", 0, tmp_path, SiteFiles(labels=NAMES[:2])), sent(NAMES), None)
 
 
+PRIVATE: dict[str, Any] = {
+    "method": "fedavg(weights='uniform')",
+    "privacy": {"clip": 1.0, "noise": 0.0, "delta": 1e-5},
+    "training": {"on_divergence": "drop"},
+    "evaluation": {"local_test": 0.25},
+}
+
+
+def test_a_site_does_not_evaluate_in_a_private_training_and_sends_no_number_of_samples(
+    tmp_path: Path,
+) -> None:
+    site = Site("", 0, tmp_path)
+    run = run_of(site, sent(**PRIVATE), None)
+    assert (run.member.samples, run.member.evaluates) == (None, False)
+    assert "samples" not in answer(run.member, {}).facts
+    assert list(run_lines(run, site, ()))[2].startswith("the experiment is private: neither metrics nor")
+    assert "No metrics are sent: sites do not evaluate in a private run." in explanation(run.task, run.member)
+    files = SiteFiles(tmp_path / "own.npz", tmp_path / "held-out.npz")
+    with pytest.raises(RequestError, match=r"^--validation and --share-metrics: the experiment is private"):
+        run_of(Site("", 0, tmp_path, files, shares=True), sent(**PRIVATE), None)
+    orders = {"client": 0, "round": 1, "stage": 0, "stage_round": 1, "seed": 0, "memory": 0, "clients": 2}
+    request = received(Request("evaluate", {**orders, "evaluated": 1, "own": False, "tuned": False}, {}))
+    reply = obey(run.engine, run.validation, request, print)
+    assert reply.facts == {"lost": False}
+    assert not run.validation.file.exists()
+
+
 def test_metrics_of_a_private_training_are_not_shared(tmp_path: Path) -> None:
-    private: dict[str, Any] = {
-        "method": "fedavg(weights='uniform')",
-        "privacy": {"clip": 1.0, "noise": 0.0, "delta": 1e-5},
-        "training": {"on_divergence": "drop"},
-    }
-    run_of(Site("", 0, tmp_path), sent(**private), None)
     with pytest.raises(RequestError, match=r"--share-metrics: the experiment is private"):
-        run_of(Site("", 0, tmp_path, shares=True), sent(**private), None)
+        run_of(Site("", 0, tmp_path, shares=True), sent(**PRIVATE), None)

@@ -90,8 +90,9 @@ def assert_equal_lines(left: Sequence[Any], right: Sequence[Any]) -> None:
     assert [line["round"] for line in left] == [line["round"] for line in right]
     for first, second in zip(left, right, strict=True):
         assert first.keys() == second.keys()
+        assert first.get("rejected") == second.get("rejected")
         for name, value in first.items():
-            if name not in ("round", "time"):
+            if name not in ("round", "time", "rejected"):
                 assert second[name] == pytest.approx(value, abs=1e-12), (first["round"], name)
 
 

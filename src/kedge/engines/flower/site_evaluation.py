@@ -45,7 +45,7 @@ class SiteEvaluation:
     def score_now(self, order: Order, request: ScoreRequest) -> dict[int, ClientScores]:
         """The scores of the model in `order`, from an exchange of its own with all connected clients."""
         self.start(request)
-        self.engine.sizes = self.engine.population.roster.sizes(order.round)  # with new clients
+        self.engine.sizes = self.engine.population.roster.sizes(request.round)  # with new clients
         replies = self.engine.exchange.reach_evaluating(
             lambda client, new: self.with_request(client, self.message(order, client, new), order)
         )
