@@ -89,10 +89,12 @@ def test_a_resumed_server_shows_which_clients_have_joined_before() -> None:
 
 def test_the_table_of_a_private_run_shows_connections_and_no_participants() -> None:
     display = LiveTable("small: fedavg", 2, Console(file=io.StringIO()))
-    _, events = observer_of(display)
+    observer, events = observer_of(display)
     play(private_events(events), private=True)
+    assert "before the first round" in shown(display)
+    observer.line({"round": 1})
     title, head, *rows = [line.strip() for line in shown(display).splitlines()]
-    assert "1 of 3 clients connected" in title
+    assert "round 1 of 2  ·  1 of 3 clients connected" in title
     assert head.split() == ["client", "state", "seen"]
     assert [" ".join(row.split()) for row in rows] == [
         "0 waits 7 s ago", "1 disconnected 0 s ago", "2 not joined yet –",
@@ -151,8 +153,8 @@ def test_the_events_and_lines_of_a_private_run_name_no_participants(
             observer.line({"round": 1, "distributed.global.accuracy": 0.5})
     *lines, secret, summary = capsys.readouterr().err.splitlines()
     kinds = [json.loads(line)["event"] for line in lines]
-    assert kinds == ["listening", "connect", "connect", "round", "disconnect", "history"]
-    assert json.loads(lines[3]).keys() == {"time", "event", "round", "stage"}
+    assert kinds == ["listening", "connect", "connect", "disconnect", "history"]
+    assert json.loads(lines[3]).keys() == {"time", "event", "client"}
     assert (secret, summary) == ("client 1 counts as zero", "round 1 of 5, accuracy 50.0 %")
 
 

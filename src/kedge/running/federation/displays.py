@@ -138,10 +138,11 @@ class LiveTable:
             self.board.event(kind, facts)
 
     def line(self, line: dict[str, Any]) -> None:
-        """Show the accuracy of a line of the history."""
+        """Show the round and the accuracy of a line of the history; a private run has no events of rounds."""
         accuracy = accuracy_in(line)
-        if accuracy is not None:
-            with self.lock:
+        with self.lock:
+            self.board.round = max(self.board.round, line["round"])
+            if accuracy is not None:
                 self.accuracy = f"accuracy {100 * accuracy:.1f} % after round {line['round']}"
 
     def say(self, message: str) -> None:

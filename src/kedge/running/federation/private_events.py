@@ -1,6 +1,7 @@
 """Events of a private run: they name no participants, because programs store events and publish them.
 
-With `rule = "poisson"`, ε holds only if it stays secret which clients take part, and how many.
+With `rule = "poisson"`, ε holds only if it stays secret which clients take part, and how many. A round has no
+events either: a round without participants would lack them.
 """
 
 from collections.abc import Callable
@@ -15,11 +16,9 @@ PUBLIC = {
     "disconnect": ("client",),
     "seen": ("times",),
     "refused": ("reason",),
-    "round": ("stage",),
-    "round end": (),
     "end": (),
     SECRET: ("text",),
-}  # kind -> its facts beside the round; other kinds, and other facts, are left out
+}  # kind -> its facts; other kinds, and other facts, are left out
 
 
 def private_events(events: Events) -> Events:
@@ -27,8 +26,7 @@ def private_events(events: Events) -> Events:
 
     def listen(kind: str, facts: dict[str, Any]) -> None:
         if kind in PUBLIC:
-            names = ("round", *PUBLIC[kind])
-            events(kind, **{name: value for name, value in facts.items() if name in names})
+            events(kind, **{name: value for name, value in facts.items() if name in PUBLIC[kind]})
 
     return Events(listen)
 
