@@ -132,17 +132,15 @@ class LiveTable:
         """Change the table."""
         if kind == SECRET:
             self.say(facts["text"])
-            return
         with self.lock:
             self.address = facts.get("address", self.address)
             self.board.event(kind, facts)
 
     def line(self, line: dict[str, Any]) -> None:
         """Show the round and the accuracy of a line of the history; a private run has no events of rounds."""
-        accuracy = accuracy_in(line)
         with self.lock:
             self.board.round = max(self.board.round, line["round"])
-            if accuracy is not None:
+            if (accuracy := accuracy_in(line)) is not None:
                 self.accuracy = f"accuracy {100 * accuracy:.1f} % after round {line['round']}"
 
     def say(self, message: str) -> None:
