@@ -15,7 +15,8 @@ from kedge.engines import sequential
 from kedge.engines.flower.flwr_private import Message, RecordDict
 from kedge.engines.flower.messages import Request, from_record, to_record
 from kedge.engines.flower.supernode import Credentials, SuperNode
-from kedge.running.federation.join import Client, Site
+from kedge.running.federation.join import Client
+from kedge.running.federation.site import Site
 
 WEIGHT = "delta/1.weight"
 

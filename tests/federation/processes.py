@@ -45,6 +45,9 @@ per_round = {per_round}
 epochs = {epochs}
 batch = 64
 
+[evaluation]
+local_test = {local_test}
+
 [engine]
 name = "sequential"
 precision = "{precision}"
@@ -55,7 +58,7 @@ threads = 1
 
 def write_experiment(folder: Path, method: str, **settings: object) -> Path:
     path = folder / "experiment.toml"
-    values = {"rounds": 3, "per_round": 3, "precision": "fp64", "epochs": 2, **settings}
+    values = {"rounds": 3, "per_round": 3, "precision": "fp64", "epochs": 2, "local_test": 0.0, **settings}
     path.write_text(EXPERIMENT.format(method=method, **values))
     return path
 

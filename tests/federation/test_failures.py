@@ -6,7 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.federation.processes import Processes, ended, kill, wait_until, write_experiment
-from tests.federation.test_deployment import final_model, history, largest_difference, simulate
+from tests.federation.test_deployment import (
+    final_model,
+    history,
+    largest_difference,
+    local_accuracies,
+    simulate,
+)
 
 pytest.importorskip("flwr")
 
@@ -17,13 +23,16 @@ LONG = 60  # epochs of a round that takes a second or more
 
 
 def test_a_server_that_is_killed_in_a_round_resumes_and_the_end_is_the_same(tmp_path: Path) -> None:
-    experiment, keys = write_experiment(tmp_path, "scaffold", epochs=LONG, rounds=4), tmp_path / "keys"
+    experiment = write_experiment(tmp_path, "scaffold", epochs=LONG, rounds=4, local_test=0.2)
+    keys = tmp_path / "keys"
     initialize(keys, ["127.0.0.1"], 3)
     security = ["--credentials", str(keys / "server")]
     with Processes(tmp_path) as processes:
         server = processes.serve(str(experiment), "--out", "deployed", security=security)
         clients = [
-            processes.join(client, security=["--credentials", str(keys / f"client-{client}")])
+            processes.join(
+                client, "--share-metrics", security=["--credentials", str(keys / f"client-{client}")]
+            )
             for client in range(3)
         ]
         wait_until(lambda: "round 2:" in processes.log("join-0"), "the second round of client 0")
@@ -33,6 +42,7 @@ def test_a_server_that_is_killed_in_a_round_resumes_and_the_end_is_the_same(tmp_
         assert ended(server, *clients) == [0, 0, 0, 0]
     assert largest_difference(simulated, final_model(tmp_path / "deployed")) <= 1e-12
     assert [line["round"] for line in history(tmp_path / "deployed")] == [1, 2, 3, 4]
+    assert local_accuracies(tmp_path / "simulated") == local_accuracies(tmp_path / "deployed")
 
 
 def test_a_client_whose_key_is_not_registered_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A private federation of real processes, whose server is killed in mid-training."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def test_a_private_federation_continues_after_its_server_was_killed_and_names_no
         wait_until(lambda: len(history(deployed)) >= 2, "the second round")
         assert server.is_alive()
         kill(server)
-        server = processes.serve("--resume", "run")
+        server = processes.serve("--resume", "run", "--json")
         assert ended(server, *clients) == [0, 0, 0, 0]
         logs = {name: processes.log(name) for name in ("serve", "join-0", "join-1", "join-2")}
     assert "no loss, no weight" in explained
@@ -54,6 +55,9 @@ def test_a_private_federation_continues_after_its_server_was_killed_and_names_no
         assert line["privacy.epsilon"] == accountant.epsilon(line["round"])
         assert line["privacy.noise_source"] == "system"
     assert [row["samples"] for row in json.loads((deployed / FILE).read_text())] == [0, 0, 0]
-    assert "samples" not in logs["serve"]
+    events = [line for line in logs["serve"].splitlines() if line.startswith('{"time"')]
+    kinds = {json.loads(line)["event"] for line in events}
+    assert kinds == {"listening", "connect", "history", "message", "end"}
+    assert not re.search(r'"samples": [^n]|"bytes"|"clients": \[|"arrays"', "".join(events))
     assert "bytes of arrays" not in logs["serve"]
     assert all("loss" not in logs[f"join-{client}"].replace(explained, "") for client in range(3))

@@ -26,7 +26,7 @@ from tests.federation.misbehaving import (
 
 from kedge.core.server import NOT_JOINED
 from kedge.engines.flower.certificates import initialize
-from kedge.engines.flower.members import NO_ANSWER, SKIPPED
+from kedge.engines.flower.member_exchange import NO_ANSWER, SKIPPED
 from kedge.running.federation.joined_clients import FILE, read_joined
 
 pytestmark = pytest.mark.slow

@@ -1,6 +1,7 @@
 """Costs read from histories: phases, totals, targets, tables and the figure."""
 
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from rich.console import Console
 
-from kedge.report.costs import cost_to_target, efficiency, phases, total
+from kedge.report.costs import cost_to_target, efficiency, mean_seconds, phases, seconds, total
 from kedge.report.numbers import with_prefix
 from kedge.report.plots.cost import KINDS, cost_figure
 from kedge.report.plots.png import png
+from kedge.report.runs import Run
+from kedge.report.tables.comparison import comparison, comparison_table
 from kedge.report.tables.cost import MAX_PHASES, cost_notes, phase_table, run_table, target_table
 
 
@@ -142,6 +145,21 @@ def test_the_table_of_runs_takes_units_in_which_ratios_can_be_read() -> None:
     assert shown[3].split() == ["old", *["–"] * 6]
     assert "old" in cost_notes(rows())[-1]
     assert not any("no costs" in note for note in cost_notes(rows()[:2]))
+
+
+def test_missing_seconds_are_a_gap_in_the_tables(tmp_path: Path) -> None:
+    """The rounds of a private federation have no times."""
+    timeless = [{k: v for k, v in row.items() if k not in ("time", "cost")} for row in HISTORY]
+    assert seconds(HISTORY) == 10.0
+    assert seconds(timeless) is None
+    assert mean_seconds([2.0, 4.0]) == 3.0
+    assert mean_seconds([2.0, None]) is None
+    row = {"method": "private", **efficiency([timeless], 0.8), **cost_to_target([timeless], [4])}
+    assert text(target_table([row], 0.75))[1].split() == ["private", "4", *["–"] * 5]
+    accuracies = {"distributed.global.accuracy": 0.5}
+    runs = [Run(tmp_path, {}, [{**line, **accuracies} for line in lines]) for lines in (HISTORY, timeless)]
+    shown = text(comparison_table([comparison([run])[0] for run in runs]))
+    assert [row.split()[-1] for row in shown[1:]] == ["10.0", "–"]
 
 
 def test_the_table_of_a_target_says_who_did_not_reach_it() -> None:

@@ -70,6 +70,13 @@ def dataset_from_npz(name: str, file: Path) -> Source:
         raise DataError(f"{file}: {error}") from error
 
 
+def stored_label_names(name: str, path: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
+    """The `label_names` in the npz file of a dataset; () if it has none, or is not such a file."""
+    file = find_override(name, path) or (None if name in NAMES else _file(name, path))
+    found = npz_arrays(file, ()).get("label_names") if file else None
+    return () if found is None else tuple(str(label) for label in found.reshape(-1))
+
+
 def _keys(arrays: Arrays, part: str, samples: int) -> Arrays:
     """The keys of a part ("_train" or "_test"): all further arrays with one entry per sample."""
     return {

@@ -47,10 +47,17 @@ def total(history: History, until: int | None = None) -> dict[str, int] | None:
     return cost_sums(done) if done and len(lines_with_cost(done)) == len(done) else None
 
 
-def seconds(history: History, until: int | None = None) -> float:
-    """The seconds of a run up to the round `until`, or of all rounds."""
+def seconds(history: History, until: int | None = None) -> float | None:
+    """The seconds of a run up to the round `until`, or of all rounds; None if no round has a time."""
     lines = [line for line in history if until is None or line["round"] <= until]
-    return float(sum(line["time"]["seconds"] for line in lines if "time" in line))
+    times = [line["time"]["seconds"] for line in lines if "time" in line]
+    return float(sum(times)) if times else None
+
+
+def mean_seconds(seconds: Sequence[float | None]) -> float | None:
+    """The mean over seeds; None if a seed has no times."""
+    known = [value for value in seconds if value is not None]
+    return mean(known) if known and len(known) == len(seconds) else None
 
 
 def mean_cost(costs: Sequence[dict[str, int] | None]) -> dict[str, float] | None:
@@ -78,5 +85,5 @@ def cost_to_target(histories: Sequence[History], reached: Sequence[int | None]) 
     return {
         "rounds_to_target": mean(round for _, round in pairs),
         "cost_to_target": mean_cost([total(history, round) for history, round in pairs]),
-        "seconds_to_target": mean(seconds(history, round) for history, round in pairs),
+        "seconds_to_target": mean_seconds([seconds(history, round) for history, round in pairs]),
     }

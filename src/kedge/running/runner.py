@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kedge.config.task import Task
-from kedge.core.server import Reply, broadcast, next_stage_server, server_update
+from kedge.core.server import NOT_JOINED, Reply, broadcast, next_stage_server, server_update
 from kedge.engines.engine import Assignment, Engine, Order, Rounds, drive
 from kedge.engines.sums import Sums
 from kedge.running.draws import draws_of
@@ -84,6 +84,7 @@ def next_assignment(task: Task, progress: Progress, clients: Sequence[int]) -> A
 def advance(task: Task, progress: Progress, assignment: Assignment, reply: Reply) -> Progress:
     """Progress after the server's update with a reply; the server does not change without uploads."""
     server = progress.server
+    absent = {rejection.client for rejection in reply.rejected if rejection.reason == NOT_JOINED}
     if reply.size:
         algorithm, population = task.stages[progress.stage].algorithm, len(task.federation.clients)
         server = server_update(algorithm, server, reply, population, progress.round)
@@ -92,7 +93,7 @@ def advance(task: Task, progress: Progress, assignment: Assignment, reply: Reply
         server=server,
         round=progress.round + 1,
         stage_round=progress.stage_round + 1,
-        seen=progress.seen | set(assignment.clients),
+        seen=progress.seen | (set(assignment.clients) - absent),
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kedge.config.task import Task
 from kedge.core.errors import RequestError
@@ -20,6 +20,7 @@ class Start(NamedTuple):
     progress: Progress
     lengths: dict[str, int]  # of each history file, in bytes, up to this state
     identity: str | None  # the digest of the run's identity, for its checkpoints
+    late: dict[str, Any] | None = None  # the line of the newest round, if it waits for metrics of clients
 
 
 def start_run(task: Task, engine: Engine, folder: Path | None, say: Callable[[str], None]) -> Start:
@@ -29,7 +30,7 @@ def start_run(task: Task, engine: Engine, folder: Path | None, say: Callable[[st
     if saved:
         progress = restore_progress(task, engine, saved, folder)
         check_rounds(task, progress, folder)
-        return Start(progress, saved.facts["lengths"], identity)
+        return Start(progress, saved.facts["lengths"], identity, saved.facts.get("late"))
     first, data = task.stages[0], task.federation
     params, buffers = (tree_to(v, data.dtype, data.pool.x.device) for v in task.model.init(task.seed))
     engine.begin(first, params, frozenset())

@@ -11,10 +11,13 @@ from kedge.config.task import Task
 from kedge.engines.flower.client_engine import ClientEngine
 from kedge.engines.flower.client_memory import ClientMemory
 from kedge.engines.flower.messages import Content, Request, from_record, to_record
+from kedge.engines.flower.population import Population
 from kedge.engines.flower.roster import Joined, Roster
-from kedge.engines.flower.server_engine import Population, ServerEngine
+from kedge.engines.flower.server_engine import ServerEngine
 from kedge.running.federation.private_uploads import private_rules
+from kedge.running.federation.site import simulated_client
 from kedge.running.federation.uploads import upload_templates
+from kedge.running.federation.validation import Validation, obey
 
 
 def task_of(method: str, rounds: int = 4, **settings: Any) -> Task:
@@ -41,18 +44,31 @@ def document_of(method: str, rounds: int = 4, **settings: Any) -> dict[str, Any]
 class Loopback:
     """An exchange with clients in this process; `folder` has their memories."""
 
-    def __init__(self, task: Task, folder: Path) -> None:
-        self.task, self.folder = task, folder
+    def __init__(self, task: Task, folder: Path, shares: Sequence[int] = ()) -> None:
+        """The clients in `shares` send their metrics."""
+        self.task, self.folder, self.sharing = task, folder, frozenset(shares)
         self.clients: dict[int, ClientEngine] = {}
         self.down = self.up = 0  # bytes of the last round's arrays
 
     def start(self, client: int) -> ClientEngine:
         """A client that has just started, with the memory on its disk."""
-        data = self.task.federation
-        own = replace(data, clients=(data.clients[client],), local_tests=(data.local_tests[client],))
         memory = ClientMemory(self.folder / str(client), "run", client)
-        task = self.task
+        own, task = simulated_client(self.task.federation, client), self.task
         return ClientEngine(task.model, task.stages, own, task.seed, memory, task.privacy.active)
+
+    def validation(self, client: int) -> Validation:
+        """The evaluation of a client on the local test of the experiment."""
+        task = replace(self.task, federation=simulated_client(self.task.federation, client))
+        file = self.folder / str(client) / "metrics.jsonl"
+        return Validation(task, file, client in self.sharing)
+
+    def reach_evaluating(self, request: Callable[[int, bool], Request]) -> Mapping[int, Content | str]:
+        return self(sorted(self.evaluating), request) if self.evaluating else {}
+
+    @property
+    def evaluating(self) -> frozenset[int]:
+        tests = self.task.federation.local_tests
+        return frozenset(client for client, samples in enumerate(tests) if len(samples))
 
     def __call__(
         self, clients: Sequence[int], request: Callable[[int, bool], Request]
@@ -63,7 +79,7 @@ class Loopback:
             new = client not in self.clients
             engine = self.clients.setdefault(client, self.start(client))
             sent = received(request(client, new))
-            reply = received(engine.train(sent))
+            reply = received(obey(engine, self.validation(client), sent, lambda line: None))
             self.down, self.up = self.down + sent.nbytes, self.up + reply.nbytes
             replies[client] = reply
         return replies

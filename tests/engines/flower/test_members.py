@@ -7,9 +7,11 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from kedge.engines.flower.events import SILENT, Events
 from kedge.engines.flower.flwr_private import RecordDict
-from kedge.engines.flower.members import Members, Settings
-from kedge.engines.flower.messages import Content, Request, from_record, to_record
+from kedge.engines.flower.member_exchange import MemberExchange, Settings
+from kedge.engines.flower.members import Members
+from kedge.engines.flower.messages import Content, MessageError, Request, from_record, to_record
 from kedge.engines.flower.superlink import SuperLink
 
 INTRODUCTION = Request("task", {}, {})
@@ -29,6 +31,9 @@ class FakeLink:
     def nodes(self) -> dict[int, str]:
         return self.activated
 
+    def last_seen(self) -> dict[int, float]:
+        return dict.fromkeys(self.activated, 0.0)
+
     def send(self, node: int, record: RecordDict) -> str:
         number, content = str(len(self.kinds)), from_record(record)
         self.kinds.append((node, content.kind))
@@ -46,13 +51,18 @@ class FakeLink:
         self.withdrawn.append(number)
 
 
-def members(link: FakeLink, settings: Settings) -> Members:
+def connecting(link: FakeLink, events: Events = SILENT) -> Members:
     def admit(node: int, answer: Content) -> int:
         return answer.integer("client")
 
-    made = Members(cast(SuperLink, link), INTRODUCTION, admit, settings, lambda text: None)
+    return Members(cast(SuperLink, link), INTRODUCTION, admit, lambda text: None, events)
+
+
+def members(link: FakeLink, settings: Settings, events: Events = SILENT) -> MemberExchange:
+    """The exchange with clients that have all connected."""
+    made = connecting(link, events)
     made.wait_for(len(link.answers))
-    return made
+    return MemberExchange(made, settings, lambda text: None, events)
 
 
 def upload(content: Content) -> RecordDict:
@@ -69,7 +79,7 @@ def order(client: int, new: bool) -> Request:
 
 def test_a_round_has_the_answers_of_all_clients_and_only_the_first_order_is_to_a_new_client() -> None:
     exchange = members(FakeLink({0: upload, 1: upload}), Settings(2))
-    assert [member.samples for member in exchange.members.values()] == [10, 11]
+    assert [member.samples for member in exchange.members.clients.values()] == [10, 11]
     for new in (True, False):
         replies: Any = exchange([0, 1], order)
         assert {client: reply.facts["new"] for client, reply in replies.items()} == {0: new, 1: new}
@@ -112,3 +122,72 @@ def test_a_client_that_connects_again_receives_its_order_again_as_a_new_client()
 def test_an_answer_that_is_no_message_is_left_out_with_the_reason() -> None:
     replies = members(FakeLink({0: lambda content: RecordDict({})}), Settings(1))([0], order)
     assert replies == {0: "its records are none, not facts and tensors"}
+
+
+def test_a_client_that_starts_again_does_not_read_the_messages_to_its_last_process() -> None:
+    link, refusing = FakeLink({0: upload}), True
+
+    def admit(node: int, answer: Content) -> int:
+        if refusing:
+            raise MessageError("no")
+        return answer.integer("client")
+
+    connected = Members(cast(SuperLink, link), INTRODUCTION, admit, lambda text: None)
+    connected.update()
+    assert link.kinds == [(0, "task"), (0, "refused")]
+    refusing, link.activated[0] = False, "again"
+    connected.update()
+    assert link.withdrawn == ["1"]
+    assert connected.connected() == [0]
+
+
+def evaluating_members(link: FakeLink, settings: Settings) -> MemberExchange:
+    """Connected clients, of which all but the first have a validation set."""
+    exchange = members(link, settings)
+    for client in list(exchange.members.clients)[1:]:
+        exchange.members.clients[client].evaluates = True
+    return exchange
+
+
+def test_an_evaluation_reaches_the_clients_with_a_validation_set_that_are_connected() -> None:
+    link = FakeLink({0: upload, 1: upload, 2: upload, 3: upload})
+    exchange = evaluating_members(link, Settings(1))
+    del link.activated[2]
+    assert exchange.evaluating == {1, 2, 3}
+    assert list(exchange.reach_evaluating(order)) == [1, 3]
+
+
+def test_an_evaluation_does_not_wait_for_a_client_that_disconnects_or_is_late() -> None:
+    link = FakeLink({0: upload, 1: upload, 2: silent})
+    exchange = evaluating_members(link, Settings(1, deadline=0.1))
+    replies = exchange.reach_evaluating(order)
+    assert isinstance(replies[1], Content)
+    assert replies[2] == "no answer by the deadline"
+
+    def leave(content: Content) -> None:
+        del link.activated[2]
+
+    link.answers[2] = leave
+    exchange = evaluating_members(link, Settings(1))
+    assert exchange.reach_evaluating(order)[2] == "it has disconnected"
+    assert len(link.withdrawn) == 2
+
+
+def test_connections_and_their_ends_are_events() -> None:
+    events: list[tuple[str, int]] = []
+
+    def listen(kind: str, facts: dict[str, Any]) -> None:
+        if "client" in facts:
+            events.append((kind, facts["client"]))
+
+    link = FakeLink({0: upload, 1: upload})
+    exchange = members(link, Settings(2), Events(listen))
+    exchange([0, 1], order)
+    del link.activated[1]
+    exchange.members.update()
+    link.activated[1] = "again"
+    exchange.members.update()
+    assert events == [
+        ("connect", 0), ("connect", 1), ("order", 0), ("reply", 0), ("order", 1), ("reply", 1),
+        ("disconnect", 1), ("connect", 1),
+    ]  # fmt: skip

@@ -18,8 +18,9 @@ from kedge.core.errors import RequestError
 from kedge.core.server import NOT_JOINED, Rejection
 from kedge.engines.engine import Order
 from kedge.engines.flower.messages import MessageError
+from kedge.engines.flower.population import Population
 from kedge.engines.flower.roster import Joined, Roster
-from kedge.engines.flower.server_engine import Population, ServerEngine
+from kedge.engines.flower.server_engine import ServerEngine
 from kedge.engines.sequential import Sequential
 from kedge.engines.sums import Sums
 from kedge.running.federation.joined_clients import read_joined, roster_of, sizes_only

@@ -6,20 +6,22 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from tests.engines.flower.loopback import received, task_of
+from tests.engines.flower.loopback import received
 
 from kedge.config.assemble import assemble
 from kedge.config.experiment import Experiment, resolve
 from kedge.config.task import Task
 from kedge.core.errors import RequestError
 from kedge.engines.flower.messages import Content, MessageError
+from kedge.running.federation.agreement import Compared, facts_to_compare
 from kedge.running.federation.introduction import (
+    Membership,
     answer,
     check_answer,
-    fingerprints,
     introduction,
     read_experiment,
     read_form,
+    read_labels,
 )
 from kedge.running.folders.identity import digest, experiment_identity
 
@@ -52,7 +54,7 @@ def test_a_client_reads_the_server_s_experiment(experiment: Experiment, task: Ta
     found = read_experiment(content, None)
     assert digest(experiment_identity(found)) == digest(experiment_identity(experiment))
     assert read_form(content).shape == (4,)
-    assert fingerprints(found, assemble(found)) == fingerprints(experiment, task)
+    assert facts_to_compare(found, assemble(found)) == facts_to_compare(experiment, task)
 
 
 @pytest.mark.parametrize(
@@ -77,41 +79,85 @@ def test_code_of_the_server_is_refused_before_it_is_imported(
         read_experiment(changed, None)
 
 
-def test_another_experiment_of_the_site_is_refused(experiment: Experiment, task: Task) -> None:
-    other = resolve({**DOCUMENT, "method": "feddyn(alpha=0.2)"})
-    with pytest.raises(RequestError, match="another experiment"):
-        read_experiment(sent(experiment, task), other)
-
-
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("kedge", "the version of kedge"),
-        ("method", "the method"),
-        ("model", "the network"),
-        ("data", "the pre"),
-    ],
-)
-def test_a_client_that_differs_is_refused_with_the_difference(
-    name: str, sentence: str, experiment: Experiment, task: Task
+def test_another_experiment_of_the_site_is_refused_with_the_keys_that_differ(
+    experiment: Experiment, task: Task
 ) -> None:
-    prints = fingerprints(experiment, task)
-    content = received(answer(1, 10, {**prints, name: "other"}))
-    with pytest.raises(MessageError, match=f"{sentence}.* differs"):
-        check_answer(content, prints, 3)
+    other = resolve({**DOCUMENT, "method": "feddyn(alpha=0.2)", "training": {"epochs": 7}})
+    with pytest.raises(RequestError, match="another experiment than --experiment names") as caught:
+        read_experiment(sent(experiment, task), other)
+    assert "method.alpha: the server has 0.1, the client 0.2" in str(caught.value)
+    assert "training.epochs: the server has 1, the client 7" in str(caught.value)
+
+
+def changed(compared: Compared, kind: str, **facts: object) -> Compared:
+    """Facts of a client, in which those of one kind have other values; None: the fact is missing."""
+    merged = {**compared[kind], **{name.replace("_", " "): value for name, value in facts.items()}}
+    return {**compared, kind: {name: value for name, value in merged.items() if value is not None}}
+
+
+DIFFERENCES: dict[str, tuple[str, dict[str, object], str]] = {
+    "version": ("kedge", {"version": "0.0"}, "the version of kedge differs: version: the server has"),
+    "scale": ("data", {"scale": 0.5}, "scale: the server has 1.0, the client 0.5"),
+    "mean": ("data", {"mean": [0.1, 0.2]}, r"mean: the server has \[0.0\], the client \[0.1, 0.2\]"),
+    "std": ("data", {"std": [2.0]}, r"std: the server has \[1.0\], the client \[2.0\]"),
+    "shape": (
+        "data", {"shape of a sample": [8]}, r"shape of a sample: the server has \[4\], the client \[8\]"
+    ),
+    "kind": (
+        "data", {"kind of numbers": "integer"}, 'kind of numbers: the server has "floating point", the client'
+    ),
+    "more code": ("code", {"own.py": "sha256 1"}, 'own.py: the client has "sha256 1", the server has none'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_a_client_that_differs_is_refused_with_both_values(
+    name: str, experiment: Experiment, task: Task
+) -> None:
+    kind, facts, sentence = DIFFERENCES[name]
+    compared = facts_to_compare(experiment, task)
+    content = received(answer(Membership(1, 10), changed(compared, kind, **facts)))
+    with pytest.raises(MessageError, match=sentence):
+        check_answer(content, compared, 3)
+
+
+def test_another_network_is_refused_with_the_leaves_that_differ(experiment: Experiment, task: Task) -> None:
+    wide = resolve({**DOCUMENT, "model": {"name": "mlp", "hidden": [8]}})
+    compared = facts_to_compare(experiment, task)
+    others = {**compared, "model": facts_to_compare(wide, assemble(wide))["model"]}
+    with pytest.raises(MessageError, match=r"the network differs: 1.weight: the server has \"64×4 float32"):
+        check_answer(received(answer(Membership(1, 10), others)), compared, 3)
+    other = facts_to_compare(resolve({**DOCUMENT, "seed": 1}), assemble(resolve({**DOCUMENT, "seed": 1})))
+    with pytest.raises(MessageError, match="sha256") as caught:
+        check_answer(received(answer(Membership(1, 10), {**compared, "model": other["model"]})), compared, 3)
+    assert "; and 1 more" in str(caught.value)
+
+
+def test_another_method_is_refused_with_the_setting_that_differs(experiment: Experiment, task: Task) -> None:
+    other = resolve({**DOCUMENT, "method": "feddyn(alpha=0.3)"})
+    compared = facts_to_compare(experiment, task)
+    others = {**compared, "method": facts_to_compare(other, assemble(other))["method"]}
+    with pytest.raises(MessageError, match=r"alpha: the server has 0\.1, the client 0\.3"):
+        check_answer(received(answer(Membership(1, 10), others)), compared, 3)
+
+
+@pytest.mark.parametrize("text", ["", "[", "[1]", "1", "null", "[" * 100_000])
+def test_facts_that_cannot_be_read_are_refused(text: str, experiment: Experiment, task: Task) -> None:
+    compared = facts_to_compare(experiment, task)
+    content = received(answer(Membership(1, 10), compared))
+    damaged = content._replace(facts={**content.facts, "fact.method": text})
+    with pytest.raises(MessageError, match="its facts on the method"):
+        check_answer(damaged, compared, 3)
 
 
 def test_a_client_with_an_unknown_number_or_without_samples_is_refused(
     experiment: Experiment, task: Task
 ) -> None:
-    prints = fingerprints(experiment, task)
-    assert check_answer(received(answer(2, 10, prints)), prints, 3) == 2
+    compared = facts_to_compare(experiment, task)
+    content = received(answer(Membership(2, 10, labels=("a", "b")), compared))
+    assert check_answer(content, compared, 3) == 2
+    assert read_labels(content) == ("a", "b")
     with pytest.raises(MessageError, match="numbers 0 to 2"):
-        check_answer(received(answer(3, 10, prints)), prints, 3)
+        check_answer(received(answer(Membership(3, 10), compared)), compared, 3)
     with pytest.raises(MessageError, match="no samples"):
-        check_answer(received(answer(2, 0, prints)), prints, 3)
-
-
-def test_other_methods_have_other_fingerprints() -> None:
-    found = {fingerprints(resolve(DOCUMENT), task_of(method))["method"] for method in ("fedavg", "fedavgm")}
-    assert len(found) == 2
+        check_answer(received(answer(Membership(2, 0), compared)), compared, 3)

@@ -15,7 +15,7 @@ from torch import Tensor
 pytest.importorskip("flwr")
 pytest.importorskip("dp_accounting")
 
-from tests.engines.flower.loopback import Loopback, document_of, server_engine, task_of
+from tests.engines.flower.loopback import Loopback, document_of, roster_of_all, server_engine, task_of
 
 from kedge.config.assemble import assemble
 from kedge.config.experiment import resolve
@@ -24,7 +24,8 @@ from kedge.core.errors import CheckpointError, RequestError
 from kedge.core.server import Server
 from kedge.core.tree import Leaves
 from kedge.engines.engine import Order
-from kedge.engines.flower.members import SKIPPED
+from kedge.engines.flower.events import Events
+from kedge.engines.flower.member_exchange import SKIPPED
 from kedge.engines.flower.messages import Content, Request
 from kedge.engines.flower.roster import Joined
 from kedge.engines.flower.server_engine import ServerEngine
@@ -34,11 +35,14 @@ from kedge.privacy.accountant import Accountant
 from kedge.privacy.noise import keyed_noise
 from kedge.running import draws
 from kedge.running.draws import RELEASED
+from kedge.running.federation.joined_clients import sizes_only
+from kedge.running.federation.private_events import private_events
 from kedge.running.federation.serve import federated
 from kedge.running.progress import Observer
 from kedge.running.runner import run
 
 CLIP, Z = 0.5, 1.5
+EVERYBODY = range(5)
 UNIFORM = "fedavg(weights='uniform')"
 POISSON = {"rule": "poisson", "share": 0.5}
 NOBODY = {"rule": "poisson", "share": 1e-12}
@@ -110,6 +114,15 @@ def test_a_round_that_is_skipped_still_releases_noise(tmp_path: Path) -> None:
     task = private_task(rounds=1)
     noise = noise_of_one_round(task, Skipping(task, tmp_path))
     assert abs(float(noise.std()) - 1) < 5 / math.sqrt(2 * len(noise))
+
+
+class Rejected(Loopback):
+    """An exchange in which no upload is usable."""
+
+    def __call__(
+        self, clients: Sequence[int], request: Callable[[int, bool], Request]
+    ) -> Mapping[int, Content | str]:
+        return {c: f"client {c} is lost" for c in super().__call__(clients, request)}
 
 
 class Tampering(Loopback):
@@ -212,6 +225,27 @@ def test_history_orders_and_uploads_contain_nothing_of_the_clients_but_clipped_u
     for reply in exchange.replies:
         norm = math.sqrt(sum(float(v.square().sum()) for v in reply.tensors.values()))
         assert norm <= CLIP * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("rejected", [False, True])
+def test_the_rounds_of_a_private_run_have_no_events_and_no_metrics(rejected: bool, tmp_path: Path) -> None:
+    """Also if uploads are rejected, and with local tests that no client uses."""
+    task = private_task(participation={"rule": "poisson", "share": 1.0}, evaluation={"local_test": 0.25})
+    exchange = (Rejected if rejected else Loopback)(task, tmp_path, EVERYBODY)
+    parts, said, events = server_engine(task, exchange), list[str](), list[str]()
+    public = private_events(Events(lambda kind, facts: events.append(kind)))
+    engine = ServerEngine(task.model, task.stages, parts.population, exchange, said.append, public)
+    data = sizes_only(task.federation, roster_of_all(task))
+    lines = run(replace(task, federation=data), engine).history
+    assert not any(".local." in name for line in lines for name in line)
+    assert not list(tmp_path.glob("*/metrics.jsonl"))
+    assert not events
+    assert [text.partition(": client")[0] for text in said] == [
+        f"round {round}: the update of client {client} counts as zero"
+        for round in (1, 2, 3)
+        for client in EVERYBODY
+        if rejected
+    ]  # on the operator's terminal
 
 
 def test_a_client_has_the_server_s_model_also_after_a_round_without_clients(

@@ -5,14 +5,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kedge.cli.output import print_json, print_line, print_message
+from kedge.cli.actions.run import print_result
+from kedge.cli.output import print_line, print_message
 from kedge.config.document import read
 from kedge.config.experiment import resolve
 from kedge.core.errors import RequestError
+from kedge.engines.flower.events import Events
 from kedge.report.runs import read_run
-from kedge.report.tables.comparison import comparison
 from kedge.running.progress import Observer, Progress
-from kedge.running.progress_bar import Bar
 
 
 def require_flower() -> None:
@@ -24,12 +24,34 @@ def require_flower() -> None:
         )
 
 
+class SiteOptions(NamedTuple):
+    """The options of kedge join about the site's data."""
+
+    data: Path | None
+    validation: Path | None
+    labels: str
+    share_metrics: bool
+
+    def check(self) -> None:
+        """Raise if an option has no effect."""
+        if self.validation and not self.data:
+            raise RequestError(
+                f"--validation {self.validation} without --data: this client then trains on the experiment's "
+                "own data, and evaluates on its local test (evaluation.local_test). Give --data FILE, too."
+            )
+        if self.share_metrics and self.data and not self.validation:
+            raise RequestError(
+                "--share-metrics has no effect without a validation set: add --validation FILE, an npz file "
+                "with x and y."
+            )
+
+
 class JoinOptions(NamedTuple):
     """The options of kedge join."""
 
     address: str
     client: int | None
-    data: Path | None
+    files: SiteOptions
     memory: Path | None
     experiment: str
     credentials: Path | None
@@ -85,10 +107,13 @@ class Patience(NamedTuple):
             raise RequestError(f"--norm-limit {self.norm_limit}: need a number above 1.")
 
 
-def server_of(address: str, credentials: Path | None, insecure: bool, patience: Patience) -> Any:
+def server_of(
+    address: str, credentials: Path | None, insecure: bool, patience: Patience, labels: str = ""
+) -> Any:
     """The server of the options; raise if they exclude each other."""
     from kedge.engines.flower.certificates import read_server
     from kedge.engines.flower.superlink import Certificate
+    from kedge.running.federation.labels import names_from_option
     from kedge.running.federation.serve import Server
 
     host, _, port = address.rpartition(":")
@@ -96,11 +121,12 @@ def server_of(address: str, credentials: Path | None, insecure: bool, patience: 
         raise RequestError(f"--address {address}: need HOST:PORT, as in 127.0.0.1:8474.")
     check_security(credentials, insecure)
     patience.check()
+    names = names_from_option(labels)
     if credentials is None:
-        return Server(host.strip("[]"), int(port), None, None, *patience)
+        return Server(host.strip("[]"), int(port), None, None, *patience, labels=names)
     files = read_server(credentials)
     certificate = Certificate(files.certificate, files.key)
-    return Server(host.strip("[]"), int(port), certificate, files.clients, *patience)
+    return Server(host.strip("[]"), int(port), certificate, files.clients, *patience, labels=names)
 
 
 def serve_document(
@@ -111,10 +137,10 @@ def serve_document(
 
     experiment = resolve(document)
 
-    def work(observer: Observer) -> Progress:
-        return serve(experiment, folder, server, observer, force)
+    def work(observer: Observer, events: Events) -> Progress:
+        return serve(experiment, folder, server, force, observer, events)
 
-    show(work, folder, experiment.label, experiment.rounds, quiet, as_json)
+    show(work, folder, f"{experiment.name}: {experiment.label}", experiment.rounds, quiet, as_json)
 
 
 def resume(folder: Path, server: Any, quiet: bool, as_json: bool) -> None:
@@ -124,37 +150,45 @@ def resume(folder: Path, server: Any, quiet: bool, as_json: bool) -> None:
 
     experiment = read_experiment(folder)
 
-    def work(observer: Observer) -> Progress:
-        return resume_serving(folder, server, observer)
+    def work(observer: Observer, events: Events) -> Progress:
+        return resume_serving(folder, server, observer, events)
 
-    show(work, folder, experiment.label, experiment.rounds, quiet, as_json)
+    show(work, folder, f"{experiment.name}: {experiment.label}", experiment.rounds, quiet, as_json)
 
 
 def show(
-    work: Callable[[Observer], Progress], folder: Path, label: str, rounds: int, quiet: bool, as_json: bool
+    work: Callable[[Observer, Events], Progress],
+    folder: Path,
+    label: str,
+    rounds: int,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     """Show the progress of the training `work`, and print its result."""
-    with Bar(label, rounds, False if quiet or as_json else None) as bar:
+    from kedge.running.federation.displays import display_for, observer_of
+
+    with display_for(label, rounds, quiet, as_json) as display:
         try:
-            work(Observer(bar.line, bar.say))
+            work(*observer_of(display))
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
                 "interrupted; the state after the last round is saved. Resume with: "
                 f"kedge serve --resume {folder}"
             ) from None
-    if as_json:
-        print_json({"folder": str(folder), "runs": comparison([read_run(folder)], None)})
-    elif not quiet:
-        print_line(f"{folder}")
+    print_result([read_run(folder)], folder, None, quiet, as_json)
 
 
 def join_server(options: JoinOptions, quiet: bool) -> None:
     """Take part in a training until it ends."""
     from kedge.engines.flower.certificates import read_client
     from kedge.engines.flower.supernode import Credentials
-    from kedge.running.federation.join import Site, join
+    from kedge.running.federation.join import join
+    from kedge.running.federation.labels import names_from_option
+    from kedge.running.federation.site import Site
+    from kedge.running.federation.site_data import SiteFiles
 
     check_security(options.credentials, options.insecure)
+    options.files.check()
     files = read_client(options.credentials) if options.credentials else None
     client = options.client if files is None else files.client
     if client is None:
@@ -164,8 +198,10 @@ def join_server(options: JoinOptions, quiet: bool) -> None:
     memory = options.memory or Path("federation") / f"client-{client}"
     credentials = Credentials(files.keys, files.authority, memory / "node") if files else Credentials()
     experiment = resolve(read(options.experiment)) if options.experiment else None
+    data, validation, labels, shares = options.files
+    site_files = SiteFiles(data, validation, names_from_option(labels))
     site = Site(
-        options.address, client, memory, options.data, experiment, credentials,
+        options.address, client, memory, site_files, shares, experiment, credentials,
         options.patience, options.explain,
     )  # fmt: skip
     say = (lambda message: None) if quiet else print_message

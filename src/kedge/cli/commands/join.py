@@ -16,6 +16,29 @@ DataFile = Annotated[
         "--data", help="An npz file with the arrays x and y. Default: client N of the experiment's own data."
     ),
 ]
+ValidationFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--validation",
+        help="An npz file with x and y, on which you evaluate the models; it stays here. Default: without "
+        "--data the experiment's local test of client N, else none.",
+    ),
+]
+ShareMetrics = Annotated[
+    bool,
+    typer.Option(
+        "--share-metrics",
+        help="Send the metrics on your validation set to the server. Without it they are only written to "
+        "metrics.jsonl in the folder of the memory.",
+    ),
+]
+Labels = Annotated[
+    str,
+    typer.Option(
+        "--labels",
+        help="The meaning of your labels 0, 1, ..., separated by commas. Default: label_names in --data.",
+    ),
+]
 ClientNumber = Annotated[
     int | None,
     typer.Option("--client", help="The number of this client, from 0. Default: that of the credentials."),
@@ -37,6 +60,9 @@ Patience = Annotated[float, typer.Option(help="Seconds without a server, after w
 def command(
     address: ServerAddress,
     data: DataFile = None,
+    validation: ValidationFile = None,
+    share_metrics: ShareMetrics = False,
+    labels: Labels = "",
     client: ClientNumber = None,
     credentials: Credentials = None,
     memory: Memory = None,
@@ -55,9 +81,10 @@ def command(
     from kedge.cli.actions import federation as action
 
     action.require_flower()
+    files = action.SiteOptions(data, validation, labels, share_metrics)
     action.join_server(
         action.JoinOptions(
-            address, client, data, memory, experiment, credentials, insecure, patience, explain
+            address, client, files, memory, experiment, credentials, insecure, patience, explain
         ),
         quiet,
     )

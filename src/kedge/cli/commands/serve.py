@@ -38,6 +38,13 @@ Skip = Annotated[
         "--skip", help="End a round with too few answers at its deadline without an update; do not wait."
     ),
 ]
+Labels = Annotated[
+    str,
+    typer.Option(
+        "--labels",
+        help="The meaning of the labels 0, 1, ..., separated by commas; compared with that of the clients.",
+    ),
+]
 StartWith = Annotated[
     int | None,
     typer.Option(help="Start when this many clients have connected; the others join later. Default: all."),
@@ -64,6 +71,7 @@ def command(
     skip: Skip = False,
     start_with: StartWith = None,
     norm_limit: NormLimit = 100.0,
+    labels: Labels = "",
     out: Out = None,
     resume_from: ResumeRun = None,
     force: Force = False,
@@ -84,7 +92,7 @@ def command(
         action.make_credentials(init, hosts, clients)
         return
     server = action.server_of(
-        address, credentials, insecure, action.Patience(least, deadline, norm_limit, skip, start_with)
+        address, credentials, insecure, action.Patience(least, deadline, norm_limit, skip, start_with), labels
     )
     if resume_from:
         if experiment or sets or out or precision or seed is not None:

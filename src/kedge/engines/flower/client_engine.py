@@ -7,12 +7,12 @@ simulation.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from kedge.core.algorithm import Stage, model_for
+from kedge.core.algorithm import Stage, Tune, model_for
 from kedge.core.model import Model
 from kedge.core.server import broadcast, initial_server, next_stage_server
 from kedge.core.tree import Leaves, Tree, tree_to
@@ -23,6 +23,23 @@ from kedge.engines.flower.messages import Content, Facts, MessageError, Request
 from kedge.engines.flower.selection import completed, mismatch, without_leaves
 from kedge.engines.sequential import Sequential
 from kedge.engines.sums import Sums
+
+
+class ReceivedOrder(NamedTuple):
+    """An order as the client has received it, with the client's memory restored."""
+
+    order: Order
+    client: int
+    stage: int
+    memory: int  # number of rounds after which the memory was stored
+    lost: bool  # whether this memory is lost
+
+
+class EvaluatedModels(NamedTuple):
+    """Parameters and statistics of the distributed model, and of the client's own."""
+
+    distributed: tuple[Leaves, Leaves]
+    own: tuple[Leaves, Leaves]
 
 
 class ClientEngine:
@@ -53,15 +70,25 @@ class ClientEngine:
         """Forget the server's values: a new connection begins with the initial model."""
         self.known, self.buffers = dict(self.initial), dict(self.initial_buffers)
 
-    def train(self, content: Content) -> Request:
-        """Train as the server's message says; return the upload."""
-        stage, before = content.integer("stage"), content.integer("memory")
-        client, frozen = content.integer("client"), content.names("frozen")
+    def receive(self, content: Content) -> ReceivedOrder:
+        """Take the values of a message, and restore the memory that it names."""
+        stage, memory, client = (content.integer(name) for name in ("stage", "memory", "client"))
         if stage >= len(self.stages):
             raise MessageError(f"the order is of stage {stage + 1}; this run has {len(self.stages)}")
         engine = self.engine_of(client, content)
         order = self.order(content, stage)
-        lost = self.restore(engine, client, stage, before)
+        lost = self.restore(engine, client, stage, memory)
+        return ReceivedOrder(order, client, stage, memory, lost)
+
+    def train(self, content: Content) -> Request:
+        """Train as the server's message says; return the upload."""
+        return self.train_on(self.receive(content), content.names("frozen"))
+
+    def train_on(self, received: ReceivedOrder, frozen: frozenset[str]) -> Request:
+        """Train from an order; return the upload, without the leaves in `frozen`."""
+        order, client, stage, before, lost = received
+        engine = self.engine
+        assert engine is not None
         sums = engine.train(order, [client])
         stored = engine.memories.needed and bool(sums.size)
         if stored:
@@ -97,6 +124,23 @@ class ClientEngine:
             self.buffers,
             completed(received["broadcast"], self.broadcasts[stage]),
         )
+
+    def models(self, received: ReceivedOrder, content: Content) -> EvaluatedModels:
+        """The models that an evaluation measures before the client trains."""
+        engine = self.engine
+        assert engine is not None
+        order = received.order
+        buffers = {**self.buffers, **content_under(content, "evaluated/")}
+        own = engine.personal(received.client, order.shared, buffers)
+        return EvaluatedModels((self.known, buffers), own)
+
+    def tuned_model(self, received: ReceivedOrder, content: Content, tune: Tune) -> tuple[Leaves, Leaves]:
+        """A fine-tuned copy of the client's own model."""
+        assert self.engine is not None
+        order = received.order
+        order = order._replace(buffers={**order.buffers, **content_under(content, "evaluated/")})
+        [(_, params, buffers)] = self.engine.tune(order, [received.client], tune)
+        return params, buffers
 
     def parts(self, sums: Sums) -> Tree:
         """The weighted uploads of this client, as a tree to send."""

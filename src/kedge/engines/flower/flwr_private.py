@@ -16,7 +16,7 @@ os.environ["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] = "1"
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.app.message.array import Array
-from flwr.common.constant import HEARTBEAT_MIN_INTERVAL, NOOP_ACCOUNT_NAME, NOOP_FLWR_AID
+from flwr.common.constant import HEARTBEAT_MIN_INTERVAL, HEARTBEAT_PATIENCE, NOOP_ACCOUNT_NAME, NOOP_FLWR_AID
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
@@ -53,6 +53,7 @@ logging.getLogger("flwr").setLevel(logging.CRITICAL)
 
 __all__ = [
     "HEARTBEAT_MIN_INTERVAL",
+    "HEARTBEAT_PATIENCE",
     "NOOP_ACCOUNT_NAME",
     "NOOP_FEDERATION_ID",
     "NOOP_FLWR_AID",

@@ -1,31 +1,22 @@
-"""Members: the connected clients of a federation, their introduction, and the exchange of a round.
+"""Members: the connected clients of a federation, their introduction and admission.
 
 A node that connects receives the introduction: the task, as text and plain numbers. Its answer names the
-client that it is. A client that connects again, also from another process, replaces its old connection, and
-receives the order of the round once more.
+client that it is. A client that connects again, also from another process, replaces its old connection.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from kedge.engines.flower.events import SILENT, Events
 from kedge.engines.flower.messages import Content, MessageError, Request, from_record, to_record
 from kedge.engines.flower.superlink import SuperLink
 
-NO_ANSWER = "no answer by the deadline"
-SKIPPED = "round skipped: too few answers by the deadline"
 PAUSE_SECONDS = 0.01  # between two looks at the replies
 FAREWELL_SECONDS = 5.0  # for the clients to read that the training has ended
+SEEN_SECONDS = 1.0  # between two events with the clients' signs of life
 REMINDER_SECONDS = 30.0  # between two messages that name the missing clients
-
-
-class Settings(NamedTuple):
-    """The settings of an exchange."""
-
-    enough: int  # the number of answers that a round needs when its deadline has passed
-    deadline: float | None = None  # seconds; None: wait for every client
-    skip: bool = False  # with too few answers at the deadline, end the round without an update
 
 
 class Connection(NamedTuple):
@@ -41,16 +32,10 @@ class Member:
 
     connection: Connection
     samples: int | None  # None: secret
+    evaluates: bool = False  # whether it has a validation set
+    shares: bool = False  # whether it sends its metrics
     new: bool = True  # whether it has received no order yet on this connection
-
-
-@dataclass
-class OpenRound:
-    """The state of an exchange."""
-
-    numbers: dict[int, str] = field(default_factory=dict)  # client -> the message that it has to answer
-    connections: dict[int, Connection] = field(default_factory=dict)  # client -> where the message was sent
-    replies: dict[int, Content | str] = field(default_factory=dict)
+    online: bool = True
 
 
 class Members:
@@ -61,15 +46,17 @@ class Members:
         link: SuperLink,
         introduction: Request,
         admit: Callable[[int, Content], int],
-        settings: Settings,
         say: Callable[[str], None],
+        events: Events = SILENT,
     ) -> None:
         """`admit(node, answer)` returns the number of a client, or raises MessageError with the reason."""
         self.link, self.introduction, self.admit = link, introduction, admit
-        self.settings, self.say = settings, say
+        self.say, self.events = say, events
         self.asked: dict[Connection, str] = {}  # new connections -> the introduction that they have to answer
+        self.refusals: dict[int, str] = {}  # node -> the message with the reason
         self.seen: set[Connection] = set()
-        self.members: dict[int, Member] = {}
+        self.reported = 0.0  # when the signs of life were last reported
+        self.clients: dict[int, Member] = {}
 
     def send(self, node: int, request: Request) -> str:
         """Send a message to a node; return its number."""
@@ -77,10 +64,13 @@ class Members:
 
     def update(self) -> None:
         """Introduce the task to new connections, and admit or refuse the connections that have answered."""
-        for node, activated in self.link.nodes().items():
+        nodes = self.link.nodes()
+        self.report_lost(nodes)
+        for node, activated in nodes.items():
             connection = Connection(node, activated)
             if connection not in self.seen:
                 self.seen.add(connection)
+                self.withdraw_unread(node)
                 self.asked[connection] = self.send(node, self.introduction)
         for connection, number in list(self.asked.items()):
             record = self.link.receive(number)
@@ -93,88 +83,74 @@ class Members:
                 samples = answer.integer("samples") if "samples" in answer.facts else None
             except MessageError as error:
                 self.say(f"a client was refused: {error}")
-                self.send(connection.node, Request("refused", {"reason": str(error)}, {}))
+                self.events("refused", reason=str(error))
+                reason = Request("refused", {"reason": str(error)}, {})
+                self.refusals[connection.node] = self.send(connection.node, reason)
                 continue
-            again = " again" if client in self.members else ""
-            self.members[client] = Member(connection, samples)
-            size = "" if samples is None else f": {samples} samples"
-            self.say(f"client {client} is connected{again}{size}")
+            evaluates, shares = (answer.facts.get(name) is True for name in ("evaluates", "shares"))
+            self.connect(client, Member(connection, samples, evaluates, shares))
+
+    def connect(self, client: int, member: Member) -> None:
+        """Add a client, or replace its old connection."""
+        again = client in self.clients
+        self.clients[client] = member
+        size = "" if member.samples is None else f": {member.samples} samples"
+        self.say(f"client {client} is connected{' again' if again else ''}{size}")
+        self.events(
+            "connect",
+            client=client,
+            samples=member.samples,
+            again=again,
+            evaluates=member.evaluates,
+            shares=member.shares,
+        )
+
+    def withdraw_unread(self, node: int) -> None:
+        """Withdraw the messages to an earlier process of a node: the next one must not read them."""
+        numbers = [self.asked.pop(c) for c in list(self.asked) if c.node == node]
+        if node in self.refusals:
+            numbers.append(self.refusals.pop(node))
+        for number in numbers:
+            self.link.withdraw(number)
+
+    def report_lost(self, nodes: Mapping[int, str]) -> None:
+        """Report the clients whose connections have ended, and signs of life of the others.
+
+        `nodes` are the connected nodes.
+        """
+        if time.monotonic() - self.reported > SEEN_SECONDS:
+            self.reported, times = time.monotonic(), self.link.last_seen()
+            numbers = {client: member.connection.node for client, member in self.clients.items()}
+            self.events("seen", times={c: times[node] for c, node in numbers.items() if node in times})
+        for client, member in self.clients.items():
+            if member.online and nodes.get(member.connection.node) != member.connection.activated:
+                member.online = False
+                self.say(f"client {client} has disconnected")
+                self.events("disconnect", client=client)
 
     def wait_for(self, count: int) -> None:
         """Wait until `count` clients are connected."""
         reminded = time.monotonic()
-        while (missing := count - len(self.members)) > 0:
+        while (missing := count - len(self.clients)) > 0:
             self.update()
             if time.monotonic() - reminded > REMINDER_SECONDS:
                 reminded = time.monotonic()
-                self.say(f"waiting for {missing} more; connected: {clients_text(sorted(self.members))}")
+                self.say(f"waiting for {missing} more; connected: {clients_text(sorted(self.clients))}")
             time.sleep(PAUSE_SECONDS)
 
-    def __call__(
-        self, clients: Sequence[int], request: Callable[[int, bool], Request]
-    ) -> Mapping[int, Content | str]:
-        """Send each client its message, and wait for the replies, at most until the deadline."""
-        open_round, start, reminded = OpenRound(), time.monotonic(), time.monotonic()
-        self.update()  # also if the round has no clients
-        while len(open_round.replies) < len(clients):
-            self.update()
-            missing = [client for client in clients if client not in open_round.replies]
-            for client in missing:
-                self.deliver(client, request, open_round)
-                self.collect(client, open_round)
-            if self.is_over(start, len(open_round.replies)):
-                break
-            if time.monotonic() - reminded > REMINDER_SECONDS:
-                reminded = time.monotonic()
-                self.say(f"waiting for the answer of {clients_text(missing)}")
-            time.sleep(PAUSE_SECONDS)
-        answered = len(open_round.replies)
-        self.report_refused()
-        for client, number in open_round.numbers.items():
-            if client not in open_round.replies:
-                self.link.withdraw(number)
-                open_round.replies[client] = NO_ANSWER
-        if answered < min(self.settings.enough, len(clients)):
-            return dict.fromkeys(clients, SKIPPED)
-        return open_round.replies
-
-    def report_refused(self) -> None:
-        """Report the replies since the last round that no message waited for, such as late replies."""
-        for node, count in self.link.refused().items():
-            clients = [c for c, member in self.members.items() if member.connection.node == node]
-            name = clients_text(clients) if clients else f"node {node}"
-            self.say(f"{name} sent {count} more or late replies: they are not used.")
-
-    def is_over(self, start: float, answers: int) -> bool:
-        """Whether the deadline has passed, and the round does not wait for more answers."""
-        enough, deadline, skip = self.settings
-        return deadline is not None and time.monotonic() - start > deadline and (skip or answers >= enough)
-
-    def deliver(self, client: int, request: Callable[[int, bool], Request], open_round: OpenRound) -> None:
-        """Send a client its message, also again if it has connected again."""
-        member = self.members.get(client)
-        if member is None or open_round.connections.get(client) == member.connection:
-            return
-        if client in open_round.numbers:
-            self.link.withdraw(open_round.numbers[client])
-        open_round.numbers[client] = self.send(member.connection.node, request(client, member.new))
-        open_round.connections[client] = member.connection
-
-    def collect(self, client: int, open_round: OpenRound) -> None:
-        """Take a client's reply, if it has arrived."""
-        record = self.link.receive(open_round.numbers[client]) if client in open_round.numbers else None
-        if record is None:
-            return
-        self.members[client].new = False
-        try:
-            open_round.replies[client] = from_record(record)
-        except MessageError as error:
-            open_round.replies[client] = str(error)
+    def connected(self) -> list[int]:
+        """The clients whose connections are alive."""
+        nodes = self.link.nodes()
+        return [
+            client
+            for client, member in sorted(self.clients.items())
+            if nodes.get(member.connection.node) == member.connection.activated
+        ]
 
     def dismiss(self, reason: str) -> None:
         """Send the end of the training to all connected clients; wait briefly until they have read it."""
         request = Request("end", {"reason": reason}, {})
-        numbers = [self.send(member.connection.node, request) for member in self.members.values()]
+        numbers = [self.send(member.connection.node, request) for member in self.clients.values()]
         deadline = time.monotonic() + FAREWELL_SECONDS
         while numbers and time.monotonic() < deadline:
             numbers = [number for number in numbers if self.link.receive(number) is None]

@@ -5,9 +5,7 @@ as in the sequential engine: the result has the same bits. The clients' memories
 engine knows the round after which each memory was stored, and names it in every order.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -17,59 +15,15 @@ from kedge.core.model import Model
 from kedge.core.server import NOT_JOINED, Rejection
 from kedge.core.tree import Leaves, Tree, flatten
 from kedge.engines.engine import Order
+from kedge.engines.flower.events import SILENT, Events
+from kedge.engines.flower.exchange import Exchange
 from kedge.engines.flower.messages import Content, Facts, MessageError, Request, tensor_bytes
-from kedge.engines.flower.private_rules import PrivateRules, changed_leaves
-from kedge.engines.flower.roster import Roster
+from kedge.engines.flower.population import Population
 from kedge.engines.flower.selection import all_leaves, leaf_name, trained_leaves
+from kedge.engines.flower.sent import NEVER, Sent, Traffic
+from kedge.engines.flower.site_evaluation import SiteEvaluation
 from kedge.engines.flower.upload_check import Expected, checked_sums, without_outliers
 from kedge.engines.sums import Sums
-
-NEVER = -1
-NORM_LIMIT = 100.0
-
-
-class Exchange(Protocol):
-    """Sends requests to clients and returns their replies."""
-
-    def __call__(
-        self, clients: Sequence[int], request: Callable[[int, bool], Request]
-    ) -> Mapping[int, Content | str]:
-        """The reply of each client, or the reason why it has not replied.
-
-        `request(client, new)` makes a client's message; `new`: the client has nothing of earlier messages.
-        """
-        ...
-
-
-class Population(NamedTuple):
-    """The clients of a federation, and the templates of their uploads."""
-
-    clients: int  # the number of all clients of the experiment
-    roster: Roster  # the clients that have joined
-    uploads: Sequence[Tree]  # for each stage: a tree with the names, shapes and dtypes of an upload
-    norm_limit: float = NORM_LIMIT  # an update with a norm above this multiple of the median is left out
-    private: PrivateRules | None = None  # with them, `norm_limit` has no effect
-
-
-@dataclass
-class Traffic:
-    """The bytes of the arrays in orders and uploads."""
-
-    down: int = 0
-    up: int = 0
-
-
-@dataclass
-class Sent:
-    """The rounds in which leaves changed, and in which clients received them."""
-
-    changed: dict[str, int] = field(default_factory=dict)  # leaf -> the last round that changed it
-    received: dict[int, int] = field(default_factory=dict)  # client -> its last round
-
-    def outdated(self, client: int, new: bool) -> frozenset[str]:
-        """The leaves that changed after the client's last round."""
-        last = NEVER if new else self.received.get(client, NEVER)
-        return frozenset(k for k, round in self.changed.items() if round >= last)
 
 
 class ServerEngine:
@@ -84,17 +38,18 @@ class ServerEngine:
         population: Population,
         exchange: Exchange,
         say: Callable[[str], None],
+        events: Events = SILENT,
     ) -> None:
         self.network, self.model, self.stages = model, model, list(stages)
-        self.population, self.exchange, self.say = population, exchange, say
+        self.population, self.exchange, self.say, self.events = population, exchange, say, events
         self.versions: dict[int, int] = {}  # client -> number of rounds after which its memory was stored
         self.sent = Sent()
+        self.sites = SiteEvaluation(self)
         self.traffic = Traffic()  # since the start of this process
         self.number = NEVER
         self.added = frozenset[str]()  # heads that this stage adds, before its first round
         self.sizes: dict[int, int] = {}  # the samples of each client that may train in this round
         self.private = population.private
-        self.last_shared: Leaves = {}  # of the last order; {} before it
 
     def begin(self, stage: Stage, params: Leaves, kept: frozenset[str] = frozenset()) -> None:
         """Start a stage; clients compute from the method which memories they keep."""
@@ -110,19 +65,23 @@ class ServerEngine:
         """Send `order` to the clients, wait for their replies, and add these up."""
         self.sizes = self.population.roster.begin_round(order.round)
         present = [client for client in clients if client in self.sizes]
+        self.events("round", round=order.round + 1, clients=present, stage=self.number)
         trained = self.round_leaves(order, present)
         self.sent.changed |= dict.fromkeys(self.added, order.round - order.stage_round - 1)
         self.added = frozenset()
-        self.note_changes(order)
+        if self.private:
+            self.sent.note_changes(order.shared, order.round)
 
         def request(client: int, new: bool) -> Request:
             made = self.request(order, client, trained, new)
             self.traffic.down += tensor_bytes(made.tensors)
-            return made
+            return self.sites.with_request(client, made, order)
 
         replies = {**dict.fromkeys(clients, NOT_JOINED), **self.exchange(present, request)}
+        self.sites.collect(replies)
         uploads = {c: self.sums_of(c, order, trained, replies.get(c, "no answer")) for c in clients}
-        uploads = self.comparable(uploads, order)
+        if not self.private:
+            uploads = without_outliers(uploads, self.population.norm_limit)
         sums = Sums()
         for client, upload in uploads.items():
             sums += upload
@@ -131,22 +90,17 @@ class ServerEngine:
                 self.versions[client] = order.round + 1
         if sums.size and not self.private:
             self.sent.changed |= dict.fromkeys(self.shared & trained, order.round)
+        self.report_round(order, sums)
         return sums
 
-    def comparable(self, uploads: dict[int, Sums], order: Order) -> dict[int, Sums]:
-        """The uploads without outliers; in a private run all uploads, with a report of the rejected."""
-        if not self.private:
-            return without_outliers(uploads, self.population.norm_limit)
-        for client, reason in (row for upload in uploads.values() for row in upload.rejected):
-            self.say(f"round {order.round + 1}: client {client} counts as zero: {reason}")
-        return uploads
-
-    def note_changes(self, order: Order) -> None:
-        """Note the leaves that a private run has changed since its last order, also by noise alone."""
-        if self.private and (self.last_shared or order.round):
-            changed = changed_leaves(self.last_shared, order.shared)
-            self.sent.changed |= dict.fromkeys(changed, order.round - 1)
-        self.last_shared = order.shared
+    def report_round(self, order: Order, sums: Sums) -> None:
+        """Report the uploads that are left out, and the end of the round."""
+        rejected = [rejection for rejection in sums.rejected if rejection.reason != NOT_JOINED]
+        for client, reason in rejected:
+            self.events("rejected", client=client, reason=reason)
+            counts = "counts as zero" if self.private else "is left out"
+            self.say(f"round {order.round + 1}: the update of client {client} {counts}: {reason}")
+        self.events("round end", admitted=sums.size, rejected=len(rejected))
 
     def round_leaves(self, order: Order, clients: Sequence[int]) -> frozenset[str]:
         """The leaves that train on some client of this round."""
@@ -172,6 +126,11 @@ class ServerEngine:
             for path, v in flatten(tensors).items()
             if not path.startswith("broadcast/") or leaf_name(path) not in frozen
         }
+        facts = {**self.facts(order, client), "frozen": sorted(frozen)}
+        return Request("train", facts, sent)
+
+    def facts(self, order: Order, client: int) -> Facts:
+        """The facts of an order for one client."""
         facts: Facts = {
             "client": client,
             "round": order.round,
@@ -180,11 +139,10 @@ class ServerEngine:
             "seed": order.seed,
             "memory": self.versions.get(client, 0),
             "clients": self.population.clients,
-            "frozen": sorted(frozen),
         }
         if not self.private:
             facts |= {"samples": sum(self.sizes.values()), "joined": len(self.sizes)}
-        return Request("train", facts, sent)
+        return facts
 
     def sums_of(self, client: int, order: Order, trained: frozenset[str], reply: Content | str) -> Sums:
         """The sums of one client's upload; empty, with the reason, if it is not used."""
@@ -193,13 +151,18 @@ class ServerEngine:
         self.traffic.up += reply.nbytes
         self.sent.received[client] = order.round
         try:
-            if reply.kind == "upload" and reply.flag("lost"):
-                before = self.versions.get(client, 0)
-                self.say(f"client {client} has lost its memory of round {before}: it starts with a new one.")
+            if reply.kind == "upload":
+                self.report_lost(client, reply)
             admit = self.private.admit if self.private else checked_sums
             return admit(reply, self.expected(client, order, trained))
         except MessageError as error:
             return Sums(rejected=(Rejection(client, str(error)),))
+
+    def report_lost(self, client: int, reply: Content) -> None:
+        """Report a client that has lost its memory."""
+        if reply.flag("lost"):
+            before = self.versions.get(client, 0)
+            self.say(f"client {client} has lost its memory of round {before}: it starts with a new one.")
 
     def expected(self, client: int, order: Order, trained: frozenset[str]) -> Expected:
         """The upload that a client should send."""

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Self
 import uvicorn
 
 from kedge.engines.flower.flwr_private import (
+    HEARTBEAT_PATIENCE,
     NOOP_ACCOUNT_NAME,
     NOOP_FEDERATION_ID,
     NOOP_FLWR_AID,
@@ -171,6 +172,13 @@ class SuperLink:
         """The connected nodes, and the time at which each was activated."""
         found = self.state.get_node_info(statuses=[NodeStatus.ONLINE])
         return {node.node_id: str(node.last_activated_at) for node in found}
+
+    def last_seen(self) -> dict[int, float]:
+        """The time of each connected node's last sign of life, in seconds since 1970."""
+        found = self.state.get_node_info(statuses=[NodeStatus.ONLINE])
+        return {
+            node.node_id: node.online_until - HEARTBEAT_PATIENCE * node.heartbeat_interval for node in found
+        }
 
     def traffic(self) -> tuple[int, int]:
         """The bytes to and from the nodes as Flower counts them: arrays and framing, without HTTP and TLS."""

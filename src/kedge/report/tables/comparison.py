@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from kedge.measure.cells import cell_summary, matrix_order
-from kedge.report.costs import cost_to_target, efficiency
+from kedge.report.costs import cost_to_target, efficiency, mean_seconds, seconds
 from kedge.report.method_texts import cells_of
 from kedge.report.runs import Run, metric_of, seed_groups
 from kedge.report.tables.layout import number_table
@@ -47,9 +47,7 @@ def row_of(group: list[Run], labels: list[str], target: float | None, metric: st
         "best": cell["best"],
         "best_std": cell["best_std"],
         "partial": cell["partial"],
-        "seconds": mean(
-            sum(line["time"]["seconds"] for line in run.history if "time" in line) for run in group
-        ),
+        "seconds": mean_seconds([seconds(run.history) for run in group]),
         "folders": [str(run.folder) for run in group],
         "accuracies": [curve[-1][1] for curve in curves],
         "cells": cells,
@@ -124,5 +122,5 @@ def comparison_table(
         style = (
             "bold green" if row["accuracy"] is not None and row["accuracy"] == top and len(rows) > 1 else None
         )
-        table.add_row(*cells, f"{row['seconds']:.1f}", note, style=style)
+        table.add_row(*cells, "–" if row["seconds"] is None else f"{row['seconds']:.1f}", note, style=style)
     return table

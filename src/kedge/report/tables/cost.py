@@ -80,7 +80,7 @@ def target_table(rows: Sequence[Mapping[str, Any]], target: float) -> Table:
         table.add_row(
             row["method"], f"{reached:g}", with_prefix(cost["updates"]), with_prefix(cost["macs"]),
             with_prefix(cost["bytes_down"], "B"), with_prefix(cost["bytes_up"], "B"),
-            f"{row['seconds_to_target']:.1f}",
+            "–" if row["seconds_to_target"] is None else f"{row['seconds_to_target']:.1f}",
         )  # fmt: skip
     return table
 

@@ -1,11 +1,10 @@
 """The introduction of a federation: the task that the server sends to a client, and the client's answer.
 
-The task is text and numbers: the experiment as TOML, and the shape and normalization of the samples. The
-client makes its own objects from it, and answers with fingerprints; the server compares them with its own.
+The task is text and numbers: the experiment as TOML, the form of the samples, the names of the labels. The
+client makes its own objects from it, and answers with facts about them; the server compares these with its
+own (agreement.py).
 """
 
-import hashlib
-import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -14,30 +13,35 @@ from typing import Any, NamedTuple
 from kedge.config.experiment import Experiment, resolve
 from kedge.config.task import Task
 from kedge.core.errors import RequestError
-from kedge.core.tree import Leaves
-from kedge.data.federation import Federation
-from kedge.engines.flower.messages import Content, Facts, MessageError, Request
-from kedge.running.folders.identity import digest, experiment_identity, fingerprint, flat
-from kedge.running.folders.sources import code_names, contents
+from kedge.engines.flower.messages import Content, MessageError, Request
+from kedge.running.federation.agreement import (
+    LISTED,
+    Compared,
+    check_equal,
+    encoded,
+    experiment_differences,
+)
+from kedge.running.federation.labels import Names
+from kedge.running.federation.site_data import DataForm, form_of
+from kedge.running.folders.identity import digest, experiment_identity
 from kedge.version import __version__
 
-PROTOCOL = 1  # raised when messages change their form
-NAMES = {"kedge": "the version of kedge", "method": "the method", "model": "the network",
-         "data": "the preprocessing of the data", "code": "your own code in the experiment"}  # fmt: skip
+PROTOCOL = 2  # raised when messages change their form
+MOST_CHARACTERS = 1000  # of a reason that a client sends
 
 
-class DataForm(NamedTuple):
-    """The form that a client's data must have."""
+class Membership(NamedTuple):
+    """The facts of a client in its answer."""
 
-    shape: tuple[int, ...]  # of a sample
-    classes: int
-    scale: float
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    client: int
+    samples: int | None  # None: secret, in a private run
+    evaluates: bool = False  # whether it has a validation set
+    shares: bool = False  # whether it sends its metrics on this set
+    labels: Names = ()
 
 
-def introduction(experiment: Experiment, task: Task) -> Request:
-    """The message with the task."""
+def introduction(experiment: Experiment, task: Task, labels: Names = ()) -> Request:
+    """The message with the task; `labels` are the names of the classes, if the server has names."""
     form = form_of(task.federation)
     return Request(
         "task",
@@ -46,7 +50,9 @@ def introduction(experiment: Experiment, task: Task) -> Request:
             "experiment": experiment.toml(),
             "run": digest(experiment_identity(experiment)),
             "clients": len(task.federation.clients),
+            "labels": list(labels),
             "shape": [int(n) for n in form.shape],
+            "dtype": form.dtype,
             "classes": form.classes,
             "scale": float(form.scale),
             "mean": [float(v) for v in form.mean],
@@ -56,18 +62,22 @@ def introduction(experiment: Experiment, task: Task) -> Request:
     )
 
 
-def form_of(data: Federation) -> DataForm:
-    """The form of a federation's samples."""
-    return DataForm(tuple(data.pool.x.shape[1:]), data.classes, data.scale, data.mean, data.std)
-
-
 def read_form(content: Content) -> DataForm:
     """The form of the data in an introduction."""
     shape = content.facts.get("shape")
     if not isinstance(shape, list) or not all(isinstance(n, int) for n in shape):
         raise MessageError(f"its shape is {shape!r}, not a list of integers")
     mean, std = (tuple(content.numbers(name)) for name in ("mean", "std"))
-    return DataForm(tuple(map(int, shape)), content.integer("classes"), content.number("scale"), mean, std)
+    classes, scale = content.integer("classes"), content.number("scale")
+    return DataForm(tuple(map(int, shape)), content.text("dtype"), classes, scale, mean, std)
+
+
+def read_labels(content: Content) -> Names:
+    """The names of labels in a message, in order."""
+    content.names("labels")
+    names = content.facts["labels"]
+    assert isinstance(names, list)
+    return tuple(map(str, names))
 
 
 def read_experiment(content: Content, own: Experiment | None) -> Experiment:
@@ -77,22 +87,28 @@ def read_experiment(content: Content, own: Experiment | None) -> Experiment:
             f"the server speaks version {content.integer('protocol')} of kedge's protocol, this client "
             f"version {PROTOCOL}. Install the same kedge on both sides; here it is {__version__}."
         )
-    experiment = own or resolve(without_code(content.text("experiment")))
+    experiment = own or resolve(without_code(document_of(content)))
     if digest(experiment_identity(experiment)) != content.text("run"):
+        found = experiment_differences(document_of(content), tomllib.loads(experiment.toml()))
         raise RequestError(
-            "the server trains another experiment than --experiment names, or its configuration does not "
-            "mean the same in this version of kedge. Compare the two files, and the versions of kedge."
+            f"the server trains another experiment{' than --experiment names' if own else ''}: "
+            f"{'; '.join(found[:LISTED]) or 'the settings mean something else in this version of kedge'}. "
+            "Get the server's file, and the same version of kedge."
         )
     engine = replace(experiment.engine, name="sequential", device="cpu", compile="off")
     return replace(experiment, engine=engine)
 
 
-def without_code(text: str) -> dict[str, Any]:
-    """The document of an experiment; raise if it names code, because resolving it would execute that code."""
+def document_of(content: Content) -> dict[str, Any]:
+    """The configuration in an introduction, which is not executed."""
     try:
-        document = tomllib.loads(text)
+        return tomllib.loads(content.text("experiment"))
     except tomllib.TOMLDecodeError as error:
         raise MessageError(f"its experiment is not TOML ({error})") from error
+
+
+def without_code(document: dict[str, Any]) -> dict[str, Any]:
+    """The document of an experiment; raise if it names code, because resolving it would execute that code."""
     named = [*code_texts({key: value for key, value in document.items() if key != "data"})]
     if named:
         raise RequestError(
@@ -114,49 +130,19 @@ def code_texts(value: Any) -> Iterator[str]:
             yield from code_texts(inner)
 
 
-def fingerprints(experiment: Experiment, task: Task) -> dict[str, str]:
-    """Texts that are equal on two machines if kedge, method, network, preprocessing and code are equal."""
-    form = form_of(task.federation)
-    files = contents(code_names(experiment))
-    return {
-        "kedge": __version__,
-        "method": text_digest(flat({"stages": list(task.stages)})),
-        "model": leaves_digest(task.model.init(task.seed)[0]),
-        "data": text_digest({**form._asdict(), "dtype": str(task.federation.dtype)}),
-        "code": text_digest(
-            {k: hashlib.sha256(v).hexdigest() for k, v in files.items() if k.endswith(".py")}
-        ),
-    }
+def answer(member: Membership, compared: Compared) -> Request:
+    """A client's answer to an introduction; without the number of samples if it is secret."""
+    facts = {name: value for name, value in member._asdict().items() if value is not None}
+    return Request("member", {**facts, "labels": list(member.labels), **encoded(compared)}, {})
 
 
-def text_digest(values: Mapping[str, object]) -> str:
-    """The sha256 of plain values."""
-    return hashlib.sha256(json.dumps(values, sort_keys=True, default=list).encode()).hexdigest()
-
-
-def leaves_digest(leaves: Leaves) -> str:
-    """The sha256 of the names, shapes, dtypes and values of leaves."""
-    return text_digest({k: fingerprint(v) for k, v in leaves.items()})
-
-
-def answer(client: int, samples: int | None, prints: Mapping[str, str]) -> Request:
-    """A client's answer to an introduction: number, fingerprints, number of samples (None: a private run)."""
-    facts: Facts = {"client": client, **{f"print.{name}": text for name, text in prints.items()}}
-    return Request("member", facts if samples is None else {**facts, "samples": samples}, {})
-
-
-def check_answer(content: Content, prints: Mapping[str, str], clients: int) -> int:
+def check_answer(content: Content, compared: Compared, clients: int) -> int:
     """The number of the client that answers; raise MessageError with the reason if it cannot take part."""
     if content.kind == "failed":
-        raise MessageError(content.text("reason"))
+        raise MessageError(content.text("reason")[:MOST_CHARACTERS])
     if content.kind != "member":
         raise MessageError(f"its message is {content.kind!r}, not the answer to the introduction")
-    for name, expected in prints.items():
-        found = content.text(f"print.{name}")
-        if found != expected:
-            raise MessageError(
-                f"{NAMES[name]} differs: the server has {expected[:16]}, the client {found[:16]}"
-            )
+    check_equal(content, compared)
     client = content.integer("client")
     if client >= clients:
         raise MessageError(f"client {client}: the clients have the numbers 0 to {clients - 1}")

@@ -10,9 +10,12 @@ import torch
 from kedge.config.experiment import Experiment
 from kedge.config.task import Task
 from kedge.core.errors import RequestError
-from kedge.engines.flower.members import Members, Settings
-from kedge.engines.flower.messages import Content, MessageError
-from kedge.engines.flower.server_engine import NORM_LIMIT, Population, ServerEngine, Traffic
+from kedge.engines.flower.events import SILENT, Events
+from kedge.engines.flower.member_exchange import MemberExchange, Settings
+from kedge.engines.flower.members import Members
+from kedge.engines.flower.population import NORM_LIMIT, Population
+from kedge.engines.flower.sent import Traffic
+from kedge.engines.flower.server_engine import ServerEngine
 from kedge.engines.flower.superlink import Certificate, SuperLink
 from kedge.measure.settings import Measure
 from kedge.nn.precision import computing_in
@@ -23,12 +26,17 @@ from kedge.running.engine_settings import (
     write_environment,
 )
 from kedge.running.execute import create_run, load_run
-from kedge.running.federation.introduction import check_answer, fingerprints, introduction
+from kedge.running.federation.admission import Admission
+from kedge.running.federation.agreement import facts_to_compare
+from kedge.running.federation.introduction import introduction
 from kedge.running.federation.joined_clients import roster_of, sizes_only
+from kedge.running.federation.labels import LabelNames, Names, names_of_labels
+from kedge.running.federation.private_events import private_events, secret_say
 from kedge.running.federation.private_uploads import private_rules
 from kedge.running.federation.uploads import upload_templates
 from kedge.running.folders.folder import locked
 from kedge.running.progress import Observer, Progress
+from kedge.running.recording.site_rules import check_rules, check_sharing
 from kedge.running.runner import run
 
 
@@ -45,6 +53,7 @@ class Server:
     norm_limit: float = NORM_LIMIT  # times the median of the round's norms
     skip: bool = False  # end a round without an update if too few have answered at the deadline
     start_with: int | None = None  # clients that must have connected before the first round; None: all
+    labels: Names = ()  # the names of the classes; (): those in the experiment's npz file, if any
 
     def __post_init__(self) -> None:
         if self.certificate is None and self.host not in ("127.0.0.1", "localhost", "::1"):
@@ -54,16 +63,23 @@ class Server:
             )
 
 
-def serve(experiment: Experiment, folder: Path, server: Server, observer: Observer, force: bool) -> Progress:
+def serve(
+    experiment: Experiment,
+    folder: Path,
+    server: Server,
+    force: bool,
+    observer: Observer,
+    events: Events = SILENT,
+) -> Progress:
     """Train an experiment with clients on other machines, in a new folder."""
     check_federated(experiment)
     experiment = replace(experiment, engine=replace(experiment.engine, device="cpu"))
     with ExitStack() as locks:
         task = create_run(experiment, folder, force, locks)
-        return train(task, experiment, folder, server, observer)
+        return train(task, experiment, folder, server, observer, events)
 
 
-def resume_serving(folder: Path, server: Server, observer: Observer) -> Progress:
+def resume_serving(folder: Path, server: Server, observer: Observer, events: Events = SILENT) -> Progress:
     """Continue the training of a server that was stopped or killed."""
     with locked(folder):
         settings = read_engine_settings(folder)
@@ -73,7 +89,7 @@ def resume_serving(folder: Path, server: Server, observer: Observer) -> Progress
                 f"with kedge run --resume {folder}, or serve its config.toml in a new folder."
             )
         experiment, task = load_run(folder)
-        return train(task, experiment, folder, server, observer)
+        return train(task, experiment, folder, server, observer, events)
 
 
 def check_federated(experiment: Experiment) -> None:
@@ -86,11 +102,17 @@ def check_federated(experiment: Experiment) -> None:
         )
 
 
-def train(task: Task, experiment: Experiment, folder: Path, server: Server, observer: Observer) -> Progress:
+def train(
+    task: Task, experiment: Experiment, folder: Path, server: Server, observer: Observer, events: Events
+) -> Progress:
     """Wait for the clients, and train the remaining rounds."""
-    clients, prints = len(task.federation.clients), fingerprints(experiment, task)
+    clients, compared = len(task.federation.clients), facts_to_compare(experiment, task)
+    check_rules(task)
     check_start(server.start_with, clients)
-    settings = Settings(server.least, server.deadline, server.skip)
+    private = task.privacy.active
+    names = names_of_labels(server.labels, experiment, task.federation.classes)
+    events = private_events(events) if private else events
+    say = secret_say(events) if private else observer.say  # for messages that name participants
     with (
         computing_in(task.precision),
         preserve_thread_count(),
@@ -99,22 +121,20 @@ def train(task: Task, experiment: Experiment, folder: Path, server: Server, obse
         torch.set_num_threads(experiment.engine.threads or torch.get_num_threads())
         nodes = {link.admit(key): client for key, client in (server.keys or {}).items()}
         roster = roster_of(folder)
-
-        def admit(node: int, answer: Content) -> int:
-            client = check_answer(answer, prints, clients)
-            check_owner(client, nodes.get(node))
-            roster.join(client, 0 if task.privacy.active else answer.integer("samples"))
-            return client
-
-        members = Members(link, introduction(experiment, task), admit, settings, observer.say)
+        admit = Admission(task, compared, LabelNames(names, observer.say), nodes, roster)
+        members = Members(link, introduction(experiment, task, names), admit, observer.say, events)
+        settings = Settings(server.least, server.deadline, server.skip)
+        exchange = MemberExchange(members, settings, say, events)
+        facts = {"address": link.address, "clients": clients, "rounds": task.rounds}
+        events("listening", **facts, joined=sorted(roster.joined), private=private)
         observer.say(f"listening on {link.address} for {clients} clients")
         if not roster.started:
-            members.wait_for(server.start_with or clients)
+            wait_for_clients(task, server.start_with or clients, exchange)
             roster.start()
         templates, rules = upload_templates(task), private_rules(task)
         task = replace(federated(task), federation=sizes_only(task.federation, roster))
         population = Population(clients, roster, templates, server.norm_limit, rules)
-        engine = ServerEngine(task.model, task.stages, population, members, observer.say)
+        engine = ServerEngine(task.model, task.stages, population, exchange, say, events)
         engine_settings = {
             "name": FEDERATION,
             "compiled": False,
@@ -124,15 +144,25 @@ def train(task: Task, experiment: Experiment, folder: Path, server: Server, obse
         write_environment(folder, task, engine_settings)
         progress = run(task, engine, folder, 1, engine_settings, observer)
         members.dismiss("the training has ended")
-        if not task.privacy.active:
-            observer.say(traffic_text(engine.traffic, link.traffic()))
+        if private:
+            events("end")  # without bytes, which would show how many clients have taken part
+        else:
+            report_traffic(engine.traffic, link.traffic(), observer, events)
         return progress
 
 
-def check_owner(client: int, owner: int | None) -> None:
-    """Raise MessageError if a client is not the owner of its key."""
-    if owner is not None and owner != client:
-        raise MessageError(f"client {client} uses the key of client {owner}")
+def wait_for_clients(task: Task, count: int, exchange: MemberExchange) -> None:
+    """Wait until `count` clients are connected; if all are, check that a rule has metrics to read."""
+    members = exchange.members
+    members.wait_for(count)
+    if len(members.clients) < len(task.federation.clients):
+        return  # a client that joins later may share its metrics
+    try:
+        for stage in task.stages:
+            check_sharing(stage, exchange.sharing)
+    except RequestError as error:
+        members.dismiss(f"the training has not started: {error}")
+        raise
 
 
 def check_start(start_with: int | None, clients: int) -> None:
@@ -144,15 +174,26 @@ def check_start(start_with: int | None, clients: int) -> None:
         )
 
 
+def report_traffic(arrays: Traffic, flower: tuple[int, int], observer: Observer, events: Events) -> None:
+    """Report the bytes that this process has sent and received, at the end of the training."""
+    observer.say(traffic_text(arrays, flower))
+    events(
+        "end",
+        arrays={"down": arrays.down, "up": arrays.up, "evaluation": arrays.evaluation},
+        with_framing={"down": flower[0], "up": flower[1]},
+    )
+
+
 def traffic_text(arrays: Traffic, flower: tuple[int, int]) -> str:
     """The bytes that this process has sent and received, as a sentence."""
     return (
-        f"sent {arrays.down:,} bytes of arrays ({flower[0]:,} with Flower's framing), received {arrays.up:,} "
-        f"({flower[1]:,}); HTTP and TLS are not counted"
+        f"sent {arrays.down:,} bytes of arrays in orders, and {arrays.evaluation:,} for evaluations "
+        f"({flower[0]:,} with Flower's framing); received {arrays.up:,} ({flower[1]:,}); HTTP and TLS are "
+        "not counted"
     )
 
 
 def federated(task: Task) -> Task:
     """The task with the settings of a federation: an upload that cannot be used is left out."""
     source: Literal["seed", "system"] = "system" if task.privacy.active else "seed"
-    return replace(task, on_divergence="drop", tune="off", noise_source=source)
+    return replace(task, on_divergence="drop", noise_source=source)

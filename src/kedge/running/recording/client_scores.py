@@ -11,6 +11,8 @@ from typing import NamedTuple, Protocol, cast
 
 from kedge.config.task import Task
 from kedge.core.algorithm import Algorithm, Tune, logits
+from kedge.core.model import Model
+from kedge.core.server import Server
 from kedge.core.tree import Tree
 from kedge.engines.engine import Engine, Order
 from kedge.engines.overlap import overlap_of
@@ -57,12 +59,17 @@ def order_after(task: Task, progress: Progress) -> Order:
     return Order(progress.round - 1, progress.stage_round - 1, task.seed, server.shared, server.buffers, {})
 
 
+def has_own_models(algorithm: Algorithm, server: Server, model: Model) -> bool:
+    """Whether a client's own model differs from the distributed one."""
+    return bool(server.own or algorithm.predict is not logits or model.statistics == "local")
+
+
 def own_scores(
     task: Task, engine: Engine, algorithm: Algorithm, progress: Progress, tests: EvaluationSets
 ) -> OwnScores:
     """Scores of the clients' own models; no groups if clients have no models of their own."""
     server, model, overlap = progress.server, task.model, overlap_of(engine)
-    if not (tests.sizes and (server.own or algorithm.predict is not logits or model.statistics == "local")):
+    if not (tests.sizes and has_own_models(algorithm, server, model)):
         return OwnScores([], list)
     if remote := remote_models(engine):
         found = score_remotely(remote, algorithm, order_after(task, progress), tests, None)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from kedge.config.metrics import global_models, tune_of
 from kedge.config.task import Task
-from kedge.core.algorithm import Stage, logits
+from kedge.core.algorithm import Algorithm, Stage, logits
 from kedge.engines.engine import Engine
 from kedge.engines.overlap import overlap_of
 from kedge.measure.evaluation import (
@@ -94,13 +94,18 @@ def fine_tuned_scores(
     """Scores of fine-tuned copies of clients' models on their own tests, if they are due in this round."""
     algorithm = stage.algorithm
     tune = tune_of(task, algorithm)
-    due = progress.round == task.rounds or (task.tune_every and progress.round % task.tune_every == 0)
-    if not (tune and due and tests.sizes):
+    if not (tune and tuning_due(task, algorithm, progress.round) and tests.sizes):
         return {}
     by_client: dict[int, ClientScore] = {}
     for group, scores in tuned_scores(task, engine, algorithm, progress, tests, tune):
         by_client |= rows_by_client(scores, group, tests.sizes)
     return by_client
+
+
+def tuning_due(task: Task, algorithm: Algorithm, round: int) -> bool:
+    """Whether clients' models are fine-tuned and measured after `round` rounds."""
+    due = round == task.rounds or (task.tune_every and round % task.tune_every == 0)
+    return bool(due and tune_of(task, algorithm))
 
 
 def finish_evaluation(task: Task, tests: EvaluationSets, evaluation: Evaluation) -> tuple[Metrics, ByClient]:

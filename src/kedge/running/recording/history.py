@@ -5,7 +5,7 @@ all evaluation. Work that overlaps with the next round is part of that round's t
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from kedge.measure.cost.cost import Cost
 from kedge.running.folders.folder import Lines, hash_of, line_of, read_lines
 from kedge.running.progress import Observer
 from kedge.running.recording.evaluation import PendingResults, finite_or_none
+from kedge.running.recording.site_metrics import Evaluated
 
 FILES = ("history", "clients")
 
@@ -75,6 +76,20 @@ class UnfinishedLine(NamedTuple):
     evaluated: PendingResults | None  # None: the round is not evaluated
     time: dict[str, float]  # empty: not written
     cost: Cost | None  # None: not written
+    late: Evaluated | None = None  # not None: its clients' metrics arrive with the next round's replies
+
+    def saved(self) -> dict[str, Any]:
+        """A late line as JSON."""
+        assert self.late is not None
+        cost = None if self.cost is None else self.cost._asdict()
+        return {"values": self.values, "time": self.time, "cost": cost, "late": self.late._asdict()}
+
+
+def late_line(saved: Mapping[str, Any], evaluated: Callable[[Evaluated], PendingResults]) -> UnfinishedLine:
+    """The late line that `UnfinishedLine.saved` has stored."""
+    late = Evaluated(**saved["late"])
+    cost = None if saved["cost"] is None else Cost(**saved["cost"])
+    return UnfinishedLine(saved["values"], evaluated(late), saved["time"], cost, late)
 
 
 class HistoryWriter:
@@ -92,6 +107,11 @@ class HistoryWriter:
         """Write the previous line, and keep this line until its results are complete."""
         self.flush(overlapped)
         self.waiting = line
+
+    @property
+    def late(self) -> UnfinishedLine | None:
+        """The newest line, if it waits for metrics of clients that arrive with the next round's replies."""
+        return self.waiting if self.waiting and self.waiting.late else None
 
     def flush(self, overlapped: bool = False) -> None:
         """Wait for the results of the newest line and write it; do nothing if all lines are written.

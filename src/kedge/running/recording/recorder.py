@@ -8,6 +8,7 @@ never changes the progress of the run.
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn, Self
@@ -25,10 +26,11 @@ from kedge.running.progress import Interrupted, Observer, Progress, is_last_roun
 from kedge.running.recording.checkpoint_writer import CheckpointWriter
 from kedge.running.recording.diagnostics import BeforeRound, drift_values, measure_before_round
 from kedge.running.recording.evaluation import evaluation_due, finite_or_none, start_evaluation
-from kedge.running.recording.history import HistoryWriter, UnfinishedLine
+from kedge.running.recording.history import HistoryWriter, UnfinishedLine, late_line
 from kedge.running.recording.privacy_values import accountant_of, privacy_values
 from kedge.running.recording.round_costs import CostCounter, RoundPosition, joined_clients
 from kedge.running.recording.run_state import checkpoint_state
+from kedge.running.recording.site_metrics import requested_again, with_site_metrics
 from kedge.running.start import Start
 
 
@@ -65,8 +67,10 @@ class Recorder:
         self.task, self.engine, self.observer = task, engine, observer
         self.saving, self.identity = saving, start.identity
         self.overlap = overlap_of(engine)
+        late = [start.late["values"]] if start.late else []
+        history = [*start.progress.history, *late]
         # None: the cost depends on the round's participants, which a private federation keeps secret.
-        self.costs = None if task.noise_source == "system" else CostCounter(task, start.progress.history)
+        self.costs = None if task.noise_source == "system" else CostCounter(task, history)
         self.accountant = accountant_of(task)
         self.tests = EvaluationSets(task.federation)
         folder = saving.folder
@@ -74,6 +78,8 @@ class Recorder:
         if folder and saving.checkpoint_every > 0:
             self.writer = CheckpointWriter(folder / "checkpoint", self.overlap.overlaps)
         self.history = HistoryWriter(folder, start.lengths, start.progress.history, observer)
+        if start.late:
+            self.history.add(late_line(start.late, partial(requested_again, task, engine)))
         self.pending: FinishedRound | None = None
         self.error: BaseException | None = None  # of the pending round, raised by `check`
 
@@ -171,19 +177,22 @@ class Recorder:
         """
         task, progress, server = self.task, done.progress, done.progress.server
         stage, began = task.stages[progress.stage], time.perf_counter()
+        if self.history.late:  # its metrics have arrived with the replies of this round
+            self.history.flush(overlapped)
         if not finite({"shared": server.shared, "buffers": server.buffers, "slots": server.slots}):
             self.fail(done.line, done.reply)
         line = done.line | {k: finite_or_none(v) for k, v in done.reply.metrics.items()}
         line |= drift_values(task, self.engine, stage, progress, done.reply)
         line |= done.before.after_round(task, line, server)
         line |= privacy_values(self.accountant, progress.round, task.noise_source)
-        evaluated = None
+        evaluated = late = None
         if evaluation_due(task, progress.round):
             evaluated = start_evaluation(task, self.engine, stage, progress, self.tests)
+            evaluated, late = with_site_metrics(task, self.engine, progress, evaluated)
         work = self.work_of(done, 0 if overlapped else time.perf_counter() - began)
-        self.history.add(UnfinishedLine(line, evaluated, *work), overlapped)
-        late = self.overlap.overlaps and evaluated is not None
-        if self.due(progress) or not late or stage.until or stage_is_over(task, progress):
+        self.history.add(UnfinishedLine(line, evaluated, *work, late), overlapped)
+        waits = self.overlap.overlaps and evaluated is not None
+        if not late and (self.due(progress) or not waits or stage.until or stage_is_over(task, progress)):
             self.history.flush(overlapped)
 
     def work_of(self, done: FinishedRound, seconds: float) -> tuple[dict[str, float], Cost | None]:
@@ -204,11 +213,11 @@ class Recorder:
     def save(self, done: FinishedRound, stop: bool) -> None:
         """Save a checkpoint if one is due after this round; `stop`: the run stops here."""
         progress = done.progress
-        if stop:
+        if stop and not self.history.late:
             self.history.flush()
         if self.writer and (self.due(progress) or stop or is_last_round(self.task, progress)):
-            files = self.history.files
-            state = checkpoint_state(self.engine, progress, files, self.saving.engine_settings, self.identity)
+            settings = self.saving.engine_settings
+            state = checkpoint_state(self.engine, progress, self.history, settings, self.identity)
             self.writer.save(progress.round, state)
 
     def due(self, progress: Progress) -> bool:

@@ -179,9 +179,12 @@ class CostCounter:
 
 
 def joined_clients(line: Mapping[str, Any]) -> list[int]:
-    """The clients of a history line, without those of a federation that had not joined yet."""
-    absent = {row["client"] for row in line["rejected"] if row["reason"] == NOT_JOINED}
-    return [client for client in line["clients"] if client not in absent]
+    """The clients of a history line, without those of a federation that had not joined yet.
+
+    A line of a private federation names no clients.
+    """
+    absent = {row["client"] for row in line.get("rejected", ()) if row["reason"] == NOT_JOINED}
+    return [client for client in line.get("clients", ()) if client not in absent]
 
 
 def without_measurements(algorithm: Algorithm) -> Algorithm:

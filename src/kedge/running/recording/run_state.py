@@ -18,9 +18,10 @@ from kedge.core.server import Server, initial_server
 from kedge.core.tree import Tree, flatten
 from kedge.engines.engine import Engine
 from kedge.running.folders import checkpoint
-from kedge.running.folders.folder import Lines, read_lines
+from kedge.running.folders.folder import read_lines
 from kedge.running.progress import Progress
-from kedge.running.recording.history import history_problem
+from kedge.running.recording.history import HistoryWriter, history_problem
+from kedge.running.recording.round_costs import joined_clients
 
 
 def load_newest(folder: Path, identity: str | None, say: Callable[[str], None]) -> checkpoint.State | None:
@@ -54,11 +55,12 @@ def check_can_start(folder: Path, say: Callable[[str], None]) -> None:
 def checkpoint_state(
     engine: Engine,
     progress: Progress,
-    files: dict[str, Lines],
+    history: HistoryWriter,
     engine_settings: dict[str, Any] | None,
     identity: str | None = None,
 ) -> checkpoint.State:
     """The content of a checkpoint; `identity` is the digest of the run's identity."""
+    files, late = history.files, history.late
     facts = {
         "round": progress.round,
         "stage": progress.stage,
@@ -67,6 +69,7 @@ def checkpoint_state(
         "sha256": {name: file.checksum() for name, file in files.items()},
         "chosen": engine_settings or {},
         **({"identity": identity} if identity else {}),
+        **({"late": late.saved()} if late else {}),
     }
     return checkpoint.State(facts, {"server": progress.server._asdict(), "clients": engine.save()})
 
@@ -104,7 +107,8 @@ def restore_progress(task: Task, engine: Engine, saved: checkpoint.State, folder
     length = facts.get("lengths", {}).get("history")
     lines = read_lines(folder / "history.jsonl", length) if folder else []
     history = lines[: facts["round"]]
-    seen = frozenset(client for line in history for client in line.get("clients", []))
+    late = [facts["late"]["values"]] if "late" in facts else []
+    seen = frozenset(client for line in (*history, *late) for client in joined_clients(line))
     return Progress(server, facts["round"], facts["stage"], facts["stage_round"], seen, history)
 
 
