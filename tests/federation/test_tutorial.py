@@ -28,7 +28,9 @@ def test_three_hospitals_train_together(tmp_path: Path) -> None:
     subprocess.run([sys.executable, str(example)], check=True, cwd=tmp_path, capture_output=True)
     initialize(tmp_path / "keys", ["127.0.0.1"], 3)
     with Processes(tmp_path) as processes:
-        server = processes.serve("study.toml", "--json", security=["--credentials", "keys/server"])
+        names = ",".join(f"digit {number}" for number in range(10))
+        security = ["--credentials", "keys/server"]
+        server = processes.serve("study.toml", "--json", "--labels", names, security=security)
         hospitals = [
             processes.join(
                 number,
