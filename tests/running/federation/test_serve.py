@@ -1,6 +1,9 @@
 """Experiments that a server refuses before it starts."""
 
 import pytest
+
+pytest.importorskip("flwr")
+
 from tests.running.federation.test_introduction import DOCUMENT
 
 from kedge.config.assemble import assemble
