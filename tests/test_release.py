@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,12 @@ def test_flower_is_imported_only_by_a_federation() -> None:
     )
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "[]"
+
+
+def test_a_bare_install_needs_neither_ray_nor_flower() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = {re.split(r"[^\w-]", dependency)[0] for dependency in project["dependencies"]}
+    assert needed == {
+        "torch", "numpy", "safetensors", "pydantic", "filelock", "typer", "rich", "jinja2", "tomli-w",
+    }  # fmt: skip
+    assert {"ray", "flower", "privacy"} <= set(project["optional-dependencies"])
