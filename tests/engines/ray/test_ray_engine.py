@@ -137,6 +137,18 @@ def test_the_remaining_workers_train_the_shards_while_the_cluster_has_no_room(
     assert same_bits(undisturbed, disturbed)
 
 
+def test_a_run_without_workers_ends_with_a_remedy(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _, handle in cluster.idle:
+        cluster.ray.kill(handle)
+    cluster.idle.clear()
+    monkeypatch.setattr(workers, "START_SECONDS", 1.0)
+    monkeypatch.setattr(workers, "LAST_START_SECONDS", 0.01)
+    with pytest.raises(workers.WorkersLostError, match="The run can be resumed"):
+        end_state(cluster, lethal(tmp_path, (2, 0)), SEQUENTIAL, make=CrowdedEngine)
+
+
 def test_a_lost_machine_of_the_cluster_changes_nothing() -> None:
     """In a process of its own, because a process is connected to one cluster."""
     lost, distance_to_sequential = printed_by("lost_machine")

@@ -16,6 +16,7 @@ from kedge.engines.ray.shards import Shards
 from kedge.engines.ray.worker import Worker, WorkerSettings
 
 START_SECONDS = 60.0  # for a new worker, before the cluster counts as full
+LAST_START_SECONDS = 300.0  # the same, if no worker remains
 CLIENTS_AT_ONCE = 16  # tuned models of a message
 MEMORIES_AT_ONCE = 4  # memories of a message
 
@@ -142,7 +143,7 @@ class Workers:
             return set()
         self.ray.kill(lost.handle)  # it may still run, on a machine that cannot be reached
         self.processes.remove(lost)
-        new = self.start_replacement(START_SECONDS)
+        new = self.start_replacement(START_SECONDS if self.processes else LAST_START_SECONDS)
         if new is None and not self.processes:
             raise WorkersLostError(
                 "all workers are lost, and the cluster has no room for a new one. The run can be resumed."
