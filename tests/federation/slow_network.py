@@ -39,6 +39,11 @@ class SlowNetwork:
         self.loop.run_until_complete(asyncio.start_server(self.forward, "127.0.0.1", self.port))
         self.listening.set()
         self.loop.run_forever()
+        open_tasks = asyncio.all_tasks(self.loop)
+        for task in open_tasks:
+            task.cancel()
+        self.loop.run_until_complete(asyncio.gather(*open_tasks, return_exceptions=True))
+        self.loop.close()
 
     async def forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Forward one connection in both directions."""
