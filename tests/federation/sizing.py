@@ -2,6 +2,7 @@
 
 python -m tests.federation.sizing [4KB,3MB,45MB]    the table by the size of the model
 python -m tests.federation.sizing latency           a round with 0 to 100 ms between server and clients
+python -m tests.federation.sizing bytes             bytes of arrays, of Flower's messages, of HTTP and TLS
 
 Three clients and a server over TLS, one local step a round. Beside it, with the same bytes: the same
 training in a simulation; Flower's transport alone, without kedge's runner; Flower's own server, clients and
@@ -10,6 +11,7 @@ FedAvg, whose clients send the model back untrained.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -77,8 +79,8 @@ class Measured(NamedTuple):
 
 def main() -> None:
     names = sys.argv[1].split(",") if len(sys.argv) > 1 else list(MODELS)
-    if names == ["latency"]:
-        print_latencies()
+    if names[0] in ("latency", "bytes"):
+        print_latencies() if names[0] == "latency" else print_bytes()
         return
     print("| model | kedge, s | training, s | transport, s | Flower, s | server, MB | client, MB |")
     print("|---|---:|---:|---:|---:|---:|---:|")
@@ -104,6 +106,31 @@ def print_latencies() -> None:
                 run_federation(experiment, Path(top), delay)
                 print(f" {seconds_a_round(Path(top) / 'deployed'):.2f} |", end="", flush=True)
         print()
+
+
+def print_bytes() -> None:
+    """A table of the bytes of a whole training in each direction: arrays, with framing, on the network."""
+    print("| model | | arrays | with Flower's framing | on the network |")
+    print("|---|---|---:|---:|---:|")
+    for name, (model, features) in MODELS.items():
+        with TemporaryDirectory() as top:
+            folder = Path(top)
+            network: list[SlowNetwork] = []
+            run_federation(write_sizing(folder, model, features), folder, 1e-4, network)
+            counts = [int(n.replace(",", "")) for n in re.findall(r"\d[\d,]*\d", traffic_line(folder))]
+            arrays_down, *evaluations, framed_down, arrays_up, framed_up = counts
+            arrays_down += sum(evaluations)
+            for way, arrays, framed, total in (
+                ("down", arrays_down, framed_down, network[0].sent),
+                ("up", arrays_up, framed_up, network[0].received),
+            ):
+                print(f"| {name} | {way} | {arrays:,} | {framed:,} | {total:,} |", flush=True)
+
+
+def traffic_line(folder: Path) -> str:
+    """The line with the bytes that the server prints at the end."""
+    lines = (folder / "serve.log").read_text().splitlines()
+    return next(line for line in lines if line.startswith("sent "))
 
 
 def write_sizing(folder: Path, model: str, features: str) -> Path:
@@ -132,10 +159,12 @@ def measure(model: str, features: str) -> Measured:
         )
 
 
-def run_federation(experiment: Path, folder: Path, delay: float = 0.0) -> list[float]:
+def run_federation(
+    experiment: Path, folder: Path, delay: float = 0.0, networks: list[SlowNetwork] | None = None
+) -> list[float]:
     """Train the experiment over TLS; return the peak memory of the server and of each client in MB.
 
-    `delay`: seconds that bytes need in each direction.
+    `delay`: seconds that bytes need in each direction. The network is added to `networks`.
     """
     keys = folder / "keys"
     initialize(keys, ["127.0.0.1"], CLIENTS)
@@ -144,7 +173,10 @@ def run_federation(experiment: Path, folder: Path, delay: float = 0.0) -> list[f
             str(experiment), "--out", "deployed", security=["--credentials", str(keys / "server")]
         )
         if delay:
-            processes.port = network.enter_context(SlowNetwork(processes.port, free_port(), delay)).port
+            proxy = network.enter_context(SlowNetwork(processes.port, free_port(), delay))
+            processes.port = proxy.port
+            if networks is not None:
+                networks.append(proxy)
         clients = [
             processes.join(number, security=["--credentials", str(keys / f"client-{number}")])
             for number in range(CLIENTS)

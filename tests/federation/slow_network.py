@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that delays all bytes, like a network with latency."""
+"""A TCP proxy on loopback that delays all bytes, like a network with latency, and counts them."""
 
 import asyncio
 import threading
@@ -18,6 +18,7 @@ class SlowNetwork:
     def __init__(self, target: int, port: int, delay: float) -> None:
         """Forward connections from `port` to `target`; `delay` in seconds."""
         self.target, self.port, self.delay = target, port, delay
+        self.sent = self.received = 0  # bytes to and from the target's clients, with HTTP and TLS
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.listening = threading.Event()
@@ -53,14 +54,16 @@ class SlowNetwork:
         except OSError:
             writer.close()
             return
-        await asyncio.gather(self.pump(reader, back), self.pump(there, writer))
+        await asyncio.gather(self.pump(reader, back, False), self.pump(there, writer, True))
 
-    async def pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, down: bool) -> None:
         """Forward all bytes of one direction; each arrives `delay` seconds after it was sent."""
         queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         writing = asyncio.create_task(self.write(queue, writer))
         with suppress(ConnectionError):
             while chunk := await reader.read(CHUNK):
+                self.sent += len(chunk) if down else 0
+                self.received += 0 if down else len(chunk)
                 queue.put_nowait((self.loop.time() + self.delay, chunk))
         queue.put_nowait((self.loop.time() + self.delay, b""))
         await writing
