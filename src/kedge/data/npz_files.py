@@ -71,7 +71,7 @@ def dataset_from_npz(name: str, file: Path) -> Source:
 
 
 def stored_label_names(name: str, path: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
-    """The `label_names` in the npz file of a dataset; () if it has none, or is not such a file."""
+    """The `label_names` in the npz file of a dataset; () if the dataset has no npz file or no names."""
     file = find_override(name, path) or (None if name in NAMES else _file(name, path))
     found = npz_arrays(file, ()).get("label_names") if file else None
     return () if found is None else tuple(str(label) for label in found.reshape(-1))

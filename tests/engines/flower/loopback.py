@@ -41,6 +41,9 @@ def document_of(method: str, rounds: int = 4, **settings: Any) -> dict[str, Any]
     }
 
 
+Tamper = Callable[[Content], Content | str]
+
+
 class Loopback:
     """An exchange with clients in this process; `folder` has their memories."""
 
@@ -83,6 +86,20 @@ class Loopback:
             self.down, self.up = self.down + sent.nbytes, self.up + reply.nbytes
             replies[client] = reply
         return replies
+
+
+class Tampering(Loopback):
+    """An exchange in which client 0 sends the changed reply that `tamper` returns."""
+
+    tamper: Tamper
+
+    def __call__(
+        self, clients: Sequence[int], request: Callable[[int, bool], Request]
+    ) -> Mapping[int, Content | str]:
+        replies = dict(super().__call__(clients, request))
+        reply = replies[0]
+        assert isinstance(reply, Content)
+        return {**replies, 0: self.tamper(reply)}
 
 
 def received(request: Request) -> Content:

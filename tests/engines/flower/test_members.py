@@ -142,7 +142,7 @@ def test_a_client_that_starts_again_does_not_read_the_messages_to_its_last_proce
 
 
 def evaluating_members(link: FakeLink, settings: Settings) -> MemberExchange:
-    """Connected clients, of which all but the first have a validation set."""
+    """Connected clients; all except the first have a validation set."""
     exchange = members(link, settings)
     for client in list(exchange.members.clients)[1:]:
         exchange.members.clients[client].evaluates = True

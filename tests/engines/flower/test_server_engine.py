@@ -11,7 +11,7 @@ from torch import Tensor
 
 pytest.importorskip("flwr")
 
-from tests.engines.flower.loopback import Loopback, server_engine, task_of
+from tests.engines.flower.loopback import Loopback, Tampering, server_engine, task_of
 from tests.quick import every
 
 from kedge.config.task import Task
@@ -136,20 +136,6 @@ def test_a_server_that_is_restarted_names_the_memory_before_the_repeated_round(t
         client.forget()
     resumed = run(task, server_engine(task, exchange), folder, 1)
     assert_same_bits(alone.server._asdict(), resumed.server._asdict())
-
-
-class Tampering(Loopback):
-    """An exchange in which client 0 answers with the changed reply `tamper` returns."""
-
-    tamper: Callable[[Content], Content | str]
-
-    def __call__(
-        self, clients: Sequence[int], request: Callable[[int, bool], Request]
-    ) -> Mapping[int, Content | str]:
-        replies = dict(super().__call__(clients, request))
-        reply = replies[0]
-        assert isinstance(reply, Content)
-        return {**replies, 0: self.tamper(reply)}
 
 
 def with_tensors(reply: Content, change: Callable[[Tensor], Tensor], path: str = "delta/1.weight") -> Content:

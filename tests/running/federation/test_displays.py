@@ -29,7 +29,7 @@ LINE: dict[str, Any] = {
 
 
 def play(events: Events, private: bool = False) -> None:
-    """A round of a federation with three clients, of which one disconnects and one is left out."""
+    """A round with three clients: one disconnects, and the update of another is left out."""
     events("listening", address="127.0.0.1:1", clients=3, rounds=2, joined=[], private=private)
     for client in (0, 1):
         events("connect", client=client, samples=1000 + client, again=False, evaluates=True, shares=True)

@@ -15,7 +15,15 @@ from torch import Tensor
 pytest.importorskip("flwr")
 pytest.importorskip("dp_accounting")
 
-from tests.engines.flower.loopback import Loopback, document_of, roster_of_all, server_engine, task_of
+from tests.engines.flower.loopback import (
+    Loopback,
+    Tamper,
+    Tampering,
+    document_of,
+    roster_of_all,
+    server_engine,
+    task_of,
+)
 
 from kedge.config.assemble import assemble
 from kedge.config.experiment import resolve
@@ -47,7 +55,6 @@ UNIFORM = "fedavg(weights='uniform')"
 POISSON = {"rule": "poisson", "share": 0.5}
 NOBODY = {"rule": "poisson", "share": 1e-12}
 TRAINING = {"epochs": 2, "batch": 16, "on_divergence": "drop"}
-Tamper = Callable[[Content], Content | str]
 
 
 def private_task(method: str = UNIFORM, rounds: int = 3, **settings: Any) -> Task:
@@ -123,20 +130,6 @@ class Rejected(Loopback):
         self, clients: Sequence[int], request: Callable[[int, bool], Request]
     ) -> Mapping[int, Content | str]:
         return {c: f"client {c} is lost" for c in super().__call__(clients, request)}
-
-
-class Tampering(Loopback):
-    """An exchange in which client 0 sends the changed reply that `tamper` returns."""
-
-    tamper: Tamper
-
-    def __call__(
-        self, clients: Sequence[int], request: Callable[[int, bool], Request]
-    ) -> Mapping[int, Content | str]:
-        replies = dict(super().__call__(clients, request))
-        reply = replies[0]
-        assert isinstance(reply, Content)
-        return {**replies, 0: self.tamper(reply)}
 
 
 def scaled(factor: float) -> Tamper:

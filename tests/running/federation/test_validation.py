@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from tests.engines.flower.loopback import Loopback, roster_of_all, server_engine, task_of
+from tests.engines.flower.loopback import Loopback, Tampering, roster_of_all, server_engine, task_of
 
 from kedge.config.task import Task
 from kedge.engines.flower.messages import Content, Request
@@ -213,22 +213,17 @@ BAD_SCORES: dict[str, list[float]] = {
 
 @pytest.mark.parametrize("name", BAD_SCORES)
 def test_scores_that_are_not_possible_are_left_out_and_reported(name: str, tmp_path: Path) -> None:
-    class Tampering(Loopback):
-        def __call__(
-            self, clients: Sequence[int], request: Callable[[int, bool], Request]
-        ) -> Mapping[int, Content | str]:
-            replies = dict(super().__call__(clients, request))
-            reply = replies[0]
-            assert isinstance(reply, Content)
-            if "score.distributed" in reply.facts:
-                fact = "score.other" if name == "another model" else "score.distributed"
-                facts = {**reply.facts, fact: BAD_SCORES[name]}
-                replies[0] = reply._replace(facts=facts)
-            return replies
+    def with_bad_score(reply: Content) -> Content:
+        if "score.distributed" not in reply.facts:
+            return reply
+        fact = "score.other" if name == "another model" else "score.distributed"
+        return reply._replace(facts={**reply.facts, fact: BAD_SCORES[name]})
 
     task, said = make_task("fedavg", rounds=2), list[str]()
     (tmp_path / "apart").mkdir()
-    engine = server_engine(task, Tampering(task, tmp_path, EVERYBODY), said.append)
+    exchange = Tampering(task, tmp_path, EVERYBODY)
+    exchange.tamper = with_bad_score
+    engine = server_engine(task, exchange, said.append)
     run(on_sites(task), engine, tmp_path / "apart", 1)
     assert len([text for text in said if text.startswith("client 0: its metrics are left out")]) == 2
     for line in lines(tmp_path / "apart", "clients"):

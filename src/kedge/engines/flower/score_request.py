@@ -6,7 +6,7 @@ from typing import NamedTuple
 class ScoreRequest(NamedTuple):
     """A request to evaluate the model that a message brings."""
 
-    round: int  # number of finished rounds, of which the model is the result; 0: no evaluation
+    round: int  # the model after this number of rounds is evaluated; 0: no evaluation
     own: bool = False  # whether clients have models of their own
     tuned: bool = False  # whether these are to be fine-tuned, too
 
